@@ -177,8 +177,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("serve", "precision", "int4", "us", "<", "a quarter of the bytes", {**BF16, "model": ("qwen3-235b",), "slo": (TIGHT,)}),
     Kind("serve", "precision", "mxfp4", "us", "<", "a quarter of the bytes", {**BF16, "model": ("gpt-oss-120b",), "slo": (TIGHT,)}),
     Kind("serve", "gpus", "*2", "us", "<=", "every layout also fits twice", {"gpus": (8,), "cluster": ("hw-dgx-h200-x2", "hw-mi355x-x2")}),
-    Kind("serve", "cluster.scale_out.nic_GBps", "*0.25", "us apart", ">=", "the cache passes NICs", {"cluster": ("hw-dgx-h200-x2",)}),
-    Kind("serve", "cluster.link_GBps", "*0.25", "us apart", ">=", "rows and the cache wait for links"),
+    Kind("serve", "cluster.scale_out.nic_GBps", "*0.25", "us disaggregated", ">=", "the cache passes NICs", {"cluster": ("hw-dgx-h200-x2",)}),
+    Kind("serve", "cluster.link_GBps", "*0.25", "us disaggregated", ">=", "rows and the cache wait for links"),
 )  # fmt: skip
 
 
@@ -292,11 +292,11 @@ def _serve(inputs: Inputs) -> tuple[dict[str, float], list[str]]:
     own = {"layouts": inputs["layouts"].split(";")} if "layouts" in inputs else {}
     model = whole_from_toml(text, "changed.toml") if text else inputs["model"]
     found = serve(model, cluster_of(inputs), **plain(inputs, "model", "cluster") | own)
-    apart = {"us apart": 1e6 / found.apart.tokens_per_gpu} if found.apart else {}
+    disaggregated = {"us disaggregated": 1e6 / found.disaggregated.tokens_per_gpu} if found.disaggregated else {}
     if not found.best:
-        return apart, [*found.header]
+        return disaggregated, [*found.header]
     gpus = {} if found.gpus_for_users is None else {"gpus": found.gpus_for_users}
-    return {"us": 1e6 / found.best[0].tokens_per_gpu, "requests": found.points[0].memory.requests, **apart, **gpus}, [*found.header]
+    return {"us": 1e6 / found.best[0].tokens_per_gpu, "requests": found.points[0].memory.requests, **disaggregated, **gpus}, [*found.header]
 
 
 VERBS: dict[str, Callable[[Inputs], tuple[dict[str, float], list[str]]]] = {

@@ -38,7 +38,9 @@ def of_serving(found: Iterable[Mapping[str, Any]]) -> Bars:
                 setting = setting_of(asked[row["id"]])
             except Unsupported:
                 continue
-            errors.setdefault(bar_of(setting.decode or setting.replica, apart=setting.decode is not None).group, []).append(abs(row["tpot_error"]))
+            errors.setdefault(bar_of(setting.decode or setting.replica, disaggregated=setting.decode is not None).group, []).append(
+                abs(row["tpot_error"])
+            )
     return {name: [round(float(np.percentile(sizes, part)), 1) for part in (50, 90)] for name, sizes in errors.items()}
 
 

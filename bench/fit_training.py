@@ -11,7 +11,7 @@ from statistics import median
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
+from dysharp.measured.training.setting import TrainingRow, machine_of, setting_of, training_recipe_of
 from dysharp.measured.training.step_time import BARS, StepCase, step_cases
 from dysharp.specs.fitted import fitted
 from dysharp.training.estimate import estimate
@@ -29,8 +29,8 @@ def predicted(row: TrainingRow, values: Values) -> float:
     """Seconds of a row's step with other constants."""
     setting, (gpu, machine) = setting_of(row), machine_of(row)
     cluster = replace(machine.cluster, constants=tuple(sorted(values.items())))
-    practice = practice_of(row, gpu, setting.model.layer is not None)
-    return estimate(setting.model, Machine(cluster), setting.layout, setting.sequence, practice).step_us / 1e6
+    training_recipe = training_recipe_of(row, gpu, setting.model.layer is not None)
+    return estimate(setting.model, Machine(cluster), setting.layout, setting.sequence, training_recipe).step_us / 1e6
 
 
 def loss(cases: Iterable[tuple[StepCase, TrainingRow]], values: Values) -> float:

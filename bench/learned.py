@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.measured.learned import COSTS, Change, Learned, learn, next_rows, slopes, touched
+from dysharp.measured.learned import Change, Learned, learn, next_rows, slopes, touched
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row, measured_s
 
@@ -46,12 +46,13 @@ def shown(found: Errors) -> str:
     right = pairs = 0
     for i, (one, e) in enumerate(found):
         for other, f in found[:i]:
-            same = all(getattr(one, "degrees")[k] == getattr(other, "degrees")[k] for k in ("ep", "mbs", "pp", "vpp"))
+            same = all(one.degrees[k] == other.degrees[k] for k in ("ep", "mbs", "pp", "vpp"))
             if same and one.model == other.model and one.text("hardware") == other.text("hardware"):
                 a, b = measured_s(one) or 0.0, measured_s(other) or 0.0
                 if abs(a / b - 1) > 0.05:
                     pairs, right = pairs + 1, right + (np.log(a / b) * (np.log(a / b) + e - f) > 0)
-    return f"median {median(absolute):5.1f} %   90th {absolute[round(0.9 * (len(absolute) - 1))]:5.1f} %   {len(found):2} rows   pairs {right} of {pairs}"
+    most = absolute[round(0.9 * (len(absolute) - 1))]
+    return f"median {median(absolute):5.1f} %   90th {most:5.1f} %   {len(found):2} rows   pairs {right} of {pairs}"
 
 
 def main() -> None:

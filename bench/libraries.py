@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from statistics import mean, median
 
-from dysharp.measured.calls import APART, doubts, in_pool, judge, key_of, order, to_toml
+from dysharp.measured.calls import APART, call_errors, doubts, in_pool, key_of, order, to_toml
 from dysharp.measured.families.library_calls import GRACE, LIBRARIES, CallCase, Library, call_us, device_us
 from dysharp.measured.family import Parsed, classify
 from dysharp.measured.measurements import read_calls
@@ -153,7 +153,7 @@ def coverage(everything: list[Row]) -> None:
     n = len(found.parsed) + len(found.missing)
     print(f"coverage: {len(found.parsed)} of {n} rows have a prediction ({100 * len(found.parsed) / n:.1f} %, bar 95 %)")
     parsed, values = predict(found, fitted_values())
-    for row in judge(parsed.parsed, values):
+    for row in call_errors(parsed.parsed, values):
         print("  {regime}: {what}: n {n}, median {median_ape:.1f} %, nine of ten within {p90_ape:.1f} %".format(**row))
     right, pairs = order(parsed.parsed, values)
     print(f"order: {right} of {pairs} pairs of libraries that differ by {APART:g} are in the right order ({100 * right / pairs:.1f} %, bar 85 %)")

@@ -13,26 +13,26 @@ from dysharp.base.units import GiB
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import saving_of, short_of
-from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for
+from dysharp.planning.plan import Planned, Search, plan_shapes, training_recipe_for
 from dysharp.planning.search import degrees_of, kept
 from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 CLUSTER = load_cluster("paper-ascend-910b")
 MACHINE = machine_of(CLUSTER)
 ULTRA, PRO = load_whole("pangu-ultra-moe"), load_whole("pangu-pro-moe")
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED: dict[str, Any] = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "offload": (),
     "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
 
 def task(model: WholeModel, gpus: int, batch: int, sequence: int = 4096, imbalance: float | None = None) -> Task:
     """A task on Ascend NPUs."""
-    return Task(model, gpus, batch, sequence, practice=practice_for(model, MACHINE), imbalance=imbalance, framework="mindspeed")
+    return Task(model, gpus, batch, sequence, training_recipe=training_recipe_for(model, MACHINE), imbalance=imbalance, framework="mindspeed")
 
 
 def place() -> None:
@@ -124,7 +124,7 @@ def techniques() -> None:
 
 def sibling() -> None:
     """Pangu Pro's new layout before its baseline."""
-    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "swap": (), "weights": "whole",
+    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "offload": (), "weights": "whole",
            "schedule": "1f1b", "overlap": "none", "system": "hierarchical"}  # fmt: skip
     old = new | {"tp": 1, "pp": 6, "vpp": 4, "ep": 8, "cp": 8, "system": "flat"}
     for sequence in (4096, 32768):
@@ -147,8 +147,8 @@ def anchors() -> None:
         ("hw-gb200-nvl72-x2", 256, "mxfp8", {"tp": 1, "pp": 4, "overlap": "none", "system": "hybrid-ep"}, "Et*3|(t*4|)*14ttmL", 1048),
     ):
         machine = machine_of(load_cluster(cluster))
-        practice = Practice(dtype=kind, host=True, graphs=graphs)  # type: ignore[arg-type]
-        asked = Task(model, gpus, 8192, precision="fp8-moments", practice=practice, spread=0.0)
+        training_recipe = TrainingRecipe(dtype=kind, host=True, graphs=graphs)  # type: ignore[arg-type]
+        asked = Task(model, gpus, 8192, precision="fp8-moments", training_recipe=training_recipe, spread=0.0)
         planned = Planned(asked, Coster(asked, machine, Space()), None)  # type: ignore[arg-type]
         tflops = planned.speed(planned.coster.cost_of(both | own, -1, stages)) * model_flops(model, 4096, MEGATRON) / 1e12
         print(f"DeepSeek-V3 on {gpus} GPUs of {cluster}: {tflops:.0f} TFLOPS per GPU (published {published})")

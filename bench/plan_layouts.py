@@ -15,13 +15,13 @@ from itertools import combinations, permutations
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.setting import Setting, TrainingRow, machine_of, practice_of, setting_of
+from dysharp.measured.training.setting import Setting, TrainingRow, machine_of, setting_of, training_recipe_of
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, measured_s
 from dysharp.planning.cost import Costed, Coster
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.search import search
 from dysharp.planning.space import WEIGHTS, Space, Task, default_space
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 SWEEPS = ("MooreThreads/SimuMax",)
 PAIRED = tuple(f"tr{n}" for n in (*range(515, 521), *range(523, 530)))
@@ -45,7 +45,7 @@ class Case:
     row: TrainingRow
     setting: Setting
     machine: Machine
-    practice: Practice
+    training_recipe: TrainingRecipe
     coster: Coster
     own: Costed
 
@@ -63,7 +63,7 @@ class Case:
     @property
     def alike(self) -> tuple[object, ...]:
         """What two rows share whose difference a part of the step can explain: both measured in one unit."""
-        return self.setting.model.name, self.setting.sequence, self.practice.dtype, measured_s(self.row) is None
+        return self.setting.model.name, self.setting.sequence, self.training_recipe.dtype, measured_s(self.row) is None
 
     @property
     def purpose(self) -> tuple[object, ...]:
@@ -75,7 +75,7 @@ class Case:
             text("hardware").removeprefix("DGX-"),
             s.layout.gpus,
             s.sequence,
-            self.practice.dtype,
+            self.training_recipe.dtype,
         )
 
     @property
@@ -97,16 +97,16 @@ def case_of(row: TrainingRow) -> Case:
         raise Unsupported("no measured time")
     if row.text("check"):
         raise Unsupported("the row contradicts itself")
-    practice = practice_of(row, gpu, setting.model.layer is not None)
+    training_recipe = training_recipe_of(row, gpu, setting.model.layer is not None)
     layout = setting.layout
     task = Task(
-        setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0,
+        setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(training_recipe, recompute=()), 0.0,
         framework="nemo-24.07" if row.text("source").startswith(NEMO) else "megatron",
     )  # fmt: skip
     values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
-    overlap = "pair" if practice.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
-    values |= {"recompute": practice.recompute, "swap": (), "weights": WEIGHTS[layout.fsdp > 1]}
-    values |= {"schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
+    overlap = "pair" if training_recipe.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
+    values |= {"recompute": training_recipe.recompute, "offload": (), "weights": WEIGHTS[layout.fsdp > 1]}
+    values |= {"schedule": "1f1b", "overlap": overlap, "system": training_recipe.dispatcher or "flat"}
     for recipe in (setting.recipe.name, *LEAN):
         coster = Coster(replace(task, precision=recipe), machine, space_of(task, machine, values))
         own = coster.cost_of(values, -1, layout.stages or equal(setting))
@@ -115,7 +115,7 @@ def case_of(row: TrainingRow) -> Case:
     if own.peak_bytes > UNEXPLAINED * machine.cluster.hbm_bytes:
         raise Unsupported("its memory is not counted: it ran, and by the count needs more than 1.5 times its GPU")
     coster.capacity = max(coster.capacity, own.peak_bytes)  # it ran
-    return Case(row, setting, machine, practice, coster, own)
+    return Case(row, setting, machine, training_recipe, coster, own)
 
 
 def equal(setting: Setting) -> str:
@@ -127,9 +127,9 @@ def equal(setting: Setting) -> str:
 
 
 def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
-    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap and the swap (none) of the row."""
+    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap and no offload."""
     overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
-    base = default_space(task, machine, {name: (values[name],) for name in ("system", "swap")} | {"overlap": overlaps})
+    base = default_space(task, machine, {name: (values[name],) for name in ("system", "offload")} | {"overlap": overlaps})
     base = base if FSDP in sys.argv else replace(base, weights=(values["weights"],))
     own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute", "weights")}
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
@@ -163,7 +163,8 @@ def support(case: Case, name: str, cases: list[Case]) -> str:
     found = []
     for a, b in permutations(cases, 2):
         if any(
-            of(a) != of(b) for of in (lambda x: x.setting.model.name, lambda x: x.setting.sequence, lambda x: x.machine, lambda x: x.practice.dtype)
+            of(a) != of(b)
+            for of in (lambda x: x.setting.model.name, lambda x: x.setting.sequence, lambda x: x.machine, lambda x: x.training_recipe.dtype)
         ):
             continue
         if bool(measured_s(a.row)) != bool(measured_s(b.row)):
@@ -197,7 +198,7 @@ def experts(cases: list[Case]) -> None:
         behind = max(0.0, 100 * (case.own.step_us / best.step_us - 1))
         near += behind <= NEAR
         within = [n + (behind <= max(NEAR, bar)) for n, bar in zip(within, case.bars, strict=True)]
-        about = f"{setting.model.name}, {setting.layout.gpus} {case.row.text('hardware').removeprefix('DGX-')}, {case.practice.dtype}"
+        about = f"{setting.model.name}, {setting.layout.gpus} {case.row.text('hardware').removeprefix('DGX-')}, {case.training_recipe.dtype}"
         cost = setting.layout.global_batch * setting.sequence / (case.own.step_us / 1e6) / setting.layout.gpus
         shown = f"{short_of(best)} {saving_of(best)} {best.peak_bytes / GiB:.0f} GiB" if behind else "the same"
         own = f"{short_of(case.own)} {saving_of(case.own)} {case.own.peak_bytes / GiB:.0f} GiB"

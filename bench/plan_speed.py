@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from dysharp.planning.cost import Coster, machine_of, row_key
-from dysharp.planning.plan import practice_for
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.search import admitted, kept
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import load_cluster, load_whole
@@ -28,7 +28,7 @@ def seconds(work: Callable[[], int]) -> tuple[int, float]:
 def coster(model: str, cluster: str, gpus: int, batch: int) -> Coster:
     """A task in its default space."""
     machine, whole = machine_of(load_cluster(cluster)), load_whole(model)
-    task = Task(whole, gpus, batch, practice=practice_for(whole, machine))
+    task = Task(whole, gpus, batch, training_recipe=training_recipe_for(whole, machine))
     return Coster(task, machine, default_space(task, machine))
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dysharp.costs import exchange as costs_exchange
-from dysharp.costs.attention import Attention
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.exchange import HUB, IN_SWITCH, Peers, Rows
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.model import Layout
@@ -30,7 +30,7 @@ from dysharp.specs import load_cluster, load_whole
 from dysharp.training import costs as training_costs
 from dysharp.training import moe_block
 from dysharp.training.block import Block
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.workload import closed
 
 EQUAL = 1e-6
@@ -79,7 +79,7 @@ def _replica(system: str = "deepep", **degrees: int) -> Replica:
 def _dispatch() -> list[Answer]:
     layer = MODEL.layer
     served = serving_exchange.exchange(_replica(dp=8, ep=8), float(TOKENS)).dispatch
-    trained = moe_block.exchange(machine_of(H200, "training"), LAYOUT, layer, float(TOKENS), Practice(dispatcher="deepep")).dispatch  # type: ignore[arg-type]
+    trained = moe_block.exchange(machine_of(H200, "training"), LAYOUT, layer, float(TOKENS), TrainingRecipe(dispatcher="deepep")).dispatch  # type: ignore[arg-type]
     return [Answer("serve", costs_exchange.exchange, served), Answer("step", costs_exchange.exchange, trained)]
 
 
@@ -114,7 +114,7 @@ def _in_switch() -> list[Answer]:
 def _optimizer() -> list[Answer]:
     model, machine = load_whole("qwen3-30b"), machine_of(H200, "training")
     held = rank_parameters(model, LAYOUT, [Chunk(0, model.n_layers)])
-    us = training_costs.update_us(machine, LAYOUT, held, 1, Practice())
+    us = training_costs.update_us(machine, LAYOUT, held, 1, TrainingRecipe())
     return [Answer("step", training_costs.update_us, us), Answer("plan", planning_cost.update_us, us)]
 
 
@@ -146,7 +146,7 @@ def _parameters() -> list[Answer]:
     return [Answer(who, layer_weights, n) for who, n in zip(("model", "serve, from its GEMMs", "step, from its GEMMs"), (listed, *both), strict=True)]
 
 
-PREFILL = Attention(batch=1, queries=TOKENS, heads=32, kv_heads=8, qk_dim=128, v_dim=128)
+PREFILL = AttentionCall(batch=1, queries=TOKENS, heads=32, kv_heads=8, qk_dim=128, v_dim=128)
 QUANTITIES: dict[str, Callable[[], list[Answer]]] = {
     "BF16 GEMM 8192 x 4096 x 14336, H100 (us)": lambda: _of_machines("gemm", H100, *SHAPE, "bf16", benchmark=True),
     "FP8 GEMM 8192 x 4096 x 14336, B200 (us)": lambda: _of_machines("gemm", B200, *SHAPE, "fp8", benchmark=True),

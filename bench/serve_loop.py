@@ -20,7 +20,7 @@ from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import run_closed_loop
 from dysharp.serving.search import ServePoint, search
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
 CASES = (("qwen3-30b", "hw-dgx-h100", 8), ("qwen3-235b", "hw-dgx-b200", 8), ("deepseek-v3", "hw-dgx-h200-x2", 16))
@@ -33,8 +33,8 @@ def searched(most: int) -> list[ServePoint]:
     found = list[ServePoint]()
     for (model, cluster, gpus), (prompt, answer), engine in itertools.product(CASES, LENGTHS, ENGINES):
         start = Replica(load_whole(model), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster(cluster), "serving"))
-        found += search(start, engine_of(engine), Load(1.0, prompt, answer), gpus)[0]
-    return [point for point in found if point.load.users * 10 <= most]
+        found += search(start, engine_of(engine), Scenario(1.0, prompt, answer), gpus)[0]
+    return [point for point in found if point.scenario.concurrency * 10 <= most]
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def falls(points: list[ServePoint]) -> str:
 
 def errors_of(point: ServePoint, ratio: float, rounds: int) -> tuple[float, float, float, float]:
     """(share of prompts of the run, relative differences of rate, TPOT and TTFT)."""
-    ran = run_closed_loop(point.table, point.load, point.memory.requests, ratio=ratio, rounds=rounds)
+    ran = run_closed_loop(point.table, point.scenario, point.memory.requests, ratio=ratio, rounds=rounds)
     said = point.served
     return ran.prompt_share, said.rate / ran.rate - 1, said.tpot / ran.tpot - 1, said.ttft / ran.ttft - 1
 

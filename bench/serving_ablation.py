@@ -13,7 +13,7 @@ from statistics import median
 from unittest.mock import patch
 
 from dysharp.costs import operators
-from dysharp.costs.exchange import Exchange
+from dysharp.costs.exchange import ExchangeTimes
 from dysharp.costs.layer import Kernel
 from dysharp.costs.machine import machine_of
 from dysharp.measured.serving.predictions import STEP, TPOT, ServingCase, predict_row
@@ -36,7 +36,7 @@ def sample(each: int) -> list[ServingRow]:
     return [row for rows in groups.values() for row in draw.sample(rows, min(each, len(rows)))]
 
 
-def bytes_alone(replica: Replica, tokens: float) -> Exchange:
+def bytes_alone(replica: Replica, tokens: float) -> ExchangeTimes:
     """EP kernels as bytes over the rate of the link or the NIC."""
     layer, cluster, ep = replica.model.layer, replica.machine.cluster, replica.layout.ep
     assert layer is not None
@@ -44,7 +44,7 @@ def bytes_alone(replica: Replica, tokens: float) -> Exchange:
     inside = out is None or ep <= out.domain_gpus
     rate = replica.machine.gpu.link_GBps if inside or out is None else out.nic_GBps * out.nics_per_gpu
     sent, back = (tokens * layer.topk * size * (ep - 1) / ep / (1e3 * rate) for size in row_bytes(replica))
-    return Exchange(sent, back, layer.topk, kernels=exchange(replica, tokens).kernels, system="bytes")
+    return ExchangeTimes(sent, back, layer.topk, kernels=exchange(replica, tokens).kernels, system="bytes")
 
 
 def no_host(self: Engine, replica: Replica, device: float, requests: float, launches: int = 0) -> float:

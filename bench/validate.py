@@ -22,7 +22,7 @@ from dysharp.measured.families.fused_layer import FusedCase
 from dysharp.measured.families.trtllm_a2a import TrtllmCase, balanced
 from dysharp.measured.family import classify
 from dysharp.measured.measurements import read_measurements
-from dysharp.measured.predictions import ProgramRequest, frozen, program_times
+from dysharp.measured.predictions import ProgramRequest, hashable_constants, program_times
 from dysharp.specs.fitted import fitted_values
 
 CONSTANTS = fitted_values()
@@ -70,7 +70,7 @@ def lines() -> None:
 
 
 def wall(path: str | None, jobs: int) -> None:
-    parsed, constants = classify(read_measurements(path)).in_bars().parsed, frozen(CONSTANTS)
+    parsed, constants = classify(read_measurements(path)).in_bars().parsed, hashable_constants(CONSTANTS)
     print("\n| family | rows by Programs | s |\n|---|---|---|")
     total = 0.0
     for family in dict.fromkeys(entry.family.name for entry in parsed if entry.family.program_us is not None):

@@ -12,7 +12,7 @@ from dysharp.program.skew import START
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.workload import Routing, rows_per_slot, traffic
-from dysharp.workload.levels import dysharp
+from dysharp.workload.levels import switch_multicast
 from dysharp.workload.sublayer import SubLayer, Work
 
 _MAX_PS = 2.0**63  # of int64
@@ -188,6 +188,6 @@ def collective_bound_us(work: Work, cluster: Cluster) -> float:
 
 def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:
     """Time in us in which the NICs of the hottest domain move what no system avoids."""
-    leave = dysharp(routing, cluster.domain_gpus).far
+    leave = switch_multicast(routing, cluster.domain_gpus).far
     once, each, rates = (per_gpu.reshape(cluster.domains, -1).sum(axis=1) for per_gpu in (*leave, _nic_rates(cluster)))
     return float(((once + each) * model.row_bytes / rates).max())

@@ -10,7 +10,7 @@ from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import sentences
 from dysharp.base.values import plain
 from dysharp.model.formats import Formats
-from dysharp.planning.advice.tuning import Search, default_of, tune
+from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
@@ -46,7 +46,7 @@ class Comparison:
     speedup: dict[str, float]
     header: tuple[str, ...]
     sentence: str
-    tuned: Mapping[str, Search] = field(default_factory=dict)
+    tuned: Mapping[str, TuningSearch] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ def _rows(systems: Mapping[str, System], request: Request) -> tuple[tuple[Row, .
     return rows, {name: error for name, error in found.items() if isinstance(error, NoEstimate)}
 
 
-def _never_worse(rows: tuple[Row, ...], found: Mapping[str, Search], asked: Request) -> tuple[tuple[Row, ...], dict[str, Search]]:
+def _never_worse(rows: tuple[Row, ...], found: Mapping[str, TuningSearch], asked: Request) -> tuple[tuple[Row, ...], dict[str, TuningSearch]]:
     """The Rows and searches. A system keeps its defaults where all tokens run faster with them than with the setting of its search."""
     systems = {row.system: get_system(row.system) for row in rows}
     found = {name: one for name, one in found.items() if name in systems}  # others are left out

@@ -126,8 +126,8 @@ def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
 def _block(coster: Coster, one: Costed, row: Row, seed: int) -> BlockTimes:
     """The MoE block of a layout as merged Programs: attention, norms, router and shared experts beside its routed experts; the mean of its kinds."""
     task = coster.task
-    practice = replace(task.practice, dispatcher="", recompute=one.values["recompute"])
-    block = Block(task.model, coster.machine, one.layout, task.sequence, practice)
+    training_recipe = replace(task.training_recipe, dispatcher="", recompute=one.values["recompute"])
+    block = Block(task.model, coster.machine, one.layout, task.sequence, training_recipe)
     found = merged_blocks([row], block, **_asked(coster, one), seed=seed)[0]
     layers = [block.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
     means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
@@ -138,7 +138,7 @@ def replayed(coster: Coster, one: Costed) -> Replay:
     """The schedule of a layout with the plan's cost of every chunk."""
     layout, task = one.layout, coster.task
     name = schedule_of(one)
-    own = replace(task.practice, dispatcher="", recompute=())
+    own = replace(task.training_recipe, dispatcher="", recompute=())
     costs = step_costs(task.model, coster.machine, layout, task.sequence, None, 1 + (name == "dualpipe"), own)
     forward, backward, weights = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
     times = replace(costs.times, cells=Times(forward, backward, weights, costs.times.cells.hop))

@@ -28,8 +28,8 @@ from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import LAYOUTS, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
-from dysharp.planning.search import Moved, kept, search, sensitivity
+from dysharp.planning.plan import LAYOUTS, Plan, Planned, Search, framework_for, front, plan_shapes, training_recipe_for
+from dysharp.planning.search import ConstantChange, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
@@ -39,10 +39,10 @@ from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import CAP_LINE
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
-NAMES = {"mbs": "micro_batch"}
+NAMES = {"mbs": "micro_batch", "swap": "offload"}
 WHOLE_KEYS, HEAD_KEYS = ("vocab", "mtp", "shared_hidden", "dense_hidden"), ("heads", "kv_heads")
 SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_KEYS, *HEAD_KEYS)
 """Dimensions of a shape: of the whole, of its experts, of its attention."""
@@ -68,7 +68,7 @@ class Answer:
     """{system of `WHAT_IFS`: the best layout of the first shape with it}."""
     ranked: Ranked | None = None
     confirmed: Confirmed | None = None
-    moved: tuple[Moved, ...] | None = None
+    moved: tuple[ConstantChange, ...] | None = None
     served: dict[str, Serving] = field(default_factory=dict)
     """{shape: how it serves}."""
     quick: bool = False
@@ -232,8 +232,8 @@ def _whole(one: Costed) -> str:
 
 def formats_of_plan(one: Planned) -> Formats:
     """The formats of the best layout of a plan. Its closed forms send BF16 rows both ways."""
-    task, practice = one.task, one.coster.practice(one.found.best[0].values)
-    known = practice.formats or default_formats(practice.products(task.model), task.precision)
+    task, training_recipe = one.task, one.coster.training_recipe(one.found.best[0].values)
+    known = training_recipe.formats or default_formats(training_recipe.products(task.model), task.precision)
     return with_rows(trained(known), None, task.model.layer)
 
 
@@ -251,12 +251,12 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
-    wanted = [_in_formats(model, practice_for(model, own), own, asked["precision"]) for model in shapes]
+    wanted = [_in_formats(model, training_recipe_for(model, own), own, asked["precision"]) for model in shapes]
     if (asked["rows"] or asked["confirmed"]) and wanted[0][1].dtype == "fp4":
         raise ConfigError("plan: precision: found products in fp4, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
     tasks = [
-        Task(model, gpus, batch, asked["sequence"], practice.formats.state if practice.formats else "bf16", practice, *loads, framework_for(machine))
-        for model, practice in wanted
+        Task(model, gpus, batch, asked["sequence"], recipe.formats.state if recipe.formats else "bf16", recipe, *loads, framework_for(machine))
+        for model, recipe in wanted
     ]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
@@ -276,13 +276,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     )
 
 
-def _in_formats(model: WholeModel, practice: Practice, machine: Machine, precision: str | None) -> tuple[WholeModel, Practice]:
-    """A shape and its practice under a precision. Raises `ConfigError`."""
+def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Machine, precision: str | None) -> tuple[WholeModel, TrainingRecipe]:
+    """A shape and its training recipe under a precision. Raises `ConfigError`."""
     formats = step_formats(precision, model)
     for side in ("sent", "back"):
         if getattr(formats, side) not in ("", "bf16"):
             raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")
-    return in_formats(model, practice, formats, machine)
+    return in_formats(model, training_recipe, formats, machine)
 
 
 def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
@@ -327,7 +327,7 @@ def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         words = [word.strip() for word in values.split(",")]
         if key in INTEGERS:
             given[key] = tuple(_integer(text, word) for word in words)
-        elif key in ("recompute", "swap"):
+        elif key in ("recompute", "offload"):
             given[key] = tuple(() if word == "none" else tuple(word.split("+")) for word in words)
         else:
             given[key] = tuple(words)
@@ -370,13 +370,13 @@ def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
 
 
 def _checked(done: Plan, text: str) -> Costed:
-    """A layout of a text; what its text leaves out (EP system, overlap, recompute, swap, schedule) is as the search would choose it.
+    """A layout of a text; what its text leaves out (EP system, overlap, recompute, offload, schedule) is as the search would choose it.
 
     Raises `ConfigError` where it does not fit the model or the number of GPUs.
     """
     one = done.first
     words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-    own = {key: words.pop(key) for key in ("recompute", "swap", "overlap", "system", "schedule") if key in words}
+    own = {key: words.pop(key) for key in ("recompute", "offload", "swap", "overlap", "system", "schedule") if key in words}
     for keys, n in ((("dp", "gpus"), one.task.gpus), (("m", "ga", "micro_batches", "gbs"), one.task.batch)):
         if words.keys().isdisjoint(keys):
             words[keys[-1]] = str(n)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base.reading import decode, read_bytes
+from dysharp.base.reading import decode_utf8, read_bytes
 from dysharp.base.units import MiB
 from dysharp.runs.progress import Progress, Step
 from dysharp.runs.request import takes
@@ -54,7 +54,7 @@ def capture(model: Any, text: str, **request: Unpack[CaptureArgs]) -> Recording:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """A UTF-8 text of at most 64 MiB; raises ConfigError for anything else."""
-    return decode(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
+    return decode_utf8(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
 
 
 def _report(progress: Progress | None, name: str, stage: str) -> None:

@@ -171,8 +171,8 @@ def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[
         _family("TTFT of at most 4 users", [case for case in cases if case.few], TTFT),
         _family("latency to the last token", [case for case in cases if case.scored], LATENCY),
         *(_family(f"{mode.split()[0]}-step", [case for case in cases if case.row.text("mode") == mode], STEP) for mode in STEPS),
-        _family("TPOT, suspected of speculation", [case for case in cases if case.apart], TPOT),
-        _family("TPOT, these too", [case for case in cases if case.scored or case.apart], TPOT),
+        _family("TPOT, suspected of speculation", [case for case in cases if case.suspected], TPOT),
+        _family("TPOT, these too", [case for case in cases if case.scored or case.suspected], TPOT),
     ]  # fmt: skip
     return ServingReport(families, _groups(cases), fastest_layouts(cases), [_serving_row(case) for case in cases])
 

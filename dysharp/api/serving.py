@@ -14,14 +14,14 @@ from dysharp.costs.machine import machine_of
 from dysharp.model.formats import formats_of, published
 from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
-from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
+from dysharp.serving.disaggregated import best_disaggregated
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import ep_system_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
@@ -29,7 +29,7 @@ from dysharp.specs.whole import WholeModel
 
 @takes(ServeArgs)
 def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
-    """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""
+    """Search the layouts of `model` on GPUs of `cluster` for requests of mean lengths `isl` and `osl`. Raises ConfigError for wrong input."""
     whole, rules = load_whole(model), engine_of(request["engine"])
     machine = load_cluster(cluster)
     count, layouts, tick = machine.n_gpus if request["gpus"] is None else request["gpus"], request["layouts"], request["tick"]
@@ -38,14 +38,14 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
     mtp, accepted = request["mtp"], sum(request["acceptance"] ** n for n in range(request["mtp"] + 1))
-    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), slo_of(request["slo"])
+    scenario, limits = Scenario(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), slo_of(request["slo"])
     names = iter(range(len(tried)))
-    points, rejected = search(start, rules, load, count, tried, lambda text: tick(next(names), len(tried), text))
-    asked = Asked(start, rules, load, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
+    points, rejected = search(start, rules, scenario, count, tried, lambda text: tick(next(names), len(tried), text))
+    asked = Asked(start, rules, scenario, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
     best = within(points, asked.ttft, asked.tpot)
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
-        _header(whole, start, load, request), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
+        _header(whole, start, scenario, request), best_disaggregated(start, rules, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
     return _explained(found, asked, request, lambda text: tick(len(tried), len(tried), text)) if best else found
@@ -81,21 +81,21 @@ def _sending(best: list[ServePoint]) -> ServePoint:
 def _check(whole: WholeModel, request: ServeArgs) -> None:
     mtp, acceptance = request["mtp"], request["acceptance"]
     if mtp and not whole.mtp:
-        raise ConfigError(f"serve: mtp: found {mtp} drafts, expected 0: {whole.name} has no MTP layers")
+        raise ConfigError(f"serve: mtp: found {mtp}, expected 0: {whole.name} has no MTP layers")
     if not 0 < acceptance < 1:
         raise ConfigError(f"serve: acceptance: found {acceptance}, expected a number above 0 and below 1")
 
 
-def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -> tuple[str, ...]:
+def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: ServeArgs) -> tuple[str, ...]:
     """What the numbers rest on."""
     formats, cluster, routing, engine, tensor = start.formats, start.machine.cluster, request["routing"], request["engine"], request["tensor"]
     chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
-    drafts = f"{load.drafts} drafts, {load.accepted:.2f} tokens a step" if load.drafts else "no speculation"
+    drafts = f"draft tokens: {scenario.draft_tokens}, {scenario.accepted:.2f} tokens a step" if scenario.draft_tokens else "no speculative decoding"
     tokens = request["isl"] + request["osl"]
     longer = f"a request of {tokens:,} tokens is longer than the {whole.context:,} of {whole.name}'s config: engines refuse it as it is"
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
-        f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
+        f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; ISL {scenario.isl:g}, OSL {scenario.osl:g}",
         formats.line(whole, start.machine.products),
         *lines_on(whole),
         *([longer] if 0 < whole.context < tokens else []),

@@ -8,19 +8,19 @@ from typing import Any
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.columns import Column, Columns
-from dysharp.base.values import plain
+from dysharp.base.values import older_name, plain
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
-from dysharp.serving.apart import Apart
+from dysharp.serving.disaggregated import Disaggregated
 from dysharp.serving.engine import Engine
 from dysharp.serving.launch import Start, Task, start_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import EQUAL, Rejected, ServePoint
-from dysharp.serving.whatif import WhatIf
+from dysharp.serving.whatif import ServeWhatIf
 
 BETTER = 1.05
-"""Times the throughput from which the first sentence names prefill and decode apart."""
+"""Times the throughput from which the first sentence names disaggregation."""
 TIE = f"within {100 * EQUAL:g} % smaller replicas go first, as one dead GPU stops one"
 TTFT_MS, TPOT_MS = 2000.0, 50.0
 """Limits where none are given."""
@@ -43,11 +43,11 @@ class Serving:
     | `best` | the best points within the limits, one per layout; empty where none keeps them, as `sentences()` says |
     | `front`, `points` | points that no other beats; all points |
     | `rejected` | layouts that do not fit, with the reason |
-    | `apart` | the best pools with prefill and decode apart within the limits |
+    | `disaggregated` | the best pools of prefill and decode workers (disaggregated serving) within the limits |
     | `what_ifs` | the best point on other machines; empty unless asked for |
     | `systems` | the best point with dispatch under EP systems that were asked for |
     | `layers` | merged layers of the best point, if asked for |
-    | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which drafts pay |
+    | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which draft tokens pay |
     """
 
     model: str
@@ -61,8 +61,8 @@ class Serving:
     points: tuple[ServePoint, ...]
     rejected: tuple[Rejected, ...]
     header: tuple[str, ...]
-    apart: Apart | None = None
-    what_ifs: tuple[WhatIf, ...] = ()
+    disaggregated: Disaggregated | None = None
+    what_ifs: tuple[ServeWhatIf, ...] = ()
     overlap: Overlap | None = None
     slots: tuple[Slots, ...] = ()
     break_even: float | None = None
@@ -70,6 +70,8 @@ class Serving:
     layers: dict[str, MergedLayer] | None = None
     formats: dict[str, Any] = field(default_factory=dict)
     """Of weights, products, KV, state and rows (`Formats.to_dict`)."""
+
+    apart = older_name("disaggregated")
 
     @property
     def gpus_for_users(self) -> int | None:
@@ -85,7 +87,7 @@ class Serving:
 
     def _replicas(self, point: ServePoint) -> int:
         """Replicas that `users` users need."""
-        return math.ceil((self.users or 0) / point.load.users)
+        return math.ceil((self.users or 0) / point.scenario.concurrency)
 
     @property
     def bar(self) -> Bar | None:
@@ -99,11 +101,11 @@ class Serving:
             if not self.points:
                 return (f"{self.model} does not fit on {self.gpus} GPUs of {self.cluster}: {self.rejected[-1].reason}.",)
             fast = min(self.points, key=lambda p: p.served.tpot)
-            return (f"No layout keeps a {limits}: the fastest is {_named(fast)} at {_times(fast)}.", *self._apart_line(None))
+            return (f"No layout keeps a {limits}: the fastest is {_named(fast)} at {_times(fast)}.", *self._disaggregated_line(None))
         first = self.best[0]
-        copies = f"{first.replicas} x " if first.replicas > 1 else ""
+        copies, users = f"{first.replicas} x " if first.replicas > 1 else "", f"a concurrency of {first.scenario.concurrency:g} per replica"
         lines = [
-            f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
+            f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU at {users}, {_times(first)}.",
             f"Limit: {self._limit(first)}.",
         ]
         if len(self.best) > 1:
@@ -117,14 +119,14 @@ class Serving:
             room = f"the cache of a replica has room for {point.memory.requests * point.replica.layout.dp:,}"
             gpus = replicas * point.replica.layout.gpus
             need = f"{self.users:,} users need {gpus} GPU{'s' * (gpus > 1)}: {replicas} replica{'s' * (replicas > 1)}{layout}"
-            lines.append(f"{need} with {point.load.users:g} users each within the limits; {room}.")
-        if self.apart is not None and self.apart.tokens_per_gpu > BETTER * first.tokens_per_gpu:
-            lines[0] = f"{lines[0][:-1]}; prefill and decode apart give {self.apart.tokens_per_gpu:,.0f}."
-        return (*lines, *self._apart_line(first))
+            lines.append(f"{need} with {point.scenario.concurrency:g} users each within the limits; {room}.")
+        if self.disaggregated is not None and self.disaggregated.tokens_per_gpu > BETTER * first.tokens_per_gpu:
+            lines[0] = f"{lines[0][:-1]}; disaggregated prefill and decode give {self.disaggregated.tokens_per_gpu:,.0f}."
+        return (*lines, *self._disaggregated_line(first))
 
     def _limit(self, point: ServePoint) -> str:
         """What limits the point, and what helps: the limit of time that one more user would break, if any, before its largest cause."""
-        limit, more = limit_of(point), point.at(point.load.users + 1).served
+        limit, more = limit_of(point), point.at(point.scenario.concurrency + 1).served
         cause = f"{words_of(point)}; {LIMITS[limit]['helps']}"
         if limit != "memory" and more.tpot / 1e3 > self.slo.tpot:
             return f"TPOT of {self.slo.tpot:g} ms, above all {cause}"
@@ -132,26 +134,26 @@ class Serving:
             return f"TTFT of {self.slo.ttft:g} ms; {LIMITS['prompts']['helps']}"
         return cause
 
-    def _apart_line(self, first: ServePoint | None) -> tuple[str, ...]:
-        """Whether prefill and decode apart pay."""
-        a = self.apart
+    def _disaggregated_line(self, first: ServePoint | None) -> tuple[str, ...]:
+        """Whether disaggregation pays."""
+        a = self.disaggregated
         if a is None:
-            return ("Prefill and decode apart: no pools keep the limits on so many GPUs.",)
+            return ("Disaggregated prefill and decode: no pools keep the limits on so many GPUs.",)
         gain = f" ({100 * (a.tokens_per_gpu / first.tokens_per_gpu - 1):+.0f} %)" if first is not None else ""
         idle = f", {a.idle} GPUs idle" if a.idle else ""
         return (
-            f"Prefill and decode apart: {a.prefill_workers} x {a.prefill.name} for prompts, {a.decode_workers} x {a.decode.name} for answers: "
-            f"{a.tokens_per_gpu:,.0f} tokens/s per GPU{gain}, {a.users:,.0f} users, TPOT {a.served.tpot / 1e3:.1f} ms, "
+            f"Disaggregated prefill and decode: {a.prefill_workers} x {a.prefill.name} for prefill, {a.decode_workers} x {a.decode.name} for decode: "
+            f"{a.tokens_per_gpu:,.0f} tokens/s per GPU{gain}, concurrency {a.users:,.0f}, TPOT {a.served.tpot / 1e3:.1f} ms, "
             f"TTFT {a.served.ttft / 1e3:,.0f} ms; a prompt's cache takes {a.transfer / 1e3:.1f} ms{idle}.",
         )
 
     def advice(self) -> tuple[str, ...]:
-        """What one can turn at the best point: drafts, two batches that overlap, spare slots."""
+        """What one can change at the best point: draft tokens, two batches that overlap, spare slots."""
         lines = []
         if self.break_even is not None and self.best:
-            drafts = self.best[0].load.drafts
+            drafts = self.best[0].scenario.draft_tokens
             pays = f"above an acceptance of {self.break_even:.2f}" if self.break_even < 1 else "at no acceptance"
-            lines.append(f"Drafts ({drafts} a step) pay {pays} at this batch.")
+            lines.append(f"Speculative decoding ({drafts} draft token{'s' * (drafts != 1)} a step) pays {pays} at this batch.")
         if self.overlap is not None:
             start = self.overlap.pays_from
             words = f"it pays from {start} requests of a group" if start else "it pays at no batch that fits"
@@ -163,7 +165,7 @@ class Serving:
             lines.append("No merged layer: the best layout is one GPU, or its groups cut experts.")
         for slot in self.slots if self.best else ():
             e, base, at = slot.eplb, self.slots[0].tokens_per_gpu, sharing(self.best)
-            name, after = f"Without EPLB {at.replica.layout.name} with {at.load.users:g} users per replica", ""
+            name, after = f"Without EPLB {at.replica.layout.name} at a concurrency of {at.scenario.concurrency:g} per replica", ""
             if e.slots:
                 name = f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
                 after = f" ({100 * (slot.tokens_per_gpu / base - 1):+.0f} %); {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s"
@@ -181,10 +183,10 @@ class Serving:
             f"Error bar: measured TPOT of runs like the best ({bar.group}) is missed by {bar.median:g} % (median), {bar.p90:g} % (90 % of runs): "
             f"{low:.1f} to {high:.1f} ms."
         ]
-        apart = bar_of(first.replica, apart=True)
-        if self.apart is not None and apart is not bar:
-            lines[0] += f" Prefill and decode apart: {apart.median:g} %, {apart.p90:g} %."
-        outside = outside_of(first.replica, first.load)
+        disaggregated = bar_of(first.replica, disaggregated=True)
+        if self.disaggregated is not None and disaggregated is not bar:
+            lines[0] += f" Disaggregated: {disaggregated.median:g} %, {disaggregated.p90:g} %."
+        outside = outside_of(first.replica, first.scenario)
         if outside:
             lines.append(f"Outside the measured range: {'; '.join(outside)}. The error bar is no promise there.")
         return tuple(lines)
@@ -194,10 +196,10 @@ class Serving:
         return next((start.command for _, start in self._starts() if not start.refuses), "")
 
     def _starts(self) -> Iterator[tuple[ServePoint, Start]]:
-        return ((point, start_of(self.engine, point.replica, point.load)) for point in self.best)
+        return ((point, start_of(self.engine, point.replica, point.scenario)) for point in self.best)
 
     def starting(self) -> tuple[str, ...]:
-        """How to start the best layout, and why the engine refuses better ones; pools apart where the first sentence names them."""
+        """How to start the best layout, and why the engine refuses better ones; both pools where the first sentence names them."""
         lines = list[str]()
         for point, start in self._starts():
             if start.refuses:
@@ -209,30 +211,31 @@ class Serving:
             model, formats = point.replica.model, point.replica.formats
             if model.repository and formats.weights() != (kept := formats_of(published(model), model=model)).weights():
                 lines.append(f"{model.repository} holds {_weights(kept)} weights: name a checkpoint in {_weights(formats)}.")
-            if self.apart is not None and self.apart.tokens_per_gpu > BETTER * self.best[0].tokens_per_gpu:
-                lines += self._starting_apart(self.apart, point)
+            if self.disaggregated is not None and self.disaggregated.tokens_per_gpu > BETTER * self.best[0].tokens_per_gpu:
+                lines += self._starting_disaggregated(self.disaggregated, point)
             break
         return tuple(lines)
 
-    def _starting_apart(self, apart: Apart, like: ServePoint) -> Iterator[str]:
+    def _starting_disaggregated(self, disaggregated: Disaggregated, like: ServePoint) -> Iterator[str]:
         """The servers of both pools, and what sends requests to them."""
-        load = replace(like.load, users=apart.users / apart.decode_workers)
-        pools: list[tuple[str, Task, ServeLayout]] = [("prompts", "prefill", apart.prefill), ("answers", "decode", apart.decode)]
+        scenario = replace(like.scenario, concurrency=disaggregated.users / disaggregated.decode_workers)
+        pools: list[tuple[str, Task, ServeLayout]] = [("prefill", "prefill", disaggregated.prefill), ("decode", "decode", disaggregated.decode)]
         for words, task, layout in pools:
-            start = start_of(self.engine, replace(like.replica, layout=layout), load, task)
-            yield f"Apart, {words}: {f'{layout.name} does not start: {start.refuses}' if start.refuses else start.command}"
+            start = start_of(self.engine, replace(like.replica, layout=layout), scenario, task)
+            yield f"Disaggregated, {words}: {f'{layout.name} does not start: {start.refuses}' if start.refuses else start.command}"
         if start.router:
-            yield f"Apart, before both: {start.router}"
+            yield f"Disaggregated, router: {start.router}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
-        apart = None if self.apart is None else asdict(self.apart) | {"prefill": self.apart.prefill.name, "decode": self.apart.decode.name}
+        found = self.disaggregated
+        pools = found and _milliseconds(asdict(found) | {"prefill": found.prefill.name, "decode": found.decode.name})
         return {
             **plain(self, "model", "cluster", "gpus"), "engine": self.engine.name,
             "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, "users": self.users, "gpus_for_users": self.gpus_for_users,
             **plain(self, "sentences", "advice", "trust", "launch"),
             "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
-            "apart": apart and _milliseconds(apart), "what_ifs": [*map(_change, self.what_ifs)],
+            "disaggregated": pools, "apart": pools, "what_ifs": [*map(_change, self.what_ifs)],
         } | plain(self, "overlap", "break_even", "systems", "layers", "slots", "formats") | {
             "rejected": REJECTED.values(self.rejected), "header": list(self.header),
         }  # fmt: skip
@@ -251,11 +254,11 @@ class Serving:
 
     def _point(self, point: ServePoint) -> dict[str, Any]:
         low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
-        found = point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+        found = point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.scenario)}
         return found | POINTS.more(found)
 
 
-def _change(one: WhatIf) -> dict[str, Any]:
+def _change(one: ServeWhatIf) -> dict[str, Any]:
     layout = one.point and one.point.replica.layout.name
     return plain(one, "name", "how") | {"tokens_per_s_gpu": one.tokens_per_gpu, "layout": layout}
 
@@ -270,9 +273,9 @@ def sharing(best: Sequence[ServePoint]) -> ServePoint:
     return next((point for point in best if point.replica.layout.ep > 1), best[0])
 
 
-def _milliseconds(apart: dict[str, Any]) -> dict[str, Any]:
-    served, sent = apart.pop("served"), apart.pop("transfer")
-    return apart | {"tpot_ms": served["tpot"] / 1e3, "ttft_ms": served["ttft"] / 1e3, "transfer_ms": sent / 1e3}
+def _milliseconds(disaggregated: dict[str, Any]) -> dict[str, Any]:
+    served, sent = disaggregated.pop("served"), disaggregated.pop("transfer")
+    return disaggregated | {"tpot_ms": served["tpot"] / 1e3, "ttft_ms": served["ttft"] / 1e3, "transfer_ms": sent / 1e3}
 
 
 def _named(point: ServePoint) -> str:
@@ -285,8 +288,9 @@ def _times(point: ServePoint) -> str:
 
 
 POINTS = Columns(
-    "layout=layout", "EP system=ep_system", "users=users:g", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "tokens/s\nper user=tokens_per_s_user:.1f",
-    "TPOT\nms=tpot_ms:.1f", "90 % of\nruns, ms=tpot_ms_90:.0f", "TTFT\nms=ttft_ms:,.0f", "prompts\n%=prompt_share:.0%", "limit=limit",
+    "layout=layout", "EP system=ep_system", "concur-\nrency=concurrency:g", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f",
+    "tokens/s\nper user=tokens_per_s_user:.1f", "TPOT\nms=tpot_ms:.1f", "90 % of\nruns, ms=tpot_ms_90:.0f",
+    "TTFT\nms=ttft_ms:,.0f", "prefill\n%=prompt_share:.0%", "limit=limit",
 )  # fmt: skip
 SYSTEMS = Columns(
     "EP system=system", "form=form", "MoE layer\nus=layer:,.0f", "closed form\nus=closed:,.0f", "whole layer,\nmerged us=merged:,.0f",

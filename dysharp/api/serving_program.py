@@ -17,13 +17,13 @@ from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.layer import layer_ops
 from dysharp.serving.work import ELEMENT
-from dysharp.training.merged import Kernel, kernels_program
+from dysharp.training.merged import MergedKernel, kernels_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dysharp.costs.layer import Timed
-    from dysharp.model.batch import Batch
+    from dysharp.costs.layer import OpTime
+    from dysharp.model.batch import StepBatch
     from dysharp.program import Program
     from dysharp.serving.work import Replica
 
@@ -40,7 +40,7 @@ class MergedLayer:
     alone: float
 
 
-def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, Any]) -> MergedLayer:
+def merged_layer(replica: Replica, batch: StepBatch, system: str, asked: dict[str, Any]) -> MergedLayer:
     """The last layer of a step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
     from dysharp.program.merge import Cross, Part, merge
 
@@ -58,7 +58,7 @@ def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, A
     return MergedLayer(program_us(merge(parts, streams=streams, edges=edges)), closed, program_us(moe))
 
 
-def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
+def tensor_layer(replica: Replica, batch: StepBatch) -> MergedLayer:
     """The last layer of a step of one attention group that sums over its GPUs: kernels between the engine's all-reduces, as Programs."""
     from dysharp.program.merge import Part, merge
 
@@ -66,10 +66,10 @@ def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
     ops = [op for op in layer_ops(replica, batch, replica.model.n_layers - 1) if op.us > 0]
     sums = _all_reduce(replica, batch.tokens)
     parts: list[Part] = []
-    kernels: list[Kernel] = []
+    kernels: list[MergedKernel] = []
     for op in ops:
         if not op.name.endswith("all-reduce"):
-            kernels.append(Kernel(op.name.replace(" ", "_"), op.us + gap * op.kernels))
+            kernels.append(MergedKernel(op.name.replace(" ", "_"), op.us + gap * op.kernels))
             continue
         parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.machine.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
         kernels = []
@@ -91,7 +91,7 @@ def _all_reduce(replica: Replica, tokens: float) -> Program:
     return system.plan(work, replica.machine.cluster.with_gpus(n), system.options())
 
 
-def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], list[Kernel], list[Kernel], float]:
+def _kernels(replica: Replica, batch: StepBatch, gpus: int) -> tuple[list[MergedKernel], list[MergedKernel], list[MergedKernel], float]:
     """Streams before, beside and behind the MoE layer, and the closed form of the whole layer in microseconds."""
     layout = replica.layout
     number, gap = replica.model.n_layers - 1, replica.machine.constants["serving.gap_us"]
@@ -100,8 +100,8 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], l
     place = [NormalDist().inv_cdf((group + 0.5) / layout.dp) / largest_of(max(2, layout.dp)) for group in range(layout.dp)]
     behind_mean = np.repeat(np.array(place), gpus // layout.dp)
 
-    def on_gpus(op: Timed, most: Timed) -> Kernel:
-        return Kernel(op.name.replace(" ", "_"), op.us + (most.us - op.us) * behind_mean + gap * op.kernels)
+    def on_gpus(op: OpTime, most: OpTime) -> MergedKernel:
+        return MergedKernel(op.name.replace(" ", "_"), op.us + (most.us - op.us) * behind_mean + gap * op.kernels)
 
     pairs = [pair for pair in zip(usual, late, strict=True) if pair[0].us > 0]
     first = next(i for i, (op, _) in enumerate(pairs) if op.name == "dispatch")
@@ -112,6 +112,6 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], l
     return before, shared, behind, sum(op.us + gap * op.kernels for op in late)
 
 
-def _stream(like: Program, kernels: Sequence[Kernel], n_sms: int) -> Program:
+def _stream(like: Program, kernels: Sequence[MergedKernel], n_sms: int) -> Program:
     """Kernels one behind the other, each on all SMs of every GPU at once: a kernel of a serving engine is one wave."""
     return kernels_program(kernels, like, math.inf, n_sms)

@@ -11,7 +11,7 @@ from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
 from dysharp.base.errors import ConfigError
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
 
@@ -48,7 +48,7 @@ def ep_systems(
     layers = sum(point.replica.model.is_moe(number) for number in range(point.replica.model.n_layers))
     closed = sum(point.step().parts.get(name, 0.0) for name in MOVED) / layers if layers else 0.0
     found = []
-    for row, layer in _layers(point, systems, point.turn, routing, seed, progress):
+    for row, layer in _layers(point, systems, point.stage_batch, routing, seed, progress):
         longer = 1 + layers * (layer.merged - layer.closed) / point.served.decode
         found.append(SystemPoint(row.system, row.form, row.layer_us, closed, layer.merged, layer.closed, point.served.tpot * longer / 1e3))
     return tuple(sorted(found, key=lambda one: one.tpot_ms))
@@ -58,8 +58,8 @@ def merged_layers(point: ServePoint, routing: str | None = None, seed: int = 0, 
     """A layer of a decode step of the point, and of a step of prompts that fill every group, as merged Programs. {}: on one GPU, and where groups
     cut experts."""
     replica, layout = point.replica, point.replica.layout
-    tokens = min(MOST_PROMPT_TOKENS, float(point.table.engine.step_tokens), point.load.prompt)
-    batches = {"decoding": point.turn, "prompts": prompt_batch(tokens, tokens)}
+    tokens = min(MOST_PROMPT_TOKENS, float(point.table.engine.step_tokens), point.scenario.isl)
+    batches = {"decoding": point.stage_batch, "prompts": prompt_batch(tokens, tokens)}
     if layout.dp == 1:
         return {name: tensor_layer(replica, batch) for name, batch in batches.items()} if layout.tp > 1 else {}
     if layout.ep != layout.stage_gpus:
@@ -69,7 +69,7 @@ def merged_layers(point: ServePoint, routing: str | None = None, seed: int = 0, 
 
 
 def _layers(
-    point: ServePoint, systems: Iterable[str], batch: Batch, routing: str | None, seed: int, progress: Progress | None
+    point: ServePoint, systems: Iterable[str], batch: StepBatch, routing: str | None, seed: int, progress: Progress | None
 ) -> list[tuple[Row, MergedLayer]]:
     """The Row of the MoE layer and the merged layer of each system."""
     layout, model = point.replica.layout, point.replica.model.layer

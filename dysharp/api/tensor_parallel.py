@@ -10,7 +10,7 @@ from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, choice
 from dysharp.specs.whole import WholeModel
 from dysharp.systems.collectives import all_tensor_parallel
-from dysharp.training.practice import SubLayers
+from dysharp.training.recipe import SubLayers
 from dysharp.workload.sublayer import SubLayer
 
 SIZES = (1024, 4096, 16384)
@@ -54,15 +54,22 @@ def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
 
 
 def _beside(
-    system: str, cluster: Cluster, name: str, model: WholeModel, size: tuple[int, int], ends: tuple[Width, Width], normed: float, apart: bool = False
+    system: str,
+    cluster: Cluster,
+    name: str,
+    model: WholeModel,
+    size: tuple[int, int],
+    ends: tuple[Width, Width],
+    normed: float,
+    disaggregated: bool = False,
 ) -> float:
     """Microseconds of a sub-layer of `size` (GPUs, tokens) beside what others count: both GEMMs, and the norm of `normed` of its rows.
 
-    `apart`: the sum has ended before the next gather begins.
+    `disaggregated`: the sum has ended before the next gather begins.
     """
     gpus, tokens = size
     options: dict[str, Any] = {}
-    if apart and system in APART:
+    if disaggregated and system in APART:
         system, options = "cais-base", dict(APART[system])
     inner, outer = (max(1, int(run)) for run, _ in ends)
     work = SubLayer(f"{name} of {model.name}", gpus, tokens, model.hidden, inner, outer)

@@ -47,9 +47,9 @@ from dysharp.training.block import NOT_MODELLED, Block
 from dysharp.training.cost import BlockTimes, EpTimes
 from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
-from dysharp.training.megatron import recipe_from
-from dysharp.training.memory import CAP_LINE, Memory, Saving, check_memory, memory_of
-from dysharp.training.practice import Practice
+from dysharp.training.megatron import arguments_from
+from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule, usual_schedule
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Steps:
     schedule: Schedule
     sequence: int
     steps: tuple[Step, ...]
-    memory: Memory
+    memory: TrainingMemory
     gains: dict[str, float]
     header: tuple[str, ...]
     formats: dict[str, Any]
@@ -199,20 +199,20 @@ def step(
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, **asked) if quick and whole.layer else []
-    rows = rows_both_ways(names, block.practice.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
+    rows = rows_both_ways(names, block.training_recipe.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
     ahead: list[Row] = [forward for forward, _ in rows]
     eps = [_quick_times(*pair) for pair in layers] or [_ep_times(*pair) for pair in rows]
     merged = merged_blocks(ahead, block, **asked) if merging else [None] * len(rows)
     firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
     done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
     best = done[fastest(done)]
-    ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), block.practice)} if best.ep else {}
-    ways |= {NO_LAUNCHES: (best.ep, replace(block.practice, host=False))} if block.practice.host else {}
+    ways: dict[str, tuple[EpTimes | None, TrainingRecipe]] = {NO_EP: (best.ep.without_wire(), block.training_recipe)} if best.ep else {}
+    ways |= {NO_LAUNCHES: (best.ep, replace(block.training_recipe, host=False))} if block.training_recipe.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
     more = gains(order, costs[best.system].times, without)
     said = (step_words(tensor, whole),) if tensor else ()
     if merging and best.ep:
-        closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.practice)
+        closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.training_recipe)
         said = (merged_line(best.system, closed, costs[best.system]), *said)
     chosen = block.chosen(whole.n_layers - 1, best.ep)[0].formats
     formats = replace(trained(chosen), state=formats.state) if chosen else formats
@@ -241,7 +241,7 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
 
 def _planned(
     model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
-) -> tuple[Block, Memory, Schedule, Formats, tuple[str, ...]]:
+) -> tuple[Block, TrainingMemory, Schedule, Formats, tuple[str, ...]]:
     """What is computed where and in which order, what it holds, its formats, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
@@ -249,7 +249,7 @@ def _planned(
     whole = load_whole(model)
     if megatron and isinstance(layout, Layout):
         raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
-    written = recipe_from(megatron, whole, str(layout)) if megatron else None
+    written = arguments_from(megatron, whole, str(layout)) if megatron else None
     plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
     sequence = request["sequence"] or (written and written.sequence) or 4096
     check_value(sequence, Tokens, "sequence")
@@ -261,11 +261,11 @@ def _planned(
     memory = memory_of(whole, plan, sequence, recipe_for(formats), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
-    practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
+    training_recipe = TrainingRecipe(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
-    whole, practice = in_formats(whole, practice, formats, machine)
-    return Block(whole, machine, plan, sequence, practice), memory, order, formats, written.notes if written else ()
+    whole, training_recipe = in_formats(whole, training_recipe, formats, machine)
+    return Block(whole, machine, plan, sequence, training_recipe), memory, order, formats, written.notes if written else ()
 
 
 def _each(
@@ -275,7 +275,7 @@ def _each(
     done: list[Step] = []
     costs: dict[str, StepCosts] = {}
     for row, ep, merged in rows:
-        cost = step_costs(block.model, block.machine, block.layout, block.sequence, ep, order.directions, block.practice, merged)
+        cost = step_costs(block.model, block.machine, block.layout, block.sequence, ep, order.directions, block.training_recipe, merged)
         done.append(_one(row, order, cost, ep, block))
         costs[done[-1].system] = cost
     return sorted(done, key=lambda one: one.step_us), costs

@@ -14,7 +14,7 @@ from dysharp.api.arguments import ValidateArgs
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
-from dysharp.measured import apart, beyond, calls
+from dysharp.measured import beyond, calls, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
 from dysharp.measured.cluster_fit import measurements_of
@@ -33,11 +33,11 @@ from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 def own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
     """The entries of `Validation.rows`. `predicted`: predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
-    from dysharp.measured import apart
+    from dysharp.measured import left_out
 
     done = []
     for entry, value in zip(everything.parsed, predicted.tolist(), strict=True):
-        group = apart.group_of(entry, constants)
+        group = left_out.group_of(entry, constants)
         done.append(_predicted_row(entry, value, group) | {"doubt": _doubt(entry, value, constants)})
     at = {name: i for i, name in enumerate(order)}
     return sorted([*done, *map(_missing_row, everything.missing)], key=lambda row: at[row["id"]])
@@ -114,11 +114,11 @@ def validate(data: str | os.PathLike[str] | None = None, **request: Unpack[Valid
     everything, all_predicted = predict(everything, values, jobs, _on_progress(progress, passes, 0))
     inside = np.array([entry.family.in_bars for entry in everything.parsed], bool)
     in_bars, of_bars = everything.in_bars(), all_predicted[inside]
-    is_judged = np.array([not apart.group_of(entry, values) for entry in in_bars.parsed], bool)
-    (judged, _), predicted = apart.split(in_bars, values), of_bars[is_judged]
-    judged_apart = apart.judge(in_bars, values, predicted=of_bars)
-    beyond_families = beyond.judge(everything, values, predicted=all_predicted[~inside])
-    if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_families):
+    is_judged = np.array([not left_out.group_of(entry, values) for entry in in_bars.parsed], bool)
+    (judged, _), predicted = left_out.split(in_bars, values), of_bars[is_judged]
+    errors_left_out = left_out.left_out_errors(in_bars, values, predicted=of_bars)
+    beyond_families = beyond.beyond_errors(everything, values, predicted=all_predicted[~inside])
+    if not judged.parsed and not errors_left_out and not any(row["n"] for row in beyond_families):
         raise ConfigError(f"{_name(data)}: {_nothing(everything.missing)}")
     held = {by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
@@ -129,10 +129,10 @@ def validate(data: str | os.PathLike[str] | None = None, **request: Unpack[Valid
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return replace(
         done, bars=[*done.bars, *beyond_bars(beyond_families, used, nodes), *calls.bars(everything.parsed, all_predicted)],
-        hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_families, apart=judged_apart,
-        overall=done.overall | apart.all_rows(in_bars, of_bars),
+        hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_families, left_out=errors_left_out,
+        overall=done.overall | left_out.all_rows(in_bars, of_bars),
         borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
-        calls=calls.judge(everything.parsed, all_predicted), rows=rows,
+        calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from dysharp.model.weights import parameters_of
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.gpu import load_gpu
-from dysharp.training.memory import Memory, Saving, buffer_bytes, check_memory, memory_of
+from dysharp.training.memory import Saving, TrainingMemory, buffer_bytes, check_memory, memory_of
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 GIGA = 1e9
@@ -96,7 +96,7 @@ def _accounting(model: WholeModel, sequence: int) -> Description:
     return Description(model.name, model.source, sequence, counted, parts, {k: v / GIGA for k, v in work.items()}, by_convention)
 
 
-def _memory(model: WholeModel, layout: Layout, request: DescribeArgs) -> Memory:
+def _memory(model: WholeModel, layout: Layout, request: DescribeArgs) -> TrainingMemory:
     sequence, dispatcher, fixed_gib = request["sequence"], request["dispatcher"], request["fixed_gib"]
     order = make_schedule(request["schedule"] or usual_schedule(layout.vpp), layout.pp, layout.micro_batches, layout.vpp)
     fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
@@ -105,7 +105,7 @@ def _memory(model: WholeModel, layout: Layout, request: DescribeArgs) -> Memory:
     return memory_of(model, layout, sequence, recipe, saving, order, {name: n for name, n in fixed.items() if n})
 
 
-def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:
+def _check(layout: Layout, memory: TrainingMemory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:
     if cluster is not None:
         machine = load_cluster(cluster)
         check_domain(layout, machine.domain_gpus, machine.domains)
@@ -114,7 +114,7 @@ def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[
         check_memory(memory, memory_to_bytes(load_gpu(gpu).hbm_GB), gpu)
 
 
-def _with_memory(about: Description, model: WholeModel, layout: Layout, memory: Memory, schedule: str, precision: str) -> Description:
+def _with_memory(about: Description, model: WholeModel, layout: Layout, memory: TrainingMemory, schedule: str, precision: str) -> Description:
     chunks = chunks_of(model, layout)
     rows = []
     for rank in memory.ranks:

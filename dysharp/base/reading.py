@@ -26,7 +26,7 @@ def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
     if long := _LONG_INTEGER.search(data):
         line = data.count(b"\n", 0, long.start()) + 1
         raise ConfigError(f"{where}: line {line}: found a number of more than {MAX_DIGITS} digits, expected at most {MAX_DIGITS} digits")
-    return decode(data, where)
+    return decode_utf8(data, where)
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -62,7 +62,7 @@ def open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def decode(data: bytes, where: str) -> str:
+def decode_utf8(data: bytes, where: str) -> str:
     """The text of UTF-8 bytes, without a leading byte-order mark. Raises `ConfigError` for other bytes."""
     try:
         return data.decode("utf-8-sig")

@@ -1,8 +1,9 @@
-"""`frozen`: the one decorator of values, so that their flags exist once; `plain`: a value for JSON."""
+"""`frozen`: the one decorator of values, so that their flags exist once; `plain`: a value for JSON; `older_name`: a field under an older name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, dataclass_transform
+from operator import attrgetter
+from typing import Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
@@ -13,6 +14,10 @@ def frozen(cls: type[T]) -> type[T]:
     return dataclass(frozen=True, slots=True)(cls)
 
 
+@overload
+def plain(value: Any) -> Any: ...
+@overload
+def plain(value: Any, name: str, /, *names: str) -> dict[str, Any]: ...
 def plain(value: Any, *names: str) -> Any:
     """A value for JSON: tuples as lists, a dataclass by its own `to_dict`, else by its fields.
 
@@ -28,3 +33,8 @@ def plain(value: Any, *names: str) -> Any:
     if not is_dataclass(value):
         return value
     return value.to_dict() if hasattr(value, "to_dict") else plain(value, *(one.name for one in fields(value)))
+
+
+def older_name(name: str) -> property:
+    """The attribute `name` under an older name, which users' scripts have."""
+    return property(attrgetter(name), doc=f"Older name of `{name}`.")

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def serve(ctx: click.Context, /, model: str, *, plot: Plot, report: ReportFile, quick: Quick, as_json: Json, **asked: Any) -> None:
     """Say how to serve MODEL: which layout for how many users, how fast, what limits it.
 
-    Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
-    formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs. Exit code 1 if no layout is within the limits.
+    Every layout that fits is tried with several numbers of users, and with disaggregated prefill and decode. A step is a sum of kernels by closed
+    forms; a formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs. Exit code 1 if no layout is within the
+    limits.
     """
     from dysharp.api.serving import serve as search
     from dysharp.cli.progress_bar import bar

@@ -1,5 +1,5 @@
 """Formulas of operator time: GEMM tiles for Programs, closed forms for measurements."""
 
-from dysharp.costs.gemm import Task, Tiling, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
+from dysharp.costs.gemm import GemmTask, Tiling, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 
-__all__ = ["Task", "Tiling", "gemm_gang", "mean_share", "tile_share", "tile_task", "weight_grad_gang", "weight_grad_task"]
+__all__ = ["GemmTask", "Tiling", "gemm_gang", "mean_share", "tile_share", "tile_task", "weight_grad_gang", "weight_grad_task"]

@@ -1,6 +1,6 @@
 """Time of core attention on one GPU, in microseconds: a pass over many queries (flash tiles), its backward pass, and decode.
 
-One call is `Attention`. Its numbers may be arrays, which broadcast; every function returns float64. Sources of the form: FlashAttention-3
+One call is `AttentionCall`. Its numbers may be arrays, which broadcast; every function returns float64. Sources of the form: FlashAttention-3
 (arXiv 2407.08608): tiles of queries against blocks of keys, two products and a softmax per block that overlap; split keys when there are few tiles.
 Products run at the sustained tensor rate of `operators`. The softmax of a block takes an exponential per score and the arithmetic around it.
 
@@ -43,7 +43,7 @@ Direction = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class AttentionCall:
     """Core attention of one layer on one GPU: `batch` requests with `queries` new tokens each, after `past` cached tokens.
 
     | field | meaning |
@@ -80,7 +80,7 @@ class Attention:
     columns: ArrayLike = COLUMNS
 
 
-def pairs(call: Attention) -> F64:
+def pairs(call: AttentionCall) -> F64:
     """Pairs of a query and a key that the query sees, for one head and one request."""
     n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
     if not call.causal:
@@ -90,18 +90,18 @@ def pairs(call: Attention) -> F64:
     return np.asarray(growing * past + growing * (growing + 1) / 2 + np.where(n > growing, (n - growing) * np.minimum(cap, 1e18), 0.0))
 
 
-def product_widths(call: Attention, direction: Direction) -> F64:
+def product_widths(call: AttentionCall, direction: Direction) -> F64:
     """Widths of all products of a query and a key. Backward: three of keys and two of values (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
     qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
     return np.asarray(3 * qk + 2 * v if direction == "backward" else qk + v)
 
 
-def attention_flops(call: Attention, direction: Direction = "forward") -> F64:
+def attention_flops(call: AttentionCall, direction: Direction = "forward") -> F64:
     """FLOPs of the products over the pairs of `pairs`."""
     return np.asarray(2 * np.asarray(call.batch, np.float64) * np.asarray(call.heads) * product_widths(call, direction) * pairs(call))
 
 
-def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Direction = "forward") -> F64:
+def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction: Direction = "forward") -> F64:
     """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
 
     The longest tiles start first, so the last wave of tiles has the shortest ones. A tile loads its queries before its first block and stores
@@ -130,7 +130,7 @@ def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
     return np.asarray((free * first + slope * free * (free - 1) / 2 + np.where(rows > free, (rows - free) * np.minimum(most, last), 0.0)) / rows)
 
 
-def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     """Attention of a few queries per request against a cache.
 
     The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split into parts, whose results a second kernel
@@ -158,13 +158,13 @@ def few_rows(queries: F64, latent: bool) -> F64:
     return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
 
 
-def lanes_us(gpu: Gpu, call: Attention) -> F64:
+def lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
     """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
     queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
     return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
 
 
-def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+def masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention."""
     blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
     products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
@@ -172,13 +172,13 @@ def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
 
 
-def sharing(call: Attention) -> F64:
+def sharing(call: AttentionCall) -> F64:
     """Query heads that share a tile: the heads of one key-value head if the call is `packed`."""
     heads, kv = np.asarray(call.heads, np.float64), np.asarray(call.kv_heads, np.float64)
     return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
 
 
-def block_us(gpu: Gpu, constants: Constants, call: Attention, rows: ArrayLike, direction: Direction) -> F64:
+def block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLike, direction: Direction) -> F64:
     """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
     scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
@@ -196,20 +196,20 @@ def exp_per_us(gpu: Gpu) -> float:
     return EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz
 
 
-def own_bytes(call: Attention, direction: Direction = "forward") -> F64:
+def own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of queries, as wide as the products, and of outputs, BF16; backward also of their gradients."""
     b, n, h = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.heads))
     widths = ELEMENT_BYTES[call.dtype] * np.asarray(call.qk_dim, np.float64) + ELEMENT_BYTES["bf16"] * np.asarray(call.v_dim, np.float64)
     return np.asarray(b * n * h * widths * (2 if direction == "backward" else 1))
 
 
-def _visible(call: Attention) -> F64:
+def _visible(call: AttentionCall) -> F64:
     """Keys of a request that its queries see."""
     n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
     return np.asarray(np.where(window > 0, np.minimum(past + n, window + n - 1), past + n))
 
 
-def key_bytes(call: Attention, direction: Direction = "forward") -> F64:
+def key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of visible keys and values, once; backward also of their gradients."""
     width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
     width = width * (2 if direction == "backward" else 1)

@@ -43,7 +43,7 @@ STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 
 
 @frozen
-class Protocol:
+class RingProtocol:
     """A protocol of a ring: start and hop in us, and its part of the rate of plain stores (flags lie beside data)."""
 
     start_us: float
@@ -51,11 +51,11 @@ class Protocol:
     part: float
 
 
-LL, LL128, SIMPLE = Protocol(6.6, 0.6, 0.5), Protocol(14.0, 1.9, 0.92), Protocol(8.4, 3.4, 1.0)
+LL, LL128, SIMPLE = RingProtocol(6.6, 0.6, 0.5), RingProtocol(14.0, 1.9, 0.92), RingProtocol(8.4, 3.4, 1.0)
 PROTOCOLS = (LL, LL128, SIMPLE)
 NET_STEPS_US = (2.7, 4.0, 14.0)
 """A step of each protocol's ring through the network between nodes."""
-TREES = (Protocol(6.8, 0.6, 0.5), Protocol(14.0, 1.25, 0.92), Protocol(8.4, 4.0, 1.0))
+TREES = (RingProtocol(6.8, 0.6, 0.5), RingProtocol(14.0, 1.25, 0.92), RingProtocol(8.4, 4.0, 1.0))
 """Start and hop of each protocol's tree."""
 TREE_NET_US = (5.0, 8.5, 14.0)
 """A step of each protocol's tree through the network between nodes."""
@@ -174,7 +174,7 @@ def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> NDArray[np.bool
     return np.full(n.shape, nvls) if nvls is not None else np.asarray(n >= NVLS_FROM_GPUS[arch_of(gpu)])
 
 
-def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, size: F64, own: float) -> F64:
+def _ring_us(gpu: Gpu, c: Constants, protocol: RingProtocol, passes: int, n: F64, size: F64, own: float) -> F64:
     """Time of a ring. The channels of the ring also copy (or reduce) the own chunk, which crosses no link.
 
     Simple hands slices on behind a fence and a flag, `nccl.simple_syncs` flag exchanges between two GPUs later. With
@@ -189,7 +189,7 @@ def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, si
     return start_us(gpu, c, protocol) + streamed + copied / protocol.part
 
 
-def start_us(gpu: Gpu, constants: Constants, protocol: Protocol) -> float:
+def start_us(gpu: Gpu, constants: Constants, protocol: RingProtocol) -> float:
     """Start of a ring. LL starts later on two dies; other starts hide behind flag exchanges, which have a constant for each architecture."""
     return protocol.start_us * (constants["attention.two_dies"] if gpu.arch == "blackwell" and protocol is LL else 1.0)
 
@@ -234,7 +234,7 @@ def tree_protocol(gpu: Gpu, domain_gpus: int, domains: int, n_bytes: float, nic_
     return best, times[best]
 
 
-def hop_us(gpu: Gpu, protocol: Protocol) -> float:
+def hop_us(gpu: Gpu, protocol: RingProtocol) -> float:
     """The tuner has one time of a hop for all machines. Where the flight is longer than Hopper's, the hop is longer."""
     return protocol.hop_us + flight_us(gpu) - FLIGHT_US["hopper"]
 

@@ -9,7 +9,8 @@
 | flat, dedup | one per expert; between domains one per expert, or one per domain | links alone |
 | hierarchical | an all-gather between domains, where tensor ranks fill a domain (Pangu Ultra, MindSpeed) | links alone |
 
-Rows between domains pass NICs while others pass links. Where hosts post messages (EFA; `uccl` has proxies of its own), a post per row comes behind. What differs between callers is an argument; the regime of the machine decides waits alone.
+Rows between domains pass NICs while others pass links. Where hosts post messages (EFA; `uccl` has its own proxies), a post per row comes behind. What
+differs between callers is an argument; the regime of the machine decides waits alone.
 """
 
 from collections.abc import Callable
@@ -64,7 +65,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeTimes:
     """Microseconds of one Dispatch and one Combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
     which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert. `kernels`: of both;
     0 where their host counts operations itself.
@@ -79,7 +80,9 @@ class Exchange:
     system: str = ""
 
 
-def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, *, sms: int = NORMAL_SMS, low_latency: float = 0.0) -> Exchange:
+def exchange(
+    machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, *, sms: int = NORMAL_SMS, low_latency: float = 0.0
+) -> ExchangeTimes:
     """One exchange under a system of the table above.
 
     `sms`: of DeepEP's normal kernels. `low_latency`: tokens of a GPU up to which DeepEP's low-latency kernels run. Between domains TensorRT-LLM has
@@ -87,9 +90,9 @@ def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: s
     """
     if system in SCHEMES:
         dispatch, combine = (SCHEMES[system](machine, layer, peers, rows.busiest * rows.tokens * row) for row in (rows.sent, rows.back))
-        return Exchange(dispatch, combine, float(layer.topk), system=system)
+        return ExchangeTimes(dispatch, combine, float(layer.topk), system=system)
     if peers.ep == 1:
-        return Exchange(0.0, 0.0, float(layer.topk), system=system)
+        return ExchangeTimes(0.0, 0.0, float(layer.topk), system=system)
     far = peers.ep * peers.stride > machine.domain
     if far and system == "trtllm-a2a":
         system = "deepep"
@@ -98,7 +101,7 @@ def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: s
     one = _Moved(machine, layer, peers, rows.busiest * rows.tokens, system, sms)
     dispatch, combine = (one.far(row, back) if one.domains > 1 else one.near(row, back) for row, back in ((rows.sent, False), (rows.back, True)))
     maps = _maps(machine, peers, rows.tokens * layer.n_experts * peers.ep) if system == "hybrid-ep" else 0.0
-    return Exchange(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
+    return ExchangeTimes(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
 
 
 KERNELS = {"deepep": 6, "uccl": 6, "trtllm-a2a": 6, "deepep-ll": 4}

@@ -38,7 +38,7 @@ class Tiling:
     """True: one kernel computes all parts of an expert slot (`Placement.parts`), so the parts share the reads of its weights."""
 
 
-class Task(NamedTuple):
+class GemmTask(NamedTuple):
     """Costs of one task by the rows of its tile, `[tile_rows + 1]` int64.
 
     On a paper cluster memory is not shared. An SM has 1/n_sms of the memory bandwidth, and `ps` is the longer of its
@@ -69,7 +69,7 @@ def tile_task(
     weight_bytes: float | None = None,
     part: float = 1.0,
     fill_us: float | None = None,
-) -> Task:
+) -> GemmTask:
     """The task of a row tile in the GEMM `[tile_rows, depth] x [depth, columns]`.
 
     Tensor cores run at the peak of `dtype`. A partial tile costs them a whole tile, or its rows rounded up to
@@ -101,7 +101,7 @@ def _tasks_down(columns: int, depth: int) -> int:
     return min(gemm_gang(depth), max(1, MOST_TASKS // gemm_gang(columns)))
 
 
-def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, weight_share: F64) -> Task:
+def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, weight_share: F64) -> GemmTask:
     """The task of a row tile in the gradient of `columns` by `depth` weights: `[columns, rows] x [rows, depth]`.
 
     The row tile is one step along the summed dimension. A partial tile costs the tensor cores a whole step. The gradient has as many operations as
@@ -159,10 +159,10 @@ def tile_share(tile_rows: int, rows: I32, tiles_of_expert: I32) -> F64:
     return np.where(count > 0, parts / np.maximum(count, 1), 1.0)
 
 
-def _task(cluster: Cluster, compute_ps: list[int], moved: F64) -> Task:
+def _task(cluster: Cluster, compute_ps: list[int], moved: F64) -> GemmTask:
     """The Task of these costs. `compute_ps`: by rows, or one number for all rows. `moved`: memory bytes by rows."""
     compute = np.broadcast_to(np.array(compute_ps, np.int64), moved.shape)
     if cluster.shared_memory_rate:
-        return Task(compute, np.ceil(moved).astype(np.int64))
+        return GemmTask(compute, np.ceil(moved).astype(np.int64))
     share_ps = np.ceil(moved * PS_PER_US * cluster.n_sms / cluster.hbm_bytes_per_us).astype(np.int64)
-    return Task(np.maximum(compute, share_ps), np.zeros_like(compute))
+    return GemmTask(np.maximum(compute, share_ps), np.zeros_like(compute))

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from dysharp.costs.attention import Attention
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.linear_attention import PASSES, DeltaNet
 from dysharp.costs.machine import Machine
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.cache import index_bytes
-from dysharp.model.formats import Format, Formats
-from dysharp.model.operators import BF16, Core, Moved, Operator, State, Weight
+from dysharp.model.formats import Formats, WeightFormat
+from dysharp.model.operators import BF16, Core, DeltaNetState, LayerOperator, MemoryOp, Weight
 
 SPARSE_HEADS = 64
 """Least heads of FlashMLA's sparse kernel for prompts; a GPU with fewer pads its queries."""
@@ -25,7 +25,7 @@ FEW_COLUMNS = 8
 """Columns of the smallest product of tensor cores (PTX ISA, wgmma n8): a gate of one column reads its rows in BF16 and is limited by memory."""
 
 
-class Timed(NamedTuple):
+class OpTime(NamedTuple):
     """Device time of one part of a layer, in microseconds, and the kernels that it launches."""
 
     name: str
@@ -48,24 +48,24 @@ class Gradients(NamedTuple):
     weights: float = 0.0
 
 
-def kernels(machine: Machine, op: Operator, batch: Batch, formats: Formats, routed: Routed | None = None) -> Iterator[Timed]:
+def kernels(machine: Machine, op: LayerOperator, batch: StepBatch, formats: Formats, routed: Routed | None = None) -> Iterator[OpTime]:
     """The kernels of one operator, forward, without its casts; none for vectors and for what goes between GPUs."""
     if isinstance(op, Weight) and op.product:
-        yield Timed(op.name, product(machine, op, batch.tokens, formats, routed))
-    elif isinstance(op, Moved) and (launched := op.kernels if machine.regime.fused else op.steps[0]):
-        yield Timed(op.name, machine.memory(moved_bytes(machine, op, batch.tokens, routed), launched), launched)
+        yield OpTime(op.name, product(machine, op, batch.tokens, formats, routed))
+    elif isinstance(op, MemoryOp) and (launched := op.kernels if machine.regime.fused else op.steps[0]):
+        yield OpTime(op.name, machine.memory(moved_bytes(machine, op, batch.tokens, routed), launched), launched)
     elif isinstance(op, Core):
         yield from (_latent if op.latent else _grouped)(machine, op, batch, formats)
-    elif isinstance(op, State):
+    elif isinstance(op, DeltaNetState):
         yield from _state(machine, op, batch)
 
 
-def rows_of(op: Weight | Moved, tokens: float, routed: Routed | None) -> float:
+def rows_of(op: Weight | MemoryOp, tokens: float, routed: Routed | None) -> float:
     """Rows that an operator works on."""
     return tokens * op.rows if routed is None else routed.each * routed.groups
 
 
-def moved_bytes(machine: Machine, op: Moved, tokens: float, routed: Routed | None = None) -> float:
+def moved_bytes(machine: Machine, op: MemoryOp, tokens: float, routed: Routed | None = None) -> float:
     """Bytes that the kernels of a memory-bound operator read and write, forward."""
     return BF16 * rows_of(op, tokens, routed) * (op.kernels * op.served if machine.regime.fused else op.forward)
 
@@ -80,7 +80,7 @@ def product(machine: Machine, op: Weight, tokens: float, formats: Formats, route
     return machine.gemm(routed.each, op.n, op.k, dtype, routed.groups, weight_bytes=form.weight_bytes, levels=routed.levels)
 
 
-def machine_format(machine: Machine, op: Weight, formats: Formats) -> tuple[Format, str]:
+def machine_format(machine: Machine, op: Weight, formats: Formats) -> tuple[WeightFormat, str]:
     """(format of a weight, type of its products on this machine)."""
     form = formats.of(op.part if op.n >= FEW_COLUMNS else "")
     return form, machine.products(form.compute)
@@ -92,96 +92,98 @@ def cast_us(machine: Machine, op: Weight, tokens: float, formats: Formats) -> fl
     return machine.memory(per * op.rows * tokens * op.k) if per else 0.0
 
 
-def gradients(machine: Machine, op: Operator, batch: Batch, formats: Formats, routed: Routed | None = None, frozen: bool = False) -> Gradients:
+def gradients(
+    machine: Machine, op: LayerOperator, batch: StepBatch, formats: Formats, routed: Routed | None = None, frozen: bool = False
+) -> Gradients:
     """The backward pass of one operator, without casts. `frozen`: weights have no gradients."""
     if isinstance(op, Weight) and op.product:
         dtype = machine_format(machine, op, formats)[1]
         rows, groups = (op.rows * batch.tokens, None) if routed is None else (routed.each, routed.groups)
         weights = 0.0 if frozen else machine.gemm(op.n, op.k, rows, dtype, groups, accumulate=True)
         return Gradients(machine.gemm(rows, op.k, op.n, dtype, groups), weights)
-    if isinstance(op, Moved) and op.steps[1]:
+    if isinstance(op, MemoryOp) and op.steps[1]:
         return Gradients(machine.memory(BF16 * op.backward * rows_of(op, batch.tokens, routed), op.steps[1]))
     if isinstance(op, Core):
         return Gradients(machine.attention(_expanded(op, batch, op.kv_heads), "backward"))
-    if isinstance(op, State):
+    if isinstance(op, DeltaNetState):
         return Gradients(machine.delta_net(_call(op, batch), "backward"))
     return Gradients(0.0)
 
 
-def _expanded(op: Core, batch: Batch, kv_heads: float) -> Attention:
+def _expanded(op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:
     """Prompts, with keys and values per head."""
-    return Attention(
+    return AttentionCall(
         batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=op.heads, kv_heads=kv_heads, qk_dim=op.qk_dim,
         v_dim=op.v_dim, window=op.window,
     )  # fmt: skip
 
 
-def _call(op: State, batch: Batch) -> DeltaNet:
+def _call(op: DeltaNetState, batch: StepBatch) -> DeltaNet:
     return DeltaNet(batch.prompts / batch.new, batch.new, op.key_heads, op.value_heads, op.key_dim, op.value_dim)
 
 
-def _grouped(machine: Machine, op: Core, batch: Batch, formats: Formats) -> Iterator[Timed]:
+def _grouped(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> Iterator[OpTime]:
     """Grouped queries."""
     if batch.decodes:
-        call = Attention(
+        call = AttentionCall(
             batch=batch.decodes, queries=batch.queries, past=batch.context, heads=op.heads, kv_heads=op.kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim,
             window=op.window, dtype=machine.products(formats.kv), kv_dtype=formats.kv,
         )  # fmt: skip
-        yield Timed("attention decode", machine.decode(call), 2)
+        yield OpTime("attention decode", machine.decode(call), 2)
     if batch.prompts:
-        yield Timed("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.kv_heads), formats)))
+        yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.kv_heads), formats)))
 
 
-def _in_cache(machine: Machine, call: Attention, formats: Formats) -> Attention:
+def _in_cache(machine: Machine, call: AttentionCall, formats: Formats) -> AttentionCall:
     """FP8 caches are multiplied in FP8."""
     return replace(call, dtype=machine.products(formats.kv), kv_dtype=formats.kv)
 
 
-def _latent(machine: Machine, op: Core, batch: Batch, formats: Formats) -> Iterator[Timed]:
+def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> Iterator[OpTime]:
     yield from _index(machine, op, batch)
     rows, sparse = batch.decodes * batch.queries, is_sparse(op, batch)
     if latents := rows + batch.prompts * sparse:
         nope = op.qk_dim - op.rope_dim
         absorbed = machine.gemm(latents, op.kv_rank, nope, "bf16", op.heads) + machine.gemm(latents, op.v_dim, op.kv_rank, "bf16", op.heads)
-        yield Timed("absorbed projections", absorbed, 2)
+        yield OpTime("absorbed projections", absorbed, 2)
     if rows:
         seen = min(batch.context, op.index_top or batch.context)
-        call = Attention(
+        call = AttentionCall(
             batch=batch.decodes, queries=batch.queries, past=seen, heads=op.heads, kv_heads=1, qk_dim=op.latent, v_dim=op.kv_rank, latent=True,
             dtype=machine.products(formats.kv), kv_dtype=formats.kv,
         )  # fmt: skip
-        yield Timed("attention decode", machine.decode(call), 2)
+        yield OpTime("attention decode", machine.decode(call), 2)
     if batch.prompts and sparse:
-        chosen = Attention(
+        chosen = AttentionCall(
             batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=max(op.heads, SPARSE_HEADS), kv_heads=1,
             qk_dim=op.latent, v_dim=op.kv_rank, window=op.index_top, packed=True,
         )  # fmt: skip
-        yield Timed("attention prefill", machine.attention(chosen))
+        yield OpTime("attention prefill", machine.attention(chosen))
     elif batch.prompts:
-        yield Timed("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.heads), formats)))
+        yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.heads), formats)))
 
 
-def is_sparse(op: Core, batch: Batch) -> bool:
+def is_sparse(op: Core, batch: StepBatch) -> bool:
     """Whether prompts attend to chosen tokens alone."""
     return bool(op.index_top) and batch.past + batch.new > op.index_top
 
 
-def expanded_rows(op: Core, batch: Batch) -> float:
+def expanded_rows(op: Core, batch: StepBatch) -> float:
     """Cached tokens whose keys and values a step expands per head: those of prompts, which are expanded again, unless attention is sparse."""
     return 0.0 if is_sparse(op, batch) or not batch.prompts else batch.prompts * (1 + batch.past / batch.new)
 
 
-def _index(machine: Machine, op: Core, batch: Batch) -> Iterator[Timed]:
+def _index(machine: Machine, op: Core, batch: StepBatch) -> Iterator[OpTime]:
     """The indexer of sparse attention, whole on every GPU: scores of all cached tokens, the choice."""
     if op.index_heads and batch.decodes:
-        yield Timed("indexer", machine.memory(2 * batch.decodes * batch.context * index_bytes(op), 2), 2)
+        yield OpTime("indexer", machine.memory(2 * batch.decodes * batch.context * index_bytes(op), 2), 2)
     if op.index_heads and batch.prompts:
-        yield Timed("indexer", machine.gemm(batch.prompts, max(1.0, batch.seen), op.index_heads * op.index_dim, machine.products("fp8")), 2)
+        yield OpTime("indexer", machine.gemm(batch.prompts, max(1.0, batch.seen), op.index_heads * op.index_dim, machine.products("fp8")), 2)
 
 
-def _state(machine: Machine, op: State, batch: Batch) -> Iterator[Timed]:
+def _state(machine: Machine, op: DeltaNetState, batch: StepBatch) -> Iterator[OpTime]:
     if batch.decodes:
         call = DeltaNet(batch.decodes, batch.queries, op.key_heads, op.value_heads, op.key_dim, op.value_dim)
-        yield Timed("linear attention decode", machine.delta_update(call))
+        yield OpTime("linear attention decode", machine.delta_update(call))
     if batch.prompts:
-        yield Timed("linear attention prefill", machine.delta_net(_call(op, batch)), PASSES)
+        yield OpTime("linear attention prefill", machine.delta_net(_call(op, batch)), PASSES)

@@ -13,7 +13,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import MiB
 from dysharp.costs.allreduce import kernel_allreduce_us
-from dysharp.costs.attention import Attention, attention_flops, attention_us, decode_us
+from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import RING_PART, collective_us
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
@@ -184,14 +184,14 @@ class Machine:
             return count / sustained_flops_per_us(self.gpu, self.constants, dtype)
         return count / self.cluster.peak_flops_per_us(dtype)
 
-    def attention(self, call: Attention, direction: Direction = "forward") -> float:
+    def attention(self, call: AttentionCall, direction: Direction = "forward") -> float:
         """A flash kernel over prompts or sequences. On a paper cluster it runs at a chosen part of the BF16 peak."""
         if self.cluster.gpu:
             return self._once((call, direction), lambda: attention_us(self.gpu, self.constants, call, direction))
         part = number(f"step.attention_{direction}_part")
         return float(attention_flops(call, direction)) / (part * self.cluster.peak_flops_per_us("bf16"))
 
-    def decode(self, call: Attention) -> float:
+    def decode(self, call: AttentionCall) -> float:
         """Attention of a few queries per request over a cache."""
         return self._once(("decode", call), lambda: decode_us(self.gpu, self.constants, call))
 

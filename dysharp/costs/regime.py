@@ -29,7 +29,7 @@ class Regime:
     stream: str = ""
     """Constant: memory rate of a grouped GEMM with few rows per expert, over that of a streaming kernel."""
     fused: bool = False
-    """Additions to the residual stream are part of a norm, positions of one kernel (`operators.Moved.served`)."""
+    """Additions to the residual stream are part of a norm, positions of one kernel (`operators.MemoryOp.served`)."""
     transposed: bool = False
     """Casts write a copy by column for the backward pass."""
 

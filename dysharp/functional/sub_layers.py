@@ -179,7 +179,7 @@ class SubLayerTensors(Chunkwise):
                 self.responses.add(member)
                 if self.progress.responds_freely(member):
                     self.may_respond(member)
-            elif isinstance(out, merging.Answer):
+            elif isinstance(out, merging.LoadResponse):
                 assert isinstance(out.asker, int)
                 assert isinstance(out.address, int)
                 self._loaded(out.asker, self.cached[out.address])

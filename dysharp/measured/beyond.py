@@ -19,7 +19,7 @@ ALL = "all"
 Key = tuple[str, str, str]
 
 
-def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
+def beyond_errors(classified: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
     """One entry per family (system "all") and one per family, system and hardware.
 
     | field | holds |

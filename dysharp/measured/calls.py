@@ -45,7 +45,7 @@ def in_pool(m: Measurement) -> bool:
     return all(m.config.get(key) == value for key, value in POOL.items())
 
 
-def judge(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
+def call_errors(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
     """Errors of calls by regime and operator, `what`; () without calls. Rows of `POOL` are an entry of their own."""
     calls = [(entry, float(value)) for entry, value in zip(parsed, predicted, strict=True) if isinstance(entry.case, CallCase)]
     keys, pairs = list[tuple[str, str]](), list[tuple[float, float]]()
@@ -103,7 +103,7 @@ def order(parsed: Sequence[Parsed], predicted: F64) -> tuple[int, int]:
 def bars(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
     """The bars of round trips that enter a drained GPU; none without them."""
     done = []
-    for row in judge(parsed, predicted):
+    for row in call_errors(parsed, predicted):
         for word in ("from", "below"):
             if row["what"].startswith(f"round trip {word}"):
                 for name, key, limit in zip(("median", "90th percentile"), ("median_ape", "p90_ape"), BARS[word], strict=True):

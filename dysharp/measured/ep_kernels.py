@@ -15,7 +15,7 @@ from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
-from dysharp.measured.predictions import Frozen, frozen
+from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
@@ -33,7 +33,7 @@ ROWS_AS = {2: "bf16", 1: "fp8-plain"}
 
 RoutingOf = Callable[[Model, int, int], Routing]
 """A routing from a model, GPUs and tokens per GPU."""
-MachineOf = Callable[[str, int, Frozen], Cluster]
+MachineOf = Callable[[str, int, HashableConstants], Cluster]
 """A cluster from the name of a GPU, the number of GPUs and constants."""
 
 
@@ -137,7 +137,7 @@ def sent_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
 
 
-def cluster_of(gpu: str, gpus: int, constants: Frozen) -> Cluster:
+def cluster_of(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     """The packaged cluster of a GPU with `constants`."""
     return replace(load_cluster(CLUSTERS[gpu]).with_gpus(gpus), constants=constants)
 
@@ -167,7 +167,9 @@ def marks_us(
 
     Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs.
     """
-    return on_line(case.tokens, ends, partial(_run, system, case.options(), routing_of, machine_of, case.layout(), frozen(constants), marks))
+    return on_line(
+        case.tokens, ends, partial(_run, system, case.options(), routing_of, machine_of, case.layout(), hashable_constants(constants), marks)
+    )
 
 
 def on_line(tokens: int, ends: tuple[int, int], run: Callable[[int], tuple[float, ...]]) -> tuple[float, ...]:
@@ -186,7 +188,7 @@ def _run(
     routing_of: RoutingOf,
     machine_of: MachineOf,
     layout: Layout,
-    constants: Frozen,
+    constants: HashableConstants,
     marks: tuple[str, ...],
     tokens: int,
 ) -> tuple[float, ...]:
@@ -196,7 +198,7 @@ def _run(
 
 
 def program_of(
-    system: str, options: Options, routing_of: RoutingOf, machine_of: MachineOf, layout: Layout, constants: Frozen, tokens: int
+    system: str, options: Options, routing_of: RoutingOf, machine_of: MachineOf, layout: Layout, constants: HashableConstants, tokens: int
 ) -> Program:
     """The real form of `system` without GEMMs, with `tokens` per GPU."""
     model = Model(

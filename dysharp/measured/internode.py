@@ -16,7 +16,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
 from dysharp.measured.family import Constants
 from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
-from dysharp.measured.predictions import Frozen, frozen
+from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
@@ -33,7 +33,7 @@ FEW, SOME = 128, 256
 MANY_GPUS = 32
 
 
-def machine(gpu: str, gpus: int, constants: Frozen, domain_gpus: int = NODE_GPUS, slow: float = 0.0) -> Cluster:
+def machine(gpu: str, gpus: int, constants: HashableConstants, domain_gpus: int = NODE_GPUS, slow: float = 0.0) -> Cluster:
     """`gpus` GPUs in domains of `domain_gpus`. `slow`: the part of its rate that the NIC of GPU 0 reaches; 0 = all of it."""
     nics = load_cluster(NICS_OF).scale_out or ScaleOut(NODE_GPUS, 1.0, 0.0)
     net = replace(nics, domain_gpus=domain_gpus, slow_nics=((0, slow),) if slow else ())
@@ -82,12 +82,12 @@ class Straggler(NamedTuple):
 
 def straggler_us(case: EpCase, constants: Constants, part: float) -> Straggler:
     """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
-    run = partial(_slow_run, case.options(), case.layout(), frozen(constants), part)
+    run = partial(_slow_run, case.options(), case.layout(), hashable_constants(constants), part)
     return Straggler(*on_line(case.tokens, ends_of(case.gpus), run))
 
 
 @lru_cache(maxsize=256)
-def _slow_run(options: Options, layout: Layout, constants: Frozen, part: float, tokens: int) -> Straggler:
+def _slow_run(options: Options, layout: Layout, constants: HashableConstants, part: float, tokens: int) -> Straggler:
     program = program_of("deepep", options, group_limited, partial(machine, slow=part), layout, constants, tokens)
     trace, _ = run_burst(program)
     notified, received, again = (done_ps(program, trace, mark) for mark in ("dispatch.notify", "received", "combine.notify"))

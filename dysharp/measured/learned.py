@@ -7,6 +7,7 @@ posterior is the nearest normal distribution in logarithms: Gauss-Newton on weig
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,8 @@ class Cost:
             return replace(cluster, host_factor=value)
         if self.name.startswith(NICS):
             assert cluster.scale_out is not None
-            return replace(cluster, scale_out=replace(cluster.scale_out, **{self.name.removeprefix(NICS): value}))
+            moved: dict[str, Any] = {self.name.removeprefix(NICS): value}
+            return replace(cluster, scale_out=replace(cluster.scale_out, **moved))
         known = fitted()[self.name]
         value = min(max(value, known.low), known.high)
         return replace(cluster, constants=tuple(sorted((dict(cluster.constants) | {self.name: value}).items())))
@@ -122,11 +124,13 @@ def touched(predict: Predict, costs: Sequence[Cost] = COSTS) -> tuple[Cost, ...]
 
 def solve(slope: F64, off: F64, spread: F64) -> tuple[F64, F64, float]:
     """(mean, covariance, noise) of costs whose `slope` `[rows, costs]` explains `off` = ln(measured / predicted) `[rows]`, under priors `spread`."""
-    prior, x, noise = np.diag(spread**-2.0), np.zeros(len(spread)), NOISE
+    prior, noise = np.diag(spread**-2.0), NOISE
+    x: F64 = np.zeros(len(spread))
+    inverse: F64 = np.diag(spread**2.0)
     for _ in range(12):
         left = off - slope @ x
         weight = (FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2
-        inverse = np.linalg.inv((slope.T * weight) @ slope + prior)
+        inverse = np.asarray(np.linalg.inv((slope.T * weight) @ slope + prior), np.float64)
         x = inverse @ ((slope.T * weight) @ off)
         # rows and the prior of NOISE, as four rows, say how far a row is off
         noise = max(LEAST_NOISE, float(np.sqrt((np.sum(np.minimum(np.abs(off - slope @ x), 3 * noise) ** 2) + 4 * NOISE**2) / (len(off) + 4))))

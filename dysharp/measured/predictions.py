@@ -19,7 +19,7 @@ from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs.gpu import load_gpu
 
 Key = TypeVar("Key", bound=Hashable)
-Frozen = tuple[tuple[str, float], ...]
+HashableConstants = tuple[tuple[str, float], ...]
 ProgramForm = Callable[[Case, Constants], float]
 OnProgress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -31,7 +31,7 @@ class ProgramRequest:
 
     program_us: ProgramForm
     case: Case
-    constants: Frozen
+    constants: HashableConstants
 
     def time(self) -> float | str:
         """Time in us, or the reason of a refusal. A refused case does not stop the other cases."""
@@ -41,7 +41,7 @@ class ProgramRequest:
             return str(error)
 
 
-def frozen(constants: Constants) -> Frozen:
+def hashable_constants(constants: Constants) -> HashableConstants:
     """Constants as a hashable value."""
     return tuple(sorted(constants.items()))
 
@@ -211,7 +211,7 @@ def _predict(
     values = np.full(len(parsed), np.nan)
     index, requests = list[int](), list[ProgramRequest]()
     for mask, constants in folds:
-        members, key = np.flatnonzero(mask).tolist(), frozen(constants)
+        members, key = np.flatnonzero(mask).tolist(), hashable_constants(constants)
         values[members] = ClosedForms([parsed[i] for i in members]).values(constants)
         for i in members:
             program_us = parsed[i].family.program_us

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.arrays import F64
-from dysharp.measured import apart
+from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
 from dysharp.measured.predictions import ClosedForms, OnProgress, measured_values, predict
@@ -21,7 +21,7 @@ from dysharp.specs.fitted import Fitted
 GIVEN = "given"
 """Stage of the host's launch time, which is an input that describes a machine.
 
-Its value is read from measurements that are judged apart (`apart.read_hosts`), and it stays when the GPU is held out.
+Its value is read from measurements that are left out of the bars (`left_out.read_hosts`), and it stays when the GPU is held out.
 """
 SIBLING = {"hopper.": "blackwell.", "blackwell.": "hopper."}
 NEUTRAL = "neutral"
@@ -79,14 +79,14 @@ def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the
     ratio of Program to closed form at the last constants. Then the Programs run with the new constants, `ROUNDS` times.
-    Launch times of hosts are read from launch-bound measurements first (`apart.read_hosts`). Constants that the
+    Launch times of hosts are read from launch-bound measurements first (`left_out.read_hosts`). Constants that the
     measurements do not see keep their values.
     """
     classified = classified.in_bars()
-    hosts = apart.read_hosts(classified.parsed, {name: c.value for name, c in constants.items()})
+    hosts = left_out.read_hosts(classified.parsed, {name: c.value for name, c in constants.items()})
     given = {name: replace(c, value=hosts.get(name, c.value)) for name, c in constants.items()}
     rest = {name: c.value for name, c in given.items()}
-    judged, _ = apart.split(classified, rest)
+    judged, _ = left_out.split(classified, rest)
     found = refit(judged.parsed, given, rest=rest)
     for _ in range(ROUNDS if any(entry.family.program_us for entry in judged.parsed) else 0):
         judged, predicted = predict(judged, found.values, jobs, on_progress)

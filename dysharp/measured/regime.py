@@ -1,7 +1,7 @@
 """How a measured program ran: its regime.
 
 Two regimes of one kernel differ by tens of microseconds. A constant that is fitted to both hides the difference, so
-tables show the regimes apart.
+tables show each regime.
 
 | regime | the GPU at the start | what a time contains |
 |---|---|---|

@@ -13,7 +13,7 @@ from typing import Any
 
 from dysharp.analysis.row import form_of
 from dysharp.costs.operators import arch_of
-from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_apart, judges_of
+from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_of, judges_outside_bars
 from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
@@ -189,7 +189,7 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
 
 def _not_judged(scope: PredictionScope) -> str:
     """Why a system has no error bar: what of its layer no family in the bars judges."""
-    for family in judges_apart(scope.system, scope.domains):
+    for family in judges_outside_bars(scope.system, scope.domains):
         entries = {gpu: entry for (name, gpu), entry in family_errors().items() if name == family.name}
         parts = " and ".join(part.capitalize() if part in ("dispatch", "combine") else part for part in family.parts)
         where = f"dysharp validate, {family.name}"

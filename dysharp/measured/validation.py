@@ -9,10 +9,11 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.text import table
-from dysharp.measured.apart import part_of
+from dysharp.base.values import older_name
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by
+from dysharp.measured.left_out import part_of
 from dysharp.measured.predictions import ClosedForms, bar, errors_by, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
@@ -39,7 +40,7 @@ class Bars:
     constants: int = ONE_DOMAIN
     """Largest number of fitted constants and counted numbers together (`specs.numbers`)."""
     layer_device: float = 8.0
-    """Median of whole layers whose time is mostly the device's (`apart.part_of`)."""
+    """Median of whole layers whose time is mostly the device's (`left_out.part_of`)."""
     layer_p90: float = 25.0
     """Their 90th percentile."""
     operators: float = 8.0
@@ -77,23 +78,23 @@ class Validation:
     """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
     fits: list[dict[str, Any]] = field(default_factory=list)
     """The count of fitted constants and counted numbers by part, with budgets (`specs.numbers`)."""
-    apart: list[dict[str, Any]] = field(default_factory=list)
-    """Measurements that are predicted and in no mean or bar, by family and group (`apart.judge`)."""
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    """Measurements that are predicted and in no mean or bar, by family and group (`left_out.left_out_errors`)."""
     parts: list[dict[str, Any]] = field(default_factory=list)
-    """Whole layers by part: those whose time is mostly the host's launches, and the others (`apart.part_of`)."""
+    """Whole layers by part: those whose time is mostly the host's launches, and the others (`left_out.part_of`)."""
     regimes: list[dict[str, Any]] = field(default_factory=list)
     """By family and regime of the measurements, with the regime that predictions describe (`regime`)."""
     borrowed: list[dict[str, Any]] = field(default_factory=list)
     """Per fold of a hold-out, the constants that its measurements do not see, and their source."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
     beyond: list[dict[str, Any]] = field(default_factory=list)
-    """Families beyond the bars, by system and hardware (`beyond.judge`)."""
+    """Families beyond the bars, by system and hardware (`beyond.beyond_errors`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
     """How far the sources of one kernel differ (`beyond.disagreements`)."""
     simulators: list[dict[str, Any]] = field(default_factory=list)
     """Errors of the papers' simulators beside ours (`beyond.beside_simulators`)."""
     calls: list[dict[str, Any]] = field(default_factory=list)
-    """Calls of libraries by regime (`calls.judge`)."""
+    """Calls of libraries by regime (`calls.call_errors`)."""
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
@@ -108,7 +109,7 @@ class Validation:
     | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
     | `error` | predicted over measured, minus 1, in percent |
     | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
-    | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
+    | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.left_out.GROUPS`); "" for other rows |
     | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
     """
 
@@ -116,6 +117,8 @@ class Validation:
         """Per kind of measurement: how many rows are predicted, and how well."""
         cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.1f}", f"{row['p90_ape']:.1f}") for row in self.families]
         return table(("what", "predicted", "median error %", "nine of ten within %"), cells)
+
+    apart = older_name("left_out")
 
     def __repr__(self) -> str:
         return f"<Report on {self.overall['n']} predicted measurements; print() shows the table, to_dict() all>"
@@ -128,7 +131,20 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources", "simulators")
+        more = (
+            "counted_numbers",
+            "fits",
+            "parts",
+            "regimes",
+            "left_out",
+            "apart",
+            "hold_out",
+            "borrowed",
+            "beyond",
+            "calls",
+            "sources",
+            "simulators",
+        )
         return {name: getattr(self, name) for name in (*names, *more)} | ({"rows": self.rows} if self.rows else {})
 
 
@@ -334,7 +350,7 @@ def beyond_bars(
 ) -> list[dict[str, Any]]:
     """The bars of families of operators, and of families between NVLink domains; none without their measurements.
 
-    `beyond`: `beyond.judge`. `hold_out`: `hold_out.hold_out_nodes`.
+    `beyond`: `beyond.beyond_errors`. `hold_out`: `hold_out.hold_out_nodes`.
     """
     whole = [row for row in beyond if row["system"] == ALL and row["n"]]
     operators = [bar(f"median of {row['family']}, %", row["median_ape"], BARS.operators) for row in whole if row["family"] in OPERATORS]

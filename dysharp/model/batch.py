@@ -1,10 +1,10 @@
-"""`Batch`: the tokens that one pass brings to the GPUs that share requests or sequences. A training pass is prompts without cached tokens."""
+"""`StepBatch`: the tokens that one pass brings to the GPUs that share requests or sequences. A training pass is prompts without cached tokens."""
 
 from dysharp.base.values import frozen
 
 
 @frozen
-class Batch:
+class StepBatch:
     """Tokens of one step of one attention group (the `tp` GPUs that share requests). Numbers may be means.
 
     `decodes` requests with `queries` tokens each look at `context` cached tokens. `prompts` tokens of prompts look at `seen` tokens on average,
@@ -32,6 +32,6 @@ class Batch:
         return self.decodes * self.queries + self.prompts
 
 
-def prompt_batch(tokens: float, length: float, past: float = 0.0) -> Batch:
+def prompt_batch(tokens: float, length: float, past: float = 0.0) -> StepBatch:
     """A step of prompts of `length` tokens each, `tokens` in total, of which `past` tokens each are cached already."""
-    return Batch(prompts=tokens, seen=past + length / 2, past=past)
+    return StepBatch(prompts=tokens, seen=past + length / 2, past=past)

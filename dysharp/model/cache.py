@@ -1,6 +1,6 @@
 """KV cache: what one request holds on one GPU of its attention group, as a fold over the operators of its layers."""
 
-from dysharp.model.operators import BF16, FP32, Core, Cut, Operator, State, operators
+from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, LayerOperator, operators
 from dysharp.specs.whole import WholeModel
 
 INDEX_SCALE = 4.0
@@ -17,11 +17,11 @@ def token_bytes(op: Core, kv_bytes: float) -> float:
     return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
 
 
-def operator_bytes(op: Operator, tokens: float, kv_bytes: float) -> float:
+def operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
     """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
     if isinstance(op, Core):
         return token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
-    return op.state * FP32 + op.tail * BF16 if isinstance(op, State) else 0.0
+    return op.state * FP32 + op.tail * BF16 if isinstance(op, DeltaNetState) else 0.0
 
 
 def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from dysharp.base.values import frozen
-from dysharp.model.operators import CORE, Core, Operator, State, operators
+from dysharp.model.operators import CORE, Core, DeltaNetState, LayerOperator, operators
 from dysharp.model.weights import counted_weights, whole_mtp_layer
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
@@ -64,9 +64,9 @@ STATE_PRODUCTS = 3
 """Products of a token with the state of linear attention: what the state holds for its key, the update, the answer (arXiv 2412.06464)."""
 
 
-def core_flops(op: Operator, context: float) -> float:
+def core_flops(op: LayerOperator, context: float) -> float:
     """Forward FLOPs of one operator per token that sees `context` tokens: scores and weighted values; an indexer scores all; a state. 0 of others."""
-    if isinstance(op, State):
+    if isinstance(op, DeltaNetState):
         return 2.0 * STATE_PRODUCTS * op.state
     if not isinstance(op, Core):
         return 0.0

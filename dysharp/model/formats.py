@@ -12,7 +12,7 @@ from dysharp.model.state import RECIPES, Recipe
 from dysharp.specs.whole import WholeModel
 
 
-class Format(NamedTuple):
+class WeightFormat(NamedTuple):
     """A format of weights. `weight_bytes`: bytes of a parameter with its scales; `compute`: type of the GEMM's products."""
 
     weight_bytes: float
@@ -20,10 +20,10 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "bf16": Format(2.0, "bf16"), "fp8": Format(1.0, "fp8"), "fp8-block": Format(1.0 + 4.0 / 128**2, "fp8"),
-    "mxfp8": Format(1.0 + 1.0 / 32, "mxfp8"),
-    "nvfp4": Format(0.5 + 1.0 / 16, "fp4"), "mxfp4": Format(0.5 + 1.0 / 32, "bf16"), "mxfp4-fp8": Format(0.5 + 1.0 / 32, "fp8"),
-    "int4": Format(0.5 + 2.0 / 32, "bf16"),
+    "bf16": WeightFormat(2.0, "bf16"), "fp8": WeightFormat(1.0, "fp8"), "fp8-block": WeightFormat(1.0 + 4.0 / 128**2, "fp8"),
+    "mxfp8": WeightFormat(1.0 + 1.0 / 32, "mxfp8"),
+    "nvfp4": WeightFormat(0.5 + 1.0 / 16, "fp4"), "mxfp4": WeightFormat(0.5 + 1.0 / 32, "bf16"), "mxfp4-fp8": WeightFormat(0.5 + 1.0 / 32, "fp8"),
+    "int4": WeightFormat(0.5 + 2.0 / 32, "bf16"),
 }  # fmt: skip
 """Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4)."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
@@ -70,12 +70,12 @@ class Formats:
         for name, words in known.items():
             check_word(getattr(self, name), words, f"precision: {name}: found {show(getattr(self, name))}")
 
-    def of(self, part: str) -> Format:
+    def of(self, part: str) -> WeightFormat:
         """Format of a part of `operators.Part`."""
         own = PARTS.get(part)
         return FORMATS["bf16"] if own is None else self._of(own)
 
-    def _of(self, own: str) -> Format:
+    def _of(self, own: str) -> WeightFormat:
         form = FORMATS[getattr(self, own)]
         wanted = "" if own == "head" and self.head == "bf16" else self.products
         return form._replace(compute=wanted) if wanted else form

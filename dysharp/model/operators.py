@@ -6,8 +6,8 @@ Weights, FLOPs, memory, KV cache, kernels of serving, pieces of a training step 
 |---|---|
 | `Weight` | a matrix that rows are multiplied with, or a vector of parameters |
 | `Core` | products of queries, keys and values |
-| `State` | linear attention |
-| `Moved` | a kernel that memory limits: norm, positions, activation, addition to the residual stream |
+| `DeltaNetState` | linear attention |
+| `MemoryOp` | a kernel that memory limits: norm, positions, activation, addition to the residual stream |
 | `Sum` | sums of rows over tensor parallel ranks, and the gather before them |
 | `RowExchange` | rows of experts that change GPUs |
 
@@ -57,7 +57,7 @@ WHOLE = Cut()
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedTensor:
     """A tensor that is saved for the backward pass, in bytes per token, or per row of an expert if `routed`.
 
     `fixed`: bytes that no recipe changes. `kept`: elements in the type in which linears keep their inputs. `module`: drops it when it is computed
@@ -75,7 +75,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class LayerOperator:
     """What every kind has.
 
     `name`: of the kernel in a serving step. `piece`: part of a layer that a training step times and computes again as one. `saves`: inputs that the
@@ -85,13 +85,13 @@ class Operator:
 
     name: str
     piece: str
-    saves: tuple[Saved, ...] = ()
+    saves: tuple[SavedTensor, ...] = ()
     launches: tuple[float, float] = (0, 0)
     scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weight(Operator):
+class Weight(LayerOperator):
     """`count` equal matrices `[outputs, inputs]`, of which a token uses `used`; a vector has `inputs` 1 and no product.
 
     `rows`: per token. `n`, `k`: columns and depth of the product on one rank. `joined`: engines compute it in the kernel before. `expands`: it makes
@@ -130,7 +130,7 @@ class Weight(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Core(Operator):
+class Core(LayerOperator):
     """Attention of `heads` query heads on one rank, of which context parallel `ranks` have equal parts of every sequence's causal pairs.
 
     With `kv_rank`, keys and values come from one latent vector of `kv_rank + rope_dim` elements. `index_top`: tokens that a query attends to at most,
@@ -156,7 +156,7 @@ class Core(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State(Operator):
+class DeltaNetState(LayerOperator):
     """A gated delta net on one rank, whose state takes the place of a cache. `tail`: elements of the convolution that stay with a request."""
 
     key_heads: float
@@ -168,7 +168,7 @@ class State(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved(Operator):
+class MemoryOp(LayerOperator):
     """Elements per token that go through memory: `served` by each of `kernels` fused kernels of an engine, `forward` and `backward` in training by
     `steps` kernels each. `rows`: per token in training, whose ranks share rows outside attention and FFN.
 
@@ -184,7 +184,7 @@ class Moved(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum(Operator):
+class Sum(LayerOperator):
     """Rows of `scattered` elements are summed over tensor parallel ranks; with sequence parallelism rows of `gathered` are gathered first."""
 
     gathered: int
@@ -192,13 +192,13 @@ class Sum(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowExchange(Operator):
+class RowExchange(LayerOperator):
     """Rows of `width` elements on their way to their experts, or back."""
 
     width: int
 
 
-Operators = tuple[Operator, ...]
+Operators = tuple[LayerOperator, ...]
 
 
 def operators(model: WholeModel, number: int, cut: Cut = WHOLE) -> Operators:
@@ -216,7 +216,7 @@ def layer_operators(model: WholeModel, moe: bool, linear: bool = False, windowed
 @functools.lru_cache(maxsize=1 << 12)
 def served(ops: Operators) -> Operators:
     """Operators as an engine runs them: without vectors, and with joined matrices as one."""
-    out: list[Operator] = []
+    out: list[LayerOperator] = []
     for op in ops:
         if isinstance(op, Weight) and op.joined and isinstance(last := out[-1], Weight):
             out[-1] = replace(last, n=last.n + op.n)
@@ -225,9 +225,9 @@ def served(ops: Operators) -> Operators:
     return tuple(out)
 
 
-def is_routed(op: Operator) -> bool:
+def is_routed(op: LayerOperator) -> bool:
     """Whether an operator works on rows of routed experts."""
-    return isinstance(op, (Weight, Moved)) and op.piece in (EXPERTS, ACTIVATION)
+    return isinstance(op, (Weight, MemoryOp)) and op.piece in (EXPERTS, ACTIVATION)
 
 
 def kind_of(model: WholeModel, number: int) -> tuple[bool, bool, bool]:
@@ -237,7 +237,7 @@ def kind_of(model: WholeModel, number: int) -> tuple[bool, bool, bool]:
 
 def matrix(
     part: Part, weight: str, inputs: int, outputs: int, cut: Cut, by: Literal["outputs", "inputs", "none"] = "outputs", *, name: str, piece: str,
-    saves: tuple[Saved, ...] = (), scope: str = "attn", joined: bool = False,
+    saves: tuple[SavedTensor, ...] = (), scope: str = "attn", joined: bool = False,
 ) -> Weight:  # fmt: skip
     """A matrix that tensor parallelism cuts by its outputs, by its inputs, or not at all: then ranks share the rows."""
     ways = {"outputs": (1.0, outputs / cut.tp, inputs), "inputs": (1.0, outputs, inputs / cut.tp), "none": (1 / cut.shard, outputs, inputs)}
@@ -253,28 +253,28 @@ def vector(part: Part, weight: str, elements: int, count: int = 1, used: int = 1
     return Weight(name=weight, piece="", part=part, weight=weight, inputs=1, outputs=elements, count=count, used=used, split=split, product=False)
 
 
-def _norm(model: WholeModel, cut: Cut, saved: str) -> Iterator[Operator]:
+def _norm(model: WholeModel, cut: Cut, saved: str) -> Iterator[LayerOperator]:
     """A norm of the residual stream, and those behind attention or FFN of models with sandwich norms."""
     hidden = model.hidden
     yield vector("norms", "layer norms", hidden * model.norm_vectors * model.norms_per_layer // 2)
     n = model.norms_per_layer // 2
-    saves = (Saved(saved, BF16 * hidden / cut.shard),)
-    yield Moved(
+    saves = (SavedTensor(saved, BF16 * hidden / cut.shard),)
+    yield MemoryOp(
         name="norms", piece=NORMS, saves=saves, launches=(1, 2), scope="attn", served=2 * hidden, kernels=n, forward=n * READ * hidden,
         backward=n * READ_BACK * hidden, rows=1 / cut.shard,
     )  # fmt: skip
 
 
-def _added(model: WholeModel, cut: Cut, scope: str) -> Moved:
+def _added(model: WholeModel, cut: Cut, scope: str) -> MemoryOp:
     """The addition to the residual stream, which engines fuse into the next norm."""
     hidden = model.hidden
-    return Moved(
+    return MemoryOp(
         name="residual", piece=RESIDUAL, launches=(1, 2), scope=scope, served=0, kernels=0, forward=ADDED * hidden, backward=ADDED_BACK * hidden,
         rows=1 / cut.shard,
     )  # fmt: skip
 
 
-def _attention_end(model: WholeModel, cut: Cut, width: int, gathered: int, saves: tuple[Saved, ...]) -> Iterator[Operator]:
+def _attention_end(model: WholeModel, cut: Cut, width: int, gathered: int, saves: tuple[SavedTensor, ...]) -> Iterator[LayerOperator]:
     """The projection back, its sum, the residual stream."""
     a, hidden = model.attention, model.hidden
     yield matrix("attention", "out", width, hidden, cut, "inputs", name="attention out", piece=PROJECTIONS, saves=saves)
@@ -286,23 +286,23 @@ def _attention_end(model: WholeModel, cut: Cut, width: int, gathered: int, saves
     yield _added(model, cut, "attn")
 
 
-def _context_saved(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
+def _context_saved(model: WholeModel, cut: Cut) -> tuple[SavedTensor, ...]:
     """With context parallelism heads are exchanged behind the kernel, which keeps its own output."""
     a = model.attention
-    return (Saved("output before the context exchange", BF16 * a.heads * a.value_dim / cut.tp),) if cut.cp > 1 else ()
+    return (SavedTensor("output before the context exchange", BF16 * a.heads * a.value_dim / cut.tp),) if cut.cp > 1 else ()
 
 
-def _output_saved(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
+def _output_saved(model: WholeModel, cut: Cut) -> tuple[SavedTensor, ...]:
     a = model.attention
     whole, narrow = ((each * a.heads * a.value_dim + FP32 * a.heads) / cut.tp for each in (BF16, E5M6))
-    return (Saved("attention output", whole, linear=True, narrow=narrow), *_context_saved(model, cut))
+    return (SavedTensor("attention output", whole, linear=True, narrow=narrow), *_context_saved(model, cut))
 
 
-def _norm_output(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
-    return (Saved("norm output", module="layernorm", linear=True, kept=model.hidden / cut.shard),)
+def _norm_output(model: WholeModel, cut: Cut) -> tuple[SavedTensor, ...]:
+    return (SavedTensor("norm output", module="layernorm", linear=True, kept=model.hidden / cut.shard),)
 
 
-def _gqa(model: WholeModel, cut: Cut, windowed: bool) -> Iterator[Operator]:
+def _gqa(model: WholeModel, cut: Cut, windowed: bool) -> Iterator[LayerOperator]:
     a, hidden, t = model.attention, model.hidden, cut.tp
     rows = ((1 + a.gated) * a.heads + 2 * a.kv_heads) * a.head_dim
     heads, kv = a.heads / t, max(1.0, a.kv_heads / t)  # with more ranks than heads each head has copies
@@ -314,24 +314,24 @@ def _gqa(model: WholeModel, cut: Cut, windowed: bool) -> Iterator[Operator]:
     if a.qk_norm:
         yield vector("attention", "q and k norm", ((a.heads + a.kv_heads) if a.qk_norm_joint else 2) * a.head_dim)
     moved = 2 * (PASSES + a.qk_norm) * (heads + a.kv_heads / t) * a.head_dim
-    yield Moved(
+    yield MemoryOp(
         name="rope and cache", piece=POSITIONS, launches=(4, 7), scope="attn", served=2 * (heads + 2 * kv) * a.head_dim, kernels=1 + a.qk_norm,
         forward=moved, backward=moved,
     )  # fmt: skip
     yield Core(
-        name="attention", piece=CORE, saves=(Saved("q, k, v", BF16 * (heads + 2 * kv) * a.head_dim),), launches=(1, 3), scope="attn",
+        name="attention", piece=CORE, saves=(SavedTensor("q, k, v", BF16 * (heads + 2 * kv) * a.head_dim),), launches=(1, 3), scope="attn",
         heads=heads / cut.cp, kv_heads=kv / cut.cp, qk_dim=a.head_dim, v_dim=a.head_dim, window=a.window if windowed else 0, ranks=cut.cp,
     )  # fmt: skip
     if a.gated:
         width = heads * a.head_dim
-        yield Moved(
+        yield MemoryOp(
             name="attention gate", piece=POSITIONS, launches=(1, 2), scope="attn", served=2 * width, forward=ADDED * width,
             backward=ADDED * ACTIVATION_BACK * width,
         )  # fmt: skip
     yield from _attention_end(model, cut, a.heads * a.head_dim, hidden, _output_saved(model, cut))
 
 
-def _mla(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+def _mla(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     """Down projections are replicated over tensor parallel ranks (Megatron-LM, multi_latent_attention.py)."""
     a, hidden, t = model.attention, model.hidden, cut.tp
     heads, latent, queries = a.heads / t, a.kv_rank + a.rope_dim, a.heads * a.qk_dim
@@ -346,8 +346,8 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[Operator]:
     )  # fmt: skip
     yield vector("attention", "kv norm", a.kv_rank)
     latents = a.q_rank + a.kv_rank
-    kept = (Saved("down projections and norms", BF16 * (2 * latents + a.rope_dim), narrow=BF16 * (latents + a.rope_dim)),)
-    yield Moved(name="latent norms", piece=UP, saves=kept, launches=(1, 3), scope="attn", served=2 * (a.q_rank + latent))
+    kept = (SavedTensor("down projections and norms", BF16 * (2 * latents + a.rope_dim), narrow=BF16 * (latents + a.rope_dim)),)
+    yield MemoryOp(name="latent norms", piece=UP, saves=kept, launches=(1, 3), scope="attn", served=2 * (a.q_rank + latent))
     yield matrix("attention", "q up", a.q_rank or hidden, queries, cut, name="q up", piece=UP)
     if a.index_heads:
         width, rows = a.index_heads * a.index_dim, a.index_dim + a.index_heads
@@ -356,19 +356,19 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[Operator]:
         yield vector("attention", "index norm", 2 * a.index_dim)
     yield replace(matrix("attention", "kv up", a.kv_rank, a.heads * (a.nope_dim + a.v_dim), cut, name="kv up", piece=UP), expands=True)
     moved = 2 * (MLA_PASSES + a.qk_norm) * 2 * heads * a.qk_dim
-    yield Moved(
+    yield MemoryOp(
         name="rope and cache", piece=UP, launches=(3, 5), scope="attn", served=2 * (heads * a.rope_dim + latent), forward=moved, backward=moved
     )
-    yield Moved(name="splits", piece=POSITIONS, launches=(5, 8), scope="attn", served=0, kernels=0, steps=(0, 0))
+    yield MemoryOp(name="splits", piece=POSITIONS, launches=(5, 8), scope="attn", served=0, kernels=0, steps=(0, 0))
     yield Core(
-        name="attention", piece=CORE, saves=(Saved("q, k, v", BF16 * (2 * queries + a.heads * a.v_dim) / t, "mla_up_proj"),), launches=(1, 3),
+        name="attention", piece=CORE, saves=(SavedTensor("q, k, v", BF16 * (2 * queries + a.heads * a.v_dim) / t, "mla_up_proj"),), launches=(1, 3),
         scope="attn", heads=heads / cut.cp, kv_heads=heads / cut.cp, qk_dim=a.qk_dim, v_dim=a.v_dim, kv_rank=a.kv_rank, rope_dim=a.rope_dim,
         ranks=cut.cp, index_heads=a.index_heads, index_dim=a.index_dim, index_top=a.index_top,
     )  # fmt: skip
     yield from _attention_end(model, cut, a.heads * a.v_dim, a.q_rank + latent, _output_saved(model, cut))
 
 
-def _linear(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+def _linear(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     """Transformers, models/qwen3_next: queries, keys, values and gate in one; strength and decay in another; one norm vector for all heads.
 
     Saved are inputs of the projections, of the convolution and of the gated norm; states of chunks are made again in the backward pass.
@@ -380,38 +380,38 @@ def _linear(model: WholeModel, cut: Cut) -> Iterator[Operator]:
     yield matrix("attention", "linear in", hidden, mixed + values, cut, name="qkv", piece=PROJECTIONS, saves=_norm_output(model, cut))
     yield matrix("attention", "linear rates", hidden, 2 * a.value_heads, cut, name="decay", piece=PROJECTIONS)
     yield vector("attention", "convolution", mixed * a.convolution, split="tp")
-    kept = (Saved("linear q, k, v before and behind the convolution", BF16 * 2 * mixed / t),
-            Saved("gate, strength and decay", (BF16 * values + FP32 * 2 * a.value_heads) / t))  # fmt: skip
-    yield Moved(
+    kept = (SavedTensor("linear q, k, v before and behind the convolution", BF16 * 2 * mixed / t),
+            SavedTensor("gate, strength and decay", (BF16 * values + FP32 * 2 * a.value_heads) / t))  # fmt: skip
+    yield MemoryOp(
         name="convolution", piece=CONVOLUTION, saves=kept, launches=(3, 5), scope="attn", served=2 * mixed / t, forward=2 * mixed / t,
         backward=2 * ACTIVATION_BACK * mixed / t,
     )  # fmt: skip
     yield vector("attention", "decay", 2 * a.value_heads, split="tp")
-    yield State(
+    yield DeltaNetState(
         name="linear attention", piece=CORE, launches=(1, 3), scope="attn", key_heads=max(1.0, a.key_heads / t), value_heads=a.value_heads / t,
         key_dim=a.key_dim, value_dim=a.value_dim, state=a.state / t, tail=mixed * (a.convolution - 1) / t,
     )  # fmt: skip
     yield vector("attention", "linear norm", a.value_dim)
-    yield Moved(
+    yield MemoryOp(
         name="attention gate", piece=CONVOLUTION, served=2 * values / t, forward=ADDED * values / t, backward=ADDED * ACTIVATION_BACK * values / t
     )
-    out = (Saved("linear output before and behind its norm", BF16 * values / t, linear=True, kept=values / t),)
+    out = (SavedTensor("linear output before and behind its norm", BF16 * values / t, linear=True, kept=values / t),)
     yield from _attention_end(model, cut, values, hidden, out)
 
 
-def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, saves: tuple[Saved, ...] = ()) -> Iterator[Operator]:
+def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, saves: tuple[SavedTensor, ...] = ()) -> Iterator[LayerOperator]:
     """Two or three matrices with an activation between them: a dense FFN, or shared experts."""
     hidden, dense = model.hidden, part == "dense FFN"
     first, scope, short = inner * (matrices - 1), "mlp" if dense else "", "" if dense else "shared "
     module = "mlp" if dense else "shared_experts"
     yield matrix(part, f"{short}FC1", hidden, first, cut, name=part, piece=part, saves=saves, scope=scope)
     moved = matrices * inner / cut.tp
-    before = (Saved(f"{short}FC1 output", BF16 * first / cut.tp, module, narrow=0 if dense else first / cut.tp),)
-    yield Moved(
+    before = (SavedTensor(f"{short}FC1 output", BF16 * first / cut.tp, module, narrow=0 if dense else first / cut.tp),)
+    yield MemoryOp(
         name=part, piece=part, saves=before, launches=(2, 3) if dense else (1, 2), scope=scope, served=moved, forward=moved,
         backward=ACTIVATION_BACK * moved,
     )  # fmt: skip
-    behind = (Saved(f"{short}activation", module=module, linear=True, kept=inner / cut.tp),)
+    behind = (SavedTensor(f"{short}activation", module=module, linear=True, kept=inner / cut.tp),)
     yield matrix(part, f"{short}FC2", inner, hidden, cut, "inputs", name=part, piece=part, saves=behind, scope=scope)
     if dense and model.dense_bias:
         yield vector(part, "biases", first + hidden)
@@ -419,41 +419,41 @@ def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, sav
     yield Sum(name="FFN all-reduce", piece=part, gathered=hidden, scattered=hidden, launches=parallel)
 
 
-def _norm_of_ffn(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
-    return (Saved("FFN norm output", BF16 * model.hidden / cut.shard, "layernorm", linear=True),)  # the router reads it in BF16
+def _norm_of_ffn(model: WholeModel, cut: Cut) -> tuple[SavedTensor, ...]:
+    return (SavedTensor("FFN norm output", BF16 * model.hidden / cut.shard, "layernorm", linear=True),)  # the router reads it in BF16
 
 
-def _dense(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+def _dense(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     yield from _norm(model, cut, "FFN norm input")
     yield from _ffn(model, cut, "dense FFN", model.dense_hidden, model.dense_matrices, _norm_of_ffn(model, cut))
     yield _added(model, cut, "mlp")
 
 
-def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+def _experts(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     layer, hidden = model.layer, model.hidden
     assert layer is not None
     n, k, inner = layer.n_experts, layer.topk, layer.expert_hidden
     up = layer.n_matrices - 1
     yield from _norm(model, cut, "FFN norm input")
-    kept = (*_norm_of_ffn(model, cut), Saved("router", ROUTER_BYTES * n / cut.shard, "moe"))
+    kept = (*_norm_of_ffn(model, cut), SavedTensor("router", ROUTER_BYTES * n / cut.shard, "moe"))
     router = matrix("router", "router", hidden, n, cut, "none", name="router", piece=ROUTER, saves=kept, scope="moe_router")
     yield router
-    yield Moved(name="router", piece=ROUTER, launches=(16, 10), scope="moe_router", served=2 * n, kernels=3, steps=(16, 10), rows=1 / cut.shard)
+    yield MemoryOp(name="router", piece=ROUTER, launches=(16, 10), scope="moe_router", served=2 * n, kernels=3, steps=(16, 10), rows=1 / cut.shard)
     if model.router_bias:
         yield vector("router", "router bias", n)
     yield RowExchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=hidden)
     rows = k * cut.etp / cut.shard
     routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS}
-    before = (Saved("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
+    before = (SavedTensor("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
     yield Weight(weight="expert FC1", inputs=hidden, outputs=inner * up, n=inner * up / cut.etp, k=hidden, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
-    between = (Saved("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True, narrow=up * inner / cut.etp),)
+    between = (SavedTensor("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True, narrow=up * inner / cut.etp),)
     width = inner / cut.etp
-    yield Moved(
+    yield MemoryOp(
         name="experts", piece=ACTIVATION, saves=between, launches=(1, 1), scope="moe", served=(up + 1) * width, forward=(up + 1) * width,
         backward=(2 * up + 1) * width, rows=rows,
     )  # fmt: skip
-    behind = (Saved("expert activation", module="moe_act", linear=True, kept=width, routed=True),
-              Saved("expert FC2 output", BF16 * hidden, "moe", routed=True))  # fmt: skip
+    behind = (SavedTensor("expert activation", module="moe_act", linear=True, kept=width, routed=True),
+              SavedTensor("expert FC2 output", BF16 * hidden, "moe", routed=True))  # fmt: skip
     yield Weight(weight="expert FC2", inputs=inner, outputs=hidden, n=hidden, k=width, saves=behind, launches=(1, 2), **routed)  # type: ignore[arg-type]
     if model.expert_bias:
         yield vector("routed experts", "expert biases", inner * up + hidden, n, k, "experts")
@@ -461,7 +461,7 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
         yield from _ffn(model, cut, "shared experts", model.shared_hidden, layer.n_matrices)
         if model.shared_gate:
             yield matrix("shared experts", "shared gate", hidden, 1, cut, "none", name="shared experts", piece=SHARED, scope="")
-        yield Moved(name="shared experts", piece=SHARED, launches=(1, 2), served=0, kernels=0, steps=(0, 0))
+        yield MemoryOp(name="shared experts", piece=SHARED, launches=(1, 2), served=0, kernels=0, steps=(0, 0))
     yield RowExchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=hidden)
     yield _added(model, cut, "moe")
 

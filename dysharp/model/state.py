@@ -33,7 +33,7 @@ class Recipe:
     fp8: tuple[str, ...] = ()
     """Parts (`operators.Part`) whose linears are in FP8: they have copies of their weights, and keep their inputs as FP8."""
     narrow: bool = False
-    """Tensors between linears are kept in fewer bits, too (`operators.Saved.narrow`)."""
+    """Tensors between linears are kept in fewer bits, too (`operators.SavedTensor.narrow`)."""
 
 
 RECIPES = {name: Recipe(name, **facts | {"fp8": tuple(facts.get("fp8", ()))}) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}

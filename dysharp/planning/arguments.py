@@ -58,7 +58,7 @@ STATES = {
 
 def _types(task: Task) -> Iterator[tuple[str, str]]:
     """Options of a precision that was said, as pairs of Megatron-LM and Megatron-Bridge."""
-    formats = task.practice.formats
+    formats = task.training_recipe.formats
     if formats is None:
         return
     option, name = FP8_RECIPES.get(formats.experts if task.model.layer else formats.dense, ("", "bf16_mixed"))
@@ -75,7 +75,7 @@ def _asserted(kind: str, one: Costed) -> Iterator[dict[str, Any]]:
     """The rules of a kind that a layout meets."""
     at, pair = one.layout, one.values["overlap"] == "pair"
     fsdp, cut = at.fsdp > 1, at.tp > 1 or at.cp > 1
-    facts = {"fsdp": fsdp, "swap": bool(one.values["swap"]), "tp or cp": cut, "not fsdp": not fsdp, "not pair": not pair}
+    facts = {"fsdp": fsdp, "offload": bool(one.values["offload"]), "tp or cp": cut, "not fsdp": not fsdp, "not pair": not pair}
     facts["fsdp or pair"] = fsdp or pair
     return (rule for rule in ASSERTED[kind] if all(facts[name] for name in rule["when"]))
 
@@ -107,9 +107,9 @@ def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
         fields = 'cfg.ddp.use_megatron_fsdp = True\ncfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"'
         yield "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", fields
     yield from ((rule["says"], rule["bridge"]) for rule in _asserted("option", one))
-    if swap := values["swap"]:
-        fields = f"cfg.model.fine_grained_activation_offloading = True\ncfg.model.offload_modules = {list(swap)}"
-        yield "--fine-grained-activation-offloading --offload-modules " + " ".join(swap), fields
+    if offload := values["offload"]:
+        fields = f"cfg.model.fine_grained_activation_offloading = True\ncfg.model.offload_modules = {list(offload)}"
+        yield "--fine-grained-activation-offloading --offload-modules " + " ".join(offload), fields
     pair = values["overlap"] == "pair"
     if task.model.layer:
         backend = FLEX.get(values["system"])
@@ -141,7 +141,7 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
         *degrees, "--sequence-parallel --use-ascend-mc2" * (at.tp > 1), f'--pipeline-model-parallel-layout "{at.stages}"' * (at.pp > 1),
         "--moe-tp-extend-ep" * extends, "--moe-token-dispatcher-type alltoall" * (task.model.layer is not None),
         "--moe-hierarchical-alltoallv" * (values["system"] == "hierarchical"), "--moe-fb-overlap" * (values["overlap"] == "pair"),
-        WHOLE_AGAIN * (FULL in values["recompute"]), "--swap-attention" * bool(values["swap"]),
+        WHOLE_AGAIN * (FULL in values["recompute"]), "--swap-attention" * bool(values["offload"]),
         "--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion" * (at.fsdp > 1),
         "--schedules-method dualpipev" * (values["schedule"] == "dualpipev"),
         *(RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED), SHARED,

@@ -25,11 +25,11 @@ from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.answers import peak_flops_per_us
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
 from dysharp.training.memory import CAP, RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.wires import WireTimes, beyond, send
 
 SUSTAINED = 0.61
@@ -91,7 +91,7 @@ class Coster:
     ) -> None:
         """`rows`: Rows of the routed experts that take the place of closed forms. `block`: the MoE block of one layout as merged Programs."""
         self.task, self.machine, self.space, self.rows, self.block = task, machine, space, rows or {}, block
-        formats = task.practice.formats
+        formats = task.training_recipe.formats
         self.recipe: Recipe = recipe_for(formats) if formats else recipe_of(task.precision)
         self.capacity = CAP * machine.cluster.hbm_bytes
         model = task.model
@@ -100,11 +100,11 @@ class Coster:
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
         cluster = machine.cluster
-        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.practice.products(model)))
+        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.training_recipe.products(model)))
         whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
         self.dense, self.experts = whole.dense, whole.experts
-        *_, self.wide = task.practice.choices(model.layer is not None, True)
-        """The practice with every linear in BF16 that may stay so."""
+        *_, self.wide = task.training_recipe.choices(model.layer is not None, True)
+        """The recipe with every linear in BF16 that may stay so."""
 
     def _batches(self, c: Mapping[str, Column]) -> tuple[Column, Column]:
         dp = np.maximum(self.task.gpus // (c["tp"] * c["cp"] * c["pp"]), 1)
@@ -142,7 +142,7 @@ class Coster:
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
         """A rough closed form: even stages, cells and bubble alone, no copies of stages; pieces are computed once for every different key."""
-        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "swap")
+        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "offload")
         stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
         keys = np.stack([*(c[name] for name in names), stages], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -155,25 +155,25 @@ class Coster:
 
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """Costs of the pieces of a candidate."""
-        return pieces_of(*self._asked(values), values["swap"], self._recipe(values), self.block)
+        return pieces_of(*self._asked(values), values["offload"], self._recipe(values), self.block)
 
-    def practice(self, values: Mapping[str, Any]) -> Practice:
-        """The practice of the last layer of a candidate: which linears stay in BF16."""
+    def training_recipe(self, values: Mapping[str, Any]) -> TrainingRecipe:
+        """The training recipe of the last layer of a candidate: which linears stay in BF16."""
         return chosen_of(*self._asked(values))
 
     def _recipe(self, values: Mapping[str, Any]) -> Recipe:
         """The recipe of a candidate: linears that stay in BF16 have no copies."""
-        formats = self.practice(values).formats if self.recipe.fp8 else None
+        formats = self.training_recipe(values).formats if self.recipe.fp8 else None
         return recipe_for(formats) if formats else self.recipe
 
     def _asked(
         self, values: Mapping[str, Any]
-    ) -> tuple[WholeModel, Machine, Layout, int, str, str, Practice, float, EpTimes | None]:
+    ) -> tuple[WholeModel, Machine, Layout, int, str, str, TrainingRecipe, float, EpTimes | None]:
         layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
         if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
             whole = self.task.layout(values)
             layout = replace(layout, dp=whole.dp, fsdp=whole.fsdp)
-        own = self.wide if values.get(WIDE) else self.task.practice
+        own = self.wide if values.get(WIDE) else self.task.training_recipe
         return (
             self.task.model, self.machine, layout, self.task.sequence, values["system"], values["overlap"],
             replace(own, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
@@ -195,11 +195,11 @@ class Coster:
         return self.cost_of(values, number_of, stages)
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
-        """The same of a candidate by its values, the faster that fits of two: every layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all do.
+        """The same by values, the faster that fits of two: every layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all do.
 
         FP8 has more launches in a forward pass and its copies in memory, so what is faster in each layer may be slower in a pipeline, or not fit.
         """
-        ways = [values] if WIDE in values or self.wide == self.task.practice else [values, values | {WIDE: True}]
+        ways = [values] if WIDE in values or self.wide == self.task.training_recipe else [values, values | {WIDE: True}]
         return min((self._cost_of(one, number_of, stages) for one in ways), key=lambda one: (max(one.peak_bytes, self.capacity), one.step_us))
 
     def _cost_of(self, values: dict[str, Any], number_of: int, stages: str) -> Costed:
@@ -260,7 +260,7 @@ class Coster:
             "bubble": ramp.ramp + m * steady * (ramp.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
             "gradients and parameters": self._exchange(layout, widest, ((f, ahead), (b, behind)), copies),
-            "optimizer": update_us(self.machine, layout, widest, copies, self.task.practice, self.recipe.sharded),
+            "optimizer": update_us(self.machine, layout, widest, copies, self.task.training_recipe, self.recipe.sharded),
         }
 
     def _exchange(self, layout: Layout, held: RankParameters, ways: tuple[tuple[float, WireTimes], tuple[float, WireTimes]], copies: int) -> float:
@@ -268,7 +268,7 @@ class Coster:
 
         `ways`: time and wires of a forward and of a backward pass.
         """
-        out, own = 0.0, self.task.practice
+        out, own = 0.0, self.task.training_recipe
         for element, (pass_us, others) in zip((2.0, number("step.gradient_bytes")), ways, strict=True):
             if layout.fsdp == 1:  # else every micro-batch brings them
                 alone, wires = exchanged_us(self.machine, layout, held, copies, element)
@@ -280,7 +280,7 @@ def _cell(run: str, each: Mapping[str, tuple[float, ...]], pieces: Pieces, sent:
     """(forward, backward, weights, steady) of a chunk of pieces, with sends for which its wires have no time."""
     forward, backward, weights, steady = (sum(each[letter][i] for letter in run) for i in range(4))
     wires = pieces.wires(run)
-    ahead, behind = late_sends(Cost(forward, backward, weights, forward_wires=wires[0], backward_wires=wires[1]), sent)
+    ahead, behind = late_sends(PassCost(forward, backward, weights, forward_wires=wires[0], backward_wires=wires[1]), sent)
     alone = forward + ahead + backward + behind + weights
     return [forward + ahead, backward + behind, weights, min(steady + beyond(steady, wires[0] + wires[1], 2 * sent)[0], alone)]
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
-from dysharp.training.cost import Cost
+from dysharp.training.cost import PassCost
 from dysharp.training.moe_block import ELEMENT, Basis
 from dysharp.workload.popularity import normal_weights, published_spread
 
@@ -25,7 +25,7 @@ def hottest(n_experts: int, ranks: int, spread: float) -> float:
     return float((loads.max(axis=1) / loads.mean(axis=1)).mean())
 
 
-def moved(block: Basis, system: str, imbalance: float, experts: Cost) -> Cost:
+def moved(block: Basis, system: str, imbalance: float, experts: PassCost) -> PassCost:
     """Dispatch and combine of a micro-batch, forward and backward, beside `experts` on the busiest rank.
 
     Bounds of hardware move rows while experts compute, and only what is left is exposed. Ranks that share an expert are reached together.
@@ -37,8 +37,8 @@ def moved(block: Basis, system: str, imbalance: float, experts: Cost) -> Cost:
     if system not in BOUNDS:
         one = exchange(block.machine, layer, peers, rows, system)
         both = imbalance * (one.dispatch + one.combine)
-        return Cost(both, both, 0.0, both, both, both, both, parts={"dispatch and combine": 2 * both})
+        return PassCost(both, both, 0.0, both, both, both, both, parts={"dispatch and combine": 2 * both})
     beside = experts.forward, experts.backward + experts.weights
     hot = replace(rows, busiest=imbalance)
     alone, forward, backward = (least_us(block.machine, layer, peers, hot, system, us) for us in (0.0, *beside))
-    return Cost(forward, backward, 0.0, forward, backward, alone, alone, parts={"dispatch and combine": forward + backward})
+    return PassCost(forward, backward, 0.0, forward, backward, alone, alone, parts={"dispatch and combine": forward + backward})

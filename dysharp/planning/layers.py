@@ -11,14 +11,14 @@ from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.model.state import PLAIN, Recipe
 from dysharp.planning.experts import moved
-from dysharp.planning.swap import swapped_bytes
+from dysharp.planning.offload import offloaded_bytes
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, with_rows
 from dysharp.training.memory import DISPATCHERS, Saving
 from dysharp.training.moe_block import expert_tensor, routed
-from dysharp.training.practice import Dispatcher, Practice
+from dysharp.training.recipe import Dispatcher, TrainingRecipe
 from dysharp.training.wires import WireTimes
 
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
@@ -31,8 +31,8 @@ LOADED = ("experts", "expert activation", "permutations", "exchange")
 class Pieces:
     """Cost of each piece by letter of a layout string, "d" and "t": a dense and a MoE layer. Recomputation is in `backward`."""
 
-    costs: dict[str, Cost]
-    merged: dict[str, Cost]
+    costs: dict[str, PassCost]
+    merged: dict[str, PassCost]
     """The same where the EP communication of one micro-batch runs beside computing of another."""
 
     def one(self, letter: str) -> tuple[float, float, float, float]:
@@ -62,7 +62,7 @@ class PlannedBlock(Block):
     system: str = "alltoall"
     imbalance: float = 1.0
 
-    def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
+    def experts(self, ep: EpTimes | None) -> dict[str, PassCost]:
         """Pieces of routed experts; `ep`, a Row, takes the place of all."""
         if ep is not None or self.model.layer is None:
             return Block.experts(self, ep)
@@ -75,11 +75,11 @@ class PlannedBlock(Block):
         return pieces if "exchange" in pieces else pieces | {"exchange": moved(self, self.system, self.imbalance, pieces["experts"])}
 
 
-def _times(cost: Cost, factor: float) -> Cost:
+def _times(cost: PassCost, factor: float) -> PassCost:
     if factor == 1:
         return cost
-    numbers = {f.name: factor * getattr(cost, f.name) for f in fields(Cost) if f.name != "parts"}
-    return Cost(**numbers, parts={name: factor * us for name, us in cost.parts.items()})
+    numbers = {f.name: factor * getattr(cost, f.name) for f in fields(PassCost) if f.name != "parts"}
+    return PassCost(**numbers, parts={name: factor * us for name, us in cost.parts.items()})
 
 
 def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
@@ -91,32 +91,32 @@ def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
-    ep: EpTimes | None = None, swap: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
+    ep: EpTimes | None = None, offload: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
     """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
 
-    `swap`: modules whose inputs go to the host and back; `recipe`: how tensors are kept. `block`: a MoE block of merged Programs.
+    `offload`: modules whose inputs go to the host and back; `recipe`: how tensors are kept. `block`: a MoE block of merged Programs.
     """
-    if layout.fsdp > 1 or swap:
+    if layout.fsdp > 1 or offload:
         cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
-        alone = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, (), PLAIN, block)
-        saving, tokens = Saving(practice.recompute, imbalance=imbalance), layout.tokens(sequence)
+        alone = pieces_of(model, machine, cut, sequence, system, overlap, training_recipe, imbalance, ep, (), PLAIN, block)
+        saving, tokens = Saving(training_recipe.recompute, imbalance=imbalance), layout.tokens(sequence)
 
-        def shared(costs: dict[str, Cost]) -> dict[str, Cost]:
+        def shared(costs: dict[str, PassCost]) -> dict[str, PassCost]:
             made = dict(costs)
             for letter in costs.keys() - {"E", "L"}:
                 moe = letter != "d" and model.layer is not None
-                gone = tokens * swapped_bytes(model, cut, moe, saving, recipe, swap) if swap else 0.0
+                gone = tokens * offloaded_bytes(model, cut, moe, saving, recipe, offload) if offload else 0.0
                 layer = 0 if letter == "d" else model.n_layers - 1
                 made[letter] += beside(model, machine, layout, layer, costs[letter], system == "in-switch", gone)
             return made
 
         return Pieces(shared(alone.costs), shared(alone.merged))
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
-    serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
+    serial = replace(training_recipe, dispatcher=dispatcher, overlap_ep=False)
 
-    def costs(own: Practice) -> dict[str, Cost]:
+    def costs(own: TrainingRecipe) -> dict[str, PassCost]:
         built = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
         found = {letter: _layer(built, letter == "t", ep) for letter in kinds}
@@ -133,17 +133,17 @@ def pieces_of(
 
 @lru_cache(maxsize=1 << 14)
 def chosen_of(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
     ep: EpTimes | None = None,
-) -> Practice:  # fmt: skip
-    """The practice of the last layer: which linears stay in BF16. Arguments as of `pieces_of`."""
+) -> TrainingRecipe:  # fmt: skip
+    """The training recipe of the last layer: which linears stay in BF16. Arguments as of `pieces_of`."""
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
-    own = replace(practice, dispatcher=dispatcher, overlap_ep=overlap == "pair")
+    own = replace(training_recipe, dispatcher=dispatcher, overlap_ep=overlap == "pair")
     cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
     return PlannedBlock(model, machine, cut, sequence, own, system, imbalance).chosen(model.n_layers - 1, ep)[0]
 
 
-def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[str, Cost]:
+def _with_block(found: dict[str, PassCost], block: BlockTimes, pair: bool) -> dict[str, PassCost]:
     """Layers with the times of merged Programs; `pair`: times of a forward beside a backward pass. An MTP layer changes by as much."""
     part = block.pair / (block.forward + block.backward) if pair else 1.0
     layer = found["t"].as_merged(BlockTimes(part * block.forward, part * block.backward, block.pair))
@@ -153,7 +153,7 @@ def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[s
     return found | {"t": layer}
 
 
-def _layer(block: Block, moe: bool, ep: EpTimes | None) -> Cost:
+def _layer(block: Block, moe: bool, ep: EpTimes | None) -> PassCost:
     """A layer of a kind; with windows, the mean of its layers."""
     model = block.model
     own = [layer for layer in range(model.n_layers) if model.is_moe(layer) == moe]

@@ -8,9 +8,9 @@ import numpy as np
 
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import RankParameters, Recipe, dummy_bytes, rank_parameters, state_bytes
+from dysharp.planning.offload import LAYERS, offloaded_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
-from dysharp.planning.swap import LAYERS, swapped_bytes
 from dysharp.specs.whole import WholeModel
 from dysharp.training.costs import layer_shards
 from dysharp.training.memory import BF16, GATHERED, RESERVED, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
@@ -24,7 +24,7 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout, recipe: Reci
     kept, waiting, beside = {}, {}, {}
     for moe in {model.is_moe(0), model.layer is not None}:
         whole, again, transient, late = layer_bytes(model, cut, moe, saving, recipe)
-        gone = swapped_bytes(model, cut, moe, saving, recipe, values["swap"]) if values["swap"] else 0.0
+        gone = offloaded_bytes(model, cut, moe, saving, recipe, values["offload"]) if values["offload"] else 0.0
         kept[moe], waiting[moe], beside[moe] = whole - gone, late, again + transient + LAYERS * gone
     chunks, out = chunks_of(model, layout), []
     places = ranks_of(values["schedule"], layout)

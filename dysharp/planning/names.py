@@ -19,7 +19,7 @@ def text_of(one: Costed) -> str:
 
 
 def for_step(one: Costed) -> str:
-    """Options of `dysharp step` for a layout, in lines of a shell; swap is not among them."""
+    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them."""
     stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
     again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
     return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}"
@@ -34,9 +34,9 @@ def short_of(one: Costed) -> str:
 
 
 def saving_of(one: Costed) -> str:
-    """How a layout saves memory: modules that are computed again, those whose inputs are swapped, sharded weights."""
-    swap = one.values["swap"]
-    return " ".join([*one.values["recompute"], *(["swap", *swap] if swap else []), *(["fsdp"] if one.layout.fsdp > 1 else [])]) or "none"
+    """How a layout saves memory: modules that are computed again, those whose inputs are offloaded, sharded weights."""
+    offload = one.values["offload"]
+    return " ".join([*one.values["recompute"], *(["offload", *offload] if offload else []), *(["fsdp"] if one.layout.fsdp > 1 else [])]) or "none"
 
 
 def ep_of(one: Costed) -> str:
@@ -47,8 +47,8 @@ def ep_of(one: Costed) -> str:
 
 
 def form_of(one: Costed) -> str:
-    """What `text_of` leaves out: schedule, EP system, modules that are computed again or swapped; "" where there is nothing to say."""
-    order, ep, saved = schedule_of(one), ep_of(one), [f"{name} {'+'.join(one.values[name])}" for name in ("recompute", "swap") if one.values[name]]
+    """What `text_of` leaves out: schedule, EP system, modules that are computed again or offloaded; "" where there is nothing to say."""
+    order, ep, saved = schedule_of(one), ep_of(one), [f"{name} {'+'.join(one.values[name])}" for name in ("recompute", "offload") if one.values[name]]
     return ", ".join([*([order] if one.values["schedule"] != "1f1b" else []), *([f"EP {ep}"] if ep != "-" else []), *saved])
 
 

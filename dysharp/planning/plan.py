@@ -23,7 +23,7 @@ from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.answers import peak_flops_per_us
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
@@ -60,14 +60,15 @@ class Planned:
     def mfu(self, one: Costed, cluster: Cluster) -> float:
         """Model FLOPs as Megatron counts them over the dense peak of the GEMMs' type."""
         model = self.task.model
-        peak = peak_flops_per_us(cluster, self.coster.practice(one.values).products(model)) * 1e6
+        peak = peak_flops_per_us(cluster, self.coster.training_recipe(one.values).products(model)) * 1e6
         return self.speed(one) * model_flops(model, self.task.sequence, MEGATRON) / peak
 
     def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
         """A layout as plain values."""
+        offload = list(one.values["offload"])
         entry = {
             "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]),
-            "swap": list(one.values["swap"]), "weights": one.values["weights"], "schedule": schedule_of(one),
+            "offload": offload, "swap": offload, "weights": one.values["weights"], "schedule": schedule_of(one),
             "overlap": one.values["overlap"], "system": one.values["system"], "step_s": one.step_us / 1e6, "tokens_per_s_gpu": self.speed(one),
             "mfu": self.mfu(one, cluster), "memory_GiB": one.peak_bytes / GiB, "memory_left_GiB": (cluster.hbm_bytes - one.peak_bytes) / GiB,
             "limit": one.limit, "shares": {name: us / one.step_us for name, us in one.parts.items()},
@@ -104,11 +105,11 @@ class Plan:
         }  # fmt: skip
 
 
-def practice_for(model: WholeModel, machine: Machine) -> Practice:
+def training_recipe_for(model: WholeModel, machine: Machine) -> TrainingRecipe:
     """What frameworks do on a machine: launches take time on packaged GPUs; tensor parallel traffic runs in pieces beside its GEMM for dense models
     (Megatron-Bridge) and on Ascend (MindSpeed, --use-ascend-mc2)."""
     gpu = bool(machine.cluster.gpu)
-    return Practice(host=gpu, overlap_tp=(gpu and model.layer is None) or machine.cluster.name.startswith(ASCEND))
+    return TrainingRecipe(host=gpu, overlap_tp=(gpu and model.layer is None) or machine.cluster.name.startswith(ASCEND))
 
 
 def framework_for(cluster: Cluster) -> str:

@@ -111,7 +111,7 @@ class SearchResult:
 def first_answer(coster: Coster, told: Told) -> None:
     """Tell of a few layouts at once: degrees alone vary, so that the space has thousands of candidates, not millions."""
     lists = coster.space.lists
-    kept = {name: lists[name][:1] for name in ("etp", "cp", "micro_batch", "swap", "schedule", "overlap")}
+    kept = {name: lists[name][:1] for name in ("etp", "cp", "micro_batch", "offload", "schedule", "overlap")}
     few = replace(coster.space, **kept, recompute=lists["recompute"][-2:], system=lists["system"][-1:])
     first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
 
@@ -144,8 +144,8 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
             aside = [int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE]
             look(aside)
             at = min((n for n in (at, *aside) if known[n][1] <= coster.capacity), key=lambda n: known[n][0])
-    if rounds and coster.wide != coster.task.practice:
-        wide = Coster(replace(coster.task, practice=coster.wide), coster.machine, coster.space, coster.rows)
+    if rounds and coster.wide != coster.task.training_recipe:
+        wide = Coster(replace(coster.task, training_recipe=coster.wide), coster.machine, coster.space, coster.rows)
         look(one.number for one in first_look(wide, n_best).best)
     return _found(coster, best, counts | {NOT_LOOKED: len(numbers) - len(known)}, bounded)
 
@@ -275,7 +275,7 @@ Change = Callable[[Cluster, float], Cluster]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ConstantChange:
     """One constant times `factor`. `step`: the old winner's step over before, minus 1.
 
     `behind`: part of the new winner's tokens/s that the old one lacks, infinite where it does not fit; 0: it stays.
@@ -333,7 +333,7 @@ def variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, C
             yield "spread of expert loads", factor, Coster(task, coster.machine, coster.space, coster.rows)
 
 
-def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = lambda *_: None) -> list[Moved]:
+def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = lambda *_: None) -> list[ConstantChange]:
     """Every constant that the winner's cost or memory depends on, the most telling first. `tick`: called with changes done, all, and the next one."""
     found, every = [], [*variations(coster, cluster)]
     for done, (name, factor, other) in enumerate(every):
@@ -348,5 +348,5 @@ def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = l
             continue
         new, behind = best[0], 1 - best[0].step_us / old.step_us if fits else float("inf")
         same = new.values == winner.values or behind < LEAST
-        found.append(Moved(name, factor, step, winner if same else new, 0.0 if same else behind))
+        found.append(ConstantChange(name, factor, step, winner if same else new, 0.0 if same else behind))
     return sorted(found, key=lambda one: (-one.behind, -abs(one.step)))

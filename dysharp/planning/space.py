@@ -14,13 +14,13 @@ from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.planning.experts import SPREAD, hottest
+from dysharp.planning.offload import OFFLOADED
+from dysharp.planning.offload import SETS as OFFLOADS
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
-from dysharp.planning.swap import OFFLOADED
-from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import Saving
-from dysharp.training.moe_block import NO_PRACTICE
-from dysharp.training.practice import Practice
+from dysharp.training.moe_block import NO_RECIPE
+from dysharp.training.recipe import TrainingRecipe
 
 Column = NDArray[np.int64]
 BLOCK = 1 << 18
@@ -30,7 +30,7 @@ FINE = ("mla_up_proj", "layernorm", "moe_act")
 SETS: tuple[tuple[str, ...], ...] = ((), ("moe_act",), FINE, ("full",))
 """Recompute sets that a plan tries where none are named, of the modules that the model has."""
 OF_EXPERTS = ("moe_act", "expert_fc1")
-"""Modules, for recomputation and swap, of models with experts."""
+"""Modules, for recomputation and offload, of models with experts."""
 SYSTEMS = ("alltoall", "deepep", "hybrid-ep", "flat", "hierarchical", "dedup", "in-switch", "moe-hub")
 """EP systems: three dispatchers of `dysharp step`, then bytes on links (`experts`). The last two need hardware that nobody sells."""
 RACK = 8
@@ -75,7 +75,7 @@ class Space:
     cp: tuple[int, ...] = (1,)
     micro_batch: tuple[int, ...] = (1,)
     recompute: tuple[tuple[str, ...], ...] = SETS
-    swap: tuple[tuple[str, ...], ...] = ((),)
+    offload: tuple[tuple[str, ...], ...] = ((),)
     weights: tuple[str, ...] = ("whole",)
     schedule: tuple[str, ...] = ("1f1b",)
     overlap: tuple[str, ...] = OVERLAPS
@@ -93,8 +93,8 @@ class Space:
                 check_word(value, known, f"space: {name}: {show(value)}: unknown")
         for modules in self.recompute:
             Saving(modules)
-        for module in (module for modules in self.swap for module in modules):
-            check_word(module, OFFLOADED, f"space: swap: {show(module)}: unknown")
+        for module in (module for modules in self.offload for module in modules):
+            check_word(module, OFFLOADED, f"space: offload: {show(module)}: unknown")
         if self.size > MOST:
             raise ConfigError(f"space: found {self.size:,} candidates, expected at most {MOST:,}: give fewer values")
 
@@ -140,7 +140,7 @@ class Task:
     batch: int
     sequence: int = 4096
     precision: str = "bf16"
-    practice: Practice = NO_PRACTICE
+    training_recipe: TrainingRecipe = NO_RECIPE
     """What the framework does beside the layout. Its dispatcher, recomputation and EP overlap are those of candidates."""
     spread: float = SPREAD
     """Spread of the experts' loads over their mean."""
@@ -186,7 +186,7 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         micro_batch=(1, 2, 4, 8),
         recompute=had(model, SETS),
         etp=_slices(task, machine) if moe else (1,),
-        swap=had(model, SWAPS),
+        offload=had(model, OFFLOADS),
         weights=task.rules.weights,
         schedule=task.rules.schedule,
         overlap=OVERLAPS if moe else ("none",),
@@ -257,8 +257,8 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     )  # fmt: skip
     whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
     yield "sharded weights need replicas", (dp * c["cp"] > 1) | ~is_one(space.weights, c["weights"], "sharded")
-    yield "swap needs tensors that full recomputation keeps", ~whole | is_one(space.swap, c["swap"], ())
-    if task.practice.graphs:
+    yield "offload needs tensors that full recomputation keeps", ~whole | is_one(space.offload, c["offload"], ())
+    if task.training_recipe.graphs:
         yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
     wide = is_one(space.system, c["system"], "hierarchical")
@@ -282,8 +282,8 @@ def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.boo
         layers = model.n_layers + model.mtp
         yield "slots: no-op layers in the last virtual stage", chunks * -(-layers // chunks) - layers <= c["pp"] * -(-layers // chunks)
     if task.rules.extends:
-        plain = is_one(space.weights, c["weights"], "whole") & is_one(space.swap, c["swap"], ()) & (c["cp"] == 1)
-        yield "split schedules: whole weights, no swap, cp = 1", plain | ~split
+        plain = is_one(space.weights, c["weights"], "whole") & is_one(space.offload, c["offload"], ()) & (c["cp"] == 1)
+        yield "split schedules: whole weights, no offload, cp = 1", plain | ~split
         if model.layer is not None:
             yield "ep a multiple of tp, or etp = tp", ((c["etp"] == 1) & (c["ep"] % c["tp"] == 0)) | (c["etp"] == c["tp"])
             yield "overlap needs whole experts", (c["etp"] == 1) | is_one(space.overlap, c["overlap"], "none")

@@ -73,7 +73,7 @@ class Forward:
 
 
 @frozen
-class Answer:
+class LoadResponse:
     """`asker` gets the response of `address`."""
 
     address: Hashable
@@ -95,7 +95,7 @@ class Taken:
 
 
 Event = Load | Response | Expire | Take | Give
-Output = Forward | Answer | Dropped | Taken
+Output = Forward | LoadResponse | Dropped | Taken
 
 
 def empty(places: int) -> MergeState:
@@ -132,13 +132,13 @@ def _later(state: MergeState, load: Load, entry: MergeEntry) -> tuple[MergeState
     if not entry.ready:
         grown = replace(entry, waiting=(*entry.waiting, load.asker), count=entry.count + 1)
         return replace(state, loads=state.loads.last(load.address, grown)), ()
-    return _settle(state, load.address, replace(entry, count=entry.count + 1)), (Answer(load.address, load.asker),)
+    return _settle(state, load.address, replace(entry, count=entry.count + 1)), (LoadResponse(load.address, load.asker),)
 
 
 def _respond(state: MergeState, address: Hashable) -> tuple[MergeState, tuple[Output, ...]]:
     entry = state.loads[address]
     assert not entry.ready, f"second response of {address}"
-    answers = tuple(Answer(address, asker) for asker in entry.waiting)
+    answers = tuple(LoadResponse(address, asker) for asker in entry.waiting)
     return _settle(state, address, replace(entry, waiting=(), ready=True)), answers
 
 

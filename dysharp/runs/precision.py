@@ -1,4 +1,4 @@
-"""The precision of a verb that trains or simulates one layer: what `--precision` changes in a model, a practice and the options of systems."""
+"""The precision of a verb that trains or simulates one layer: what `--precision` changes in a model, a training recipe and the options of systems."""
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ from dysharp.runs.options import Value
 from dysharp.specs import Model
 from dysharp.specs.whole import WholeModel
 from dysharp.systems import get_system
-from dysharp.training.practice import DType, Practice
+from dysharp.training.recipe import DType, TrainingRecipe
 
 SIMULATED = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8"}
 """Type of products -> type of the GEMMs of a simulated layer (`Model.gemm_dtype`)."""
@@ -25,11 +25,11 @@ def step_formats(precision: str | None, model: WholeModel) -> Formats:
     return trained(formats_of(precision or (model.layer.gemm_dtype if model.layer else "bf16"), model=model))
 
 
-def in_formats(model: WholeModel, practice: Practice, formats: Formats, machine: Machine) -> tuple[WholeModel, Practice]:
-    """A model whose simulated layers multiply as `formats` say, and the practice of a step. Products are those that the machine has."""
+def in_formats(model: WholeModel, training_recipe: TrainingRecipe, formats: Formats, machine: Machine) -> tuple[WholeModel, TrainingRecipe]:
+    """A model whose simulated layers multiply as `formats` say, and the training recipe of a step. Products are those that the machine has."""
     products = machine.products(formats.main(model.layer is not None))
     layer = None if model.layer is None else replace(model.layer, gemm_dtype=SIMULATED.get(products, "fp8"))
-    return replace(model, layer=layer), replace(practice, dtype=cast(DType, products), formats=formats)
+    return replace(model, layer=layer), replace(training_recipe, dtype=cast(DType, products), formats=formats)
 
 
 def layer_in(model: Model, formats: Formats, machine: Machine) -> Model:

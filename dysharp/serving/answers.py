@@ -1,6 +1,5 @@
-"""What a point of `search` says: where the time of its decode step goes, what limits it, its plain values, and what a user can turn.
-
-One can turn two batches that overlap, drafts, and spare expert slots. Each answer says whether it pays at this load.
+"""What a point of `search` says: where the time of its decode step goes, what limits it, its plain values, and what a user can change: two
+batches that overlap, speculative decoding, spare expert slots. Each result says whether the change pays at this scenario.
 """
 
 from dataclasses import dataclass, replace
@@ -31,22 +30,22 @@ def _shares(point: ServePoint, step: StepTime) -> dict[str, float]:
     sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     part = point.replica.stage_part
-    sums["host"] = point.table.engine.step_us(point.replica, part * step.device, point.turn.decodes) / part - step.device
+    sums["host"] = point.table.engine.step_us(point.replica, part * step.device, point.stage_batch.decodes) / part - step.device
     total = sum(sums.values())
     return {name: us / total for name, us in sums.items()}
 
 
 def limit_of(point: ServePoint) -> str:
     """What keeps the point from more tokens per second: a name of `LIMITS`."""
-    text = point.table.engine.text_us(point.replica, point.load.prompt)
+    text = point.table.engine.text_us(point.replica, point.scenario.isl)
     if point.served.rate * text > FULL * 1e6:
         return "text"
     if point.served.prompt_share > HALF:
         return "prompts"
-    if point.load.users >= point.memory.requests * point.replica.layout.dp:
+    if point.scenario.concurrency >= point.memory.requests * point.replica.layout.dp:
         return "memory"
     step, engine, replica = point.step(), point.table.engine, point.replica
-    if engine.overlaps and engine.host_us(replica, point.turn.decodes) > replica.stage_part * step.device:
+    if engine.overlaps and engine.host_us(replica, point.stage_batch.decodes) > replica.stage_part * step.device:
         return "host"
     shares = _shares(point, step)
     return max(shares, key=lambda name: shares[name])
@@ -63,7 +62,8 @@ def point_dict(point: ServePoint) -> dict[str, Any]:
     served, memory, layout = point.served, point.memory, point.replica.layout
     return {
         "layout": layout.name, "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "replicas": point.replicas,
-        "ep_system": point.system, "users": point.load.users, "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
+        "ep_system": point.system, "concurrency": point.scenario.concurrency, "users": point.scenario.concurrency,
+        "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
         "tpot_ms": served.tpot / 1e3, "ttft_ms": served.ttft / 1e3, "batch": served.batch, "prompt_share": served.prompt_share,
         "requests_per_s": served.rate, "limit": limit_of(point), "shares": part_shares(point),
         "memory_gb": {"weights": memory.weights / 1e9, "buffers": memory.buffers / 1e9, "kv": memory.free / 1e9, "request": memory.request / 1e9},
@@ -94,19 +94,19 @@ def overlap_of(point: ServePoint) -> Overlap | None:
 
 
 def _gain(point: ServePoint, requests: float) -> float:
-    batch = decode_batch(point.load, requests, point.replica.layout.dp)
+    batch = decode_batch(point.scenario, requests, point.replica.layout.dp)
     return step_time(point.replica, batch).device / overlapped_us(point.replica, batch) - 1
 
 
-def break_even(point: ServePoint, drafts: int) -> float:
-    """Acceptance above which `drafts` drafts answer faster than none: a + ... + a^n must give what the longer step costs. Above 1: never."""
-    alone = decode_batch(replace(point.load, drafts=0), max(1.0, point.served.batch), point.replica.layout.dp)
-    drafted = replace(alone, queries=1 + drafts)
-    longer = (step_time(point.replica, drafted).device + drafts * draft_us(point.replica, drafted)) / step_time(point.replica, alone).device - 1
+def break_even(point: ServePoint, draft_tokens: int) -> float:
+    """Acceptance above which `draft_tokens` shorten TPOT: a + ... + a^n must give what the longer step costs. Above 1: never."""
+    alone = decode_batch(replace(point.scenario, draft_tokens=0), max(1.0, point.served.batch), point.replica.layout.dp)
+    drafted = replace(alone, queries=1 + draft_tokens)
+    longer = (step_time(point.replica, drafted).device + draft_tokens * draft_us(point.replica, drafted)) / step_time(point.replica, alone).device - 1
     low, high = 0.0, 1.0 + longer
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if sum(middle**n for n in range(1, drafts + 1)) < longer else (low, middle)
+        low, high = (middle, high) if sum(middle**n for n in range(1, draft_tokens + 1)) < longer else (low, middle)
     return high
 
 
@@ -127,9 +127,9 @@ def slots_of(point: ServePoint) -> list[Slots]:
     tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
     found = []
     for n, replica in tried:
-        memory = memory_of(replica, point.table.engine, point.load.prompt, point.load.answer)
+        memory = memory_of(replica, point.table.engine, point.scenario.isl, point.scenario.osl)
         if memory.requests:
-            table = StepTable(replica, point.table.engine.together(replica.layout.dp), point.load)
-            served = closed_loop(table, point.load, memory.requests)
-            found.append(Slots(rearranging(bare, n), served.rate * point.load.answer / layout.gpus))
+            table = StepTable(replica, point.table.engine.together(replica.layout.dp), point.scenario)
+            served = closed_loop(table, point.scenario, memory.requests)
+            found.append(Slots(rearranging(bare, n), served.rate * point.scenario.osl / layout.gpus))
     return found

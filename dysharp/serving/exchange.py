@@ -6,7 +6,7 @@ group share them.
 
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
-from dysharp.costs.exchange import Exchange, Peers, Rows
+from dysharp.costs.exchange import ExchangeTimes, Peers, Rows
 from dysharp.model.formats import ROW_BYTES
 from dysharp.serving.work import Replica
 
@@ -44,7 +44,7 @@ def peers_of(replica: Replica) -> Peers:
     return Peers(replica.layout.ep, slots=replica.layout.slots)
 
 
-def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchange:
+def exchange(replica: Replica, tokens: float, most: float = 1.0) -> ExchangeTimes:
     """Dispatch and combine of `tokens` tokens of every GPU; the busiest one gets and sends `most` times the mean. Raises `ConfigError`."""
     layer, machine, name = replica.model.layer, replica.machine, ep_system_of(replica)
     assert layer is not None

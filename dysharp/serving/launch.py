@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dysharp.serving.engine import Engine
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "launch.toml"
@@ -35,14 +35,14 @@ def tables() -> dict[str, Any]:
     return parse_toml(read_text(FILE), FILE.name)
 
 
-def start_of(engine: Engine, replica: Replica, load: Load, task: Task = "together") -> Start:
-    """How a server of `replica` starts for `load.users` users."""
+def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = "together") -> Start:
+    """How a server of `replica` starts for `scenario.concurrency` requests at once."""
     table, layout, model = tables()[engine.name], replica.layout, replica.model
     host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
     values = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "kv": int(replica.formats.kv == "fp8" != engine.kv), "drafts": load.drafts, "drafts_and_one": load.drafts + 1,
-        "batch": ceil(load.users / layout.dp), "all_batch": ceil(load.users), "hosts": ceil(layout.gpus / host), "host": host,
+        "kv": int(replica.formats.kv == "fp8" != engine.kv), "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1,
+        "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "together": 0, "prefill": 0, "decode": 0, task: 1,
     }  # fmt: skip
     held = [rule for rule in table["rules"] if all(values[name] >= least for name, least in rule["when"].items())]

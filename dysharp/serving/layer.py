@@ -3,21 +3,21 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dysharp.costs.layer import Routed, Timed, cast_us, expanded_rows, kernels, machine_format, product
-from dysharp.model.batch import Batch
-from dysharp.model.operators import SHARED, Core, Operator, RowExchange, Sum, Weight, is_routed, operators, served
+from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels, machine_format, product
+from dysharp.model.batch import StepBatch
+from dysharp.model.operators import SHARED, Core, LayerOperator, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
 
 
-def layer_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
+def layer_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
     """The kernels of layer number `number` on one GPU."""
     ops = served(operators(r.model, number, r.layout.cut))
     core = next((op for op in ops if isinstance(op, Core)), None)
     everybody = (batch.tokens if batch.mean is None else batch.mean) * r.layout.dp
-    done: list[Timed] = []
-    behind: list[Timed] = []
+    done: list[OpTime] = []
+    behind: list[OpTime] = []
     for op in ops:
         if isinstance(op, RowExchange) and op.name == "dispatch":
             experts = expert_op(r, everybody, ops)
@@ -30,7 +30,7 @@ def layer_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
     return done
 
 
-def attention_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
+def attention_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
     """Those from the first norm to the sum over the attention group."""
     ops = served(operators(r.model, number, r.layout.cut))
     core = next((op for op in ops if isinstance(op, Core)), None)
@@ -38,7 +38,7 @@ def attention_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
     return [one for op in ops[: end + 1] for one in _kernels(r, op, batch, core)]
 
 
-def _kernels(r: Replica, op: Operator, batch: Batch, core: Core | None) -> Iterator[Timed]:
+def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None) -> Iterator[OpTime]:
     if isinstance(op, Sum):
         yield r.all_reduce(op.name, batch.tokens)
     elif isinstance(op, Weight):
@@ -50,7 +50,7 @@ def _kernels(r: Replica, op: Operator, batch: Batch, core: Core | None) -> Itera
         yield from (_beside(r, one) if op.piece == SHARED else one for one in kernels(r.machine, op, batch, r.formats))
 
 
-def _beside(r: Replica, one: Timed) -> Timed:
+def _beside(r: Replica, one: OpTime) -> OpTime:
     """Shared experts on a stream of their own: their launches hide, their bytes and products do not."""
     return one._replace(us=max(0.0, one.us - one.kernels * r.machine.floor))
 
@@ -63,7 +63,7 @@ def touched(experts: float, topk: int, total: int, tokens: float, loads: Loads =
     return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
 
 
-def expert_op(r: Replica, tokens: float, ops: tuple[Operator, ...] | None = None) -> Timed:
+def expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None = None) -> OpTime:
     """The experts of the busiest GPU: `tokens` tokens of all GPUs choose experts, which EP spreads and tensor parallelism cuts."""
     layer, layout = r.model.layer, r.layout
     assert layer is not None
@@ -77,11 +77,11 @@ def expert_op(r: Replica, tokens: float, ops: tuple[Operator, ...] | None = None
             if op is own[0] and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
                 time, n = time + cast_us(r.machine, op, tokens / layout.ep / op.rows, r.formats), n + 1
         else:
-            time, n = time + sum(one.us for one in kernels(r.machine, op, Batch(), r.formats, routed)), n + 1
-    return Timed("experts", time + r.machine.permute(ELEMENT * (rows + tokens / layout.dp) * layer.hidden), n + 1)
+            time, n = time + sum(one.us for one in kernels(r.machine, op, StepBatch(), r.formats, routed)), n + 1
+    return OpTime("experts", time + r.machine.permute(ELEMENT * (rows + tokens / layout.dp) * layer.hidden), n + 1)
 
 
-Ops = list[Timed]
+Ops = list[OpTime]
 
 
 def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tuple[Ops, Ops]:
@@ -98,9 +98,9 @@ def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tup
         return [], [r.all_reduce("FFN all-reduce", tokens)]
     if not sends:
         gathered, scattered = (r.machine.collective(kind, row * everybody, layout.stage_gpus) for kind in ("all_gather", "reduce_scatter"))
-        return [Timed("dispatch", gathered)], [Timed("combine", scattered)]
-    shared = [Timed("combine", r.machine.collective("all_gather", row * tokens, layout.tp))] if layout.tp > 1 else []
+        return [OpTime("dispatch", gathered)], [OpTime("combine", scattered)]
+    shared = [OpTime("combine", r.machine.collective("all_gather", row * tokens, layout.tp))] if layout.tp > 1 else []
     if r.ep_system in BOUNDS and layout.ep <= domain_of(r):
-        return [Timed("dispatch", least_us(r, tokens / layout.tp, experts_us), 0)], shared
+        return [OpTime("dispatch", least_us(r, tokens / layout.tp, experts_us), 0)], shared
     moved = exchange(r, tokens / layout.tp, busiest(r, everybody))
-    return [Timed("dispatch", moved.dispatch, moved.kernels // 2)], [Timed("combine", moved.combine, moved.kernels // 2), *shared]
+    return [OpTime("dispatch", moved.dispatch, moved.kernels // 2)], [OpTime("combine", moved.combine, moved.kernels // 2), *shared]

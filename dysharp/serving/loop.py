@@ -1,9 +1,9 @@
-"""Continuous batching in a closed loop: a fixed number of users, each of whom sends the next prompt as soon as the last answer is complete.
+"""Continuous batching in a closed loop: a fixed number of users, each of whom sends the next prompt as soon as the last output is complete.
 
 By formula (`closed_loop`): requests are spread over their length, so a steady state describes them: prompts take a share of the time, and decoding
 requests have the rest. The formula holds where lengths differ (`python bench/serve_loop.py` prints how well).
 
-Step by step (`run_closed_loop`), by the same rules: a prompt comes only when an answer ends. So nothing happens between two ends but equal decode
+Step by step (`run_closed_loop`), by the same rules: a prompt comes only when a request ends. So nothing happens between two ends but equal decode
 steps, and the run jumps from end to end; only steps with prompts are run one by one. Equal lengths keep all users in step: they wait for their
 prompts together, and then decode together.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.serving.step import StepTable
-from dysharp.serving.work import Load
+from dysharp.serving.work import Scenario
 
 HALVINGS = 40
 """Of the number of decoding requests of a steady state."""
@@ -37,19 +37,19 @@ class Served:
     queued: float
     """Part of `ttft` in which users wait for a place in the batch."""
 
-    def latency(self, load: Load) -> float:
-        """From a prompt to the last token of its answer."""
-        return self.ttft + load.steps * load.accepted * self.tpot
+    def latency(self, scenario: Scenario) -> float:
+        """From a prompt to the last token of its output."""
+        return self.ttft + scenario.steps * scenario.accepted * self.tpot
 
 
-def _prompt_us(table: StepTable, load: Load, together: float, requests: float) -> float:
+def _prompt_us(table: StepTable, scenario: Scenario, together: float, requests: float) -> float:
     """Time that one of `together` prompts, which come at once, takes from `requests` decoding requests. Steps are those of the run."""
     beside = requests if table.engine.mixed else 0.0
-    tokens, budget = together * load.prompt, _budget(table, requests)
+    tokens, budget = together * scenario.isl, _budget(table, requests)
     taken = min(tokens, budget)
     if tokens > budget and not table.engine.mixed:  # whole prompts only: half of one finds no room, or the last part of one is shorter
-        taken = max(budget - load.prompt / 2, load.prompt / math.ceil(load.prompt / budget))
-    took = table.prompts_us(taken, _busiest(table, load, taken), beside) - (table.decode_us(beside) if beside else 0.0)
+        taken = max(budget - scenario.isl / 2, scenario.isl / math.ceil(scenario.isl / budget))
+    took = table.prompts_us(taken, _busiest(table, scenario, taken), beside) - (table.decode_us(beside) if beside else 0.0)
     return max(0.0, took) * tokens / taken / together
 
 
@@ -58,57 +58,57 @@ def _budget(table: StepTable, requests: float) -> float:
     return max(1.0, float(table.engine.step_tokens * table.groups) - (requests if table.engine.mixed else 0))
 
 
-def _busiest(table: StepTable, load: Load, taken: float) -> float:
+def _busiest(table: StepTable, scenario: Scenario, taken: float) -> float:
     """Tokens of prompts of the busiest attention group in a step that takes `taken`."""
-    return max(taken / table.groups, min(taken, load.prompt, float(table.engine.step_tokens)))
+    return max(taken / table.groups, min(taken, scenario.isl, float(table.engine.step_tokens)))
 
 
-def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Served:
-    """The steady state of `load` on a replica whose memory holds `cap` requests of each attention group.
+def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf")) -> Served:
+    """The steady state of `scenario` on a replica whose memory holds `cap` requests of each attention group.
 
     The unknown is the number of decoding requests: of n requests n / steps end in a step, and as many prompts come. So rate and times follow from n,
     and n is halved down to the users.
     """
     engine = table.engine
-    places = min(load.users, min(cap, engine.most_requests) * table.groups)
+    places = min(scenario.concurrency, min(cap, engine.most_requests) * table.groups)
     low, high = 0.0, places
     if engine.mixed:  # every decoding request gets a token in each step, so no more prompts come than a step takes
-        high = min(high, load.steps * engine.step_tokens * table.groups / (load.prompt + load.steps))
-    text = engine.text_us(table.replica, load.prompt)
+        high = min(high, scenario.steps * engine.step_tokens * table.groups / (scenario.isl + scenario.steps))
+    text = engine.text_us(table.replica, scenario.isl)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        state = _steady(table, load, middle, 1 - 1 / max(1.0, places))
-        room = state.rate * state.latency(load) < places * 1e6 and state.rate * text < 1e6 and state.prompt_share < 1
+        state = _steady(table, scenario, middle, 1 - 1 / max(1.0, places))
+        room = state.rate * state.latency(scenario) < places * 1e6 and state.rate * text < 1e6 and state.prompt_share < 1
         low, high = (middle, high) if room else (low, middle)
-    queued = max(0.0, load.users / state.rate * 1e6 - state.latency(load))
+    queued = max(0.0, scenario.concurrency / state.rate * 1e6 - state.latency(scenario))
     return replace(state, ttft=state.ttft + queued, queued=queued)
 
 
-def _steady(table: StepTable, load: Load, requests: float, others: float) -> Served:
+def _steady(table: StepTable, scenario: Scenario, requests: float, others: float) -> Served:
     """The state with so many decoding requests in which nobody waits for a place. `others`: part of the prompts that are another user's."""
-    engine, groups, steps = table.engine, table.groups, load.steps
+    engine, groups, steps = table.engine, table.groups, scenario.steps
     beside = max(1.0, requests)
     come = requests / steps  # prompts between two tokens of a request
     decode = table.decode_us(beside)
-    # answers end at random, so a step that has prompts has more than one of them on average
+    # requests end at random, so a step that has prompts has more than one of them on average
     together, gathers = come / -math.expm1(-come), engine.gathered_steps if groups > 1 else 0
     if gathers:
         together = max(together, min(float(groups), 1 + come * gathers))
-    prompt = _prompt_us(table, load, together, beside)
+    prompt = _prompt_us(table, scenario, together, beside)
     delay = others * come * prompt
     tpot = decode + delay
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * tpot / 2 + delay * together * prompt / (2 * decode) + gathered
-    passes = table.stages * _prompt_us(table, load, 1.0, beside) + (decode if engine.mixed else 0.0)
-    own = passes + engine.text_us(table.replica, load.prompt) + engine.first_us(table.replica, decode)
-    return Served(tpot / load.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
+    passes = table.stages * _prompt_us(table, scenario, 1.0, beside) + (decode if engine.mixed else 0.0)
+    own = passes + engine.text_us(table.replica, scenario.isl) + engine.first_us(table.replica, decode)
+    return Served(tpot / scenario.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
 
 
 SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoopRun:
     """Means over the measured requests. Times in microseconds, `rate` in requests per second."""
 
     tpot: float
@@ -121,24 +121,24 @@ class Run:
     requests: int
 
 
-def run_closed_loop(table: StepTable, load: Load, cap: float, *, ratio: float = 0.8, rounds: int = 10) -> Run:
-    """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `load`.
+def run_closed_loop(table: StepTable, scenario: Scenario, cap: float, *, ratio: float = 0.8, rounds: int = 10) -> LoopRun:
+    """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `scenario`.
 
     `cap`: requests of an attention group that fit its memory.
     """
-    users = max(1, round(load.users))
+    users = max(1, round(scenario.concurrency))
     draw = np.random.default_rng(SEED)
     longest = 2 / (1 + ratio)
-    prompts = (load.prompt * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
-    answers = np.maximum(1, np.round(load.answer * longest * draw.uniform(ratio, 1.0, users * rounds) / load.accepted)).astype(int).tolist()
-    return _Loop(table, load, cap, users, prompts, answers).run()
+    prompts = (scenario.isl * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
+    outputs = np.maximum(1, np.round(scenario.osl * longest * draw.uniform(ratio, 1.0, users * rounds) / scenario.accepted)).astype(int).tolist()
+    return _Loop(table, scenario, cap, users, prompts, outputs).run()
 
 
 class _Loop:
     """The state of a run: the queue of prompts, the heap of decoding requests by their last step, the clock."""
 
-    def __init__(self, table: StepTable, load: Load, cap: float, users: int, prompts: list[float], answers: list[int]) -> None:
-        self.table, self.load, self.answers, self.left = table, load, answers, prompts
+    def __init__(self, table: StepTable, scenario: Scenario, cap: float, users: int, prompts: list[float], outputs: list[int]) -> None:
+        self.table, self.scenario, self.outputs, self.left = table, scenario, outputs, prompts
         self.room = max(1, int(min(cap, table.engine.most_requests) * table.groups))
         self.queue: deque[int] = deque(range(users))
         self.issued = users
@@ -152,7 +152,7 @@ class _Loop:
         self.tpots: list[float] = []
         self.ttfts: list[float] = []
 
-    def run(self) -> Run:
+    def run(self) -> LoopRun:
         """All requests to their end."""
         for request in self.queue:
             self._read(request)
@@ -166,7 +166,7 @@ class _Loop:
             self.decoded += count * took
             self._ends()
         n, now = len(self.arrived), self.now
-        return Run(float(np.mean(self.tpots)), float(np.mean(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
+        return LoopRun(float(np.mean(self.tpots)), float(np.mean(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
 
     def _read(self, request: int) -> None:
         """The text of a request becomes tokens, one request after the other."""
@@ -194,7 +194,7 @@ class _Loop:
         """One step with prompts, and with decoding requests where the engine mixes them."""
         engine = self.table.engine
         taken, ended = self._take(count)
-        took = self.table.prompts_us(taken, _busiest(self.table, self.load, taken), count if engine.mixed else 0)
+        took = self.table.prompts_us(taken, _busiest(self.table, self.scenario, taken), count if engine.mixed else 0)
         beside = self.table.decode_us(count) if engine.mixed and count else 0.0
         self.now += took
         self.busy += took
@@ -203,7 +203,7 @@ class _Loop:
         for request in ended:
             self.first[request] = self.now
             self.ttfts.append(self.now - self.arrived[request] + later)
-            heapq.heappush(self.running, (self.steps + self.answers[request] - 1, request))
+            heapq.heappush(self.running, (self.steps + self.outputs[request] - 1, request))
         return took
 
     def _take(self, count: int) -> tuple[float, list[int]]:
@@ -227,10 +227,10 @@ class _Loop:
         return taken, ended
 
     def _ends(self) -> None:
-        """Answers that are complete; their users send the next prompt."""
+        """Requests that are complete; their users send the next prompt."""
         while self.running and self.running[0][0] <= self.steps:
             _, request = heapq.heappop(self.running)
-            self.tpots.append((self.now - self.first[request]) / max(1.0, self.answers[request] * self.load.accepted - 1))
+            self.tpots.append((self.now - self.first[request]) / max(1.0, self.outputs[request] * self.scenario.accepted - 1))
             if self.issued < len(self.arrived):
                 self.arrived[self.issued] = self.now
                 self.since = self.since if self.queue else self.steps

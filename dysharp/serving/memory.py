@@ -4,7 +4,7 @@ from math import sqrt
 
 from dysharp.base.values import frozen
 from dysharp.model.cache import cache_bytes
-from dysharp.model.formats import Format
+from dysharp.model.formats import WeightFormat
 from dysharp.model.operators import Weight
 from dysharp.model.weights import counted_weights
 from dysharp.serving.engine import Engine
@@ -30,7 +30,7 @@ class ServeMemory:
     """Left for KV."""
     mean: float
     deviation: float
-    """KV of a request that is somewhere in its answer, and its standard deviation."""
+    """KV of a request that is somewhere in its output, and its standard deviation."""
 
     @property
     def tokens(self) -> int:
@@ -59,7 +59,7 @@ def _weight(replica: Replica, weight: Weight) -> float:
         held = weight.parameters * (1 + layout.slots / replica.model.layer.n_experts) / (layout.ep * layout.moe_tp)
     else:
         held = weight.parameters / (1 if weight.split == "none" else layout.tp)
-    return held * (form if weight.product or weight.part == "routed experts" else Format(ELEMENT, "bf16")).weight_bytes
+    return held * (form if weight.product or weight.part == "routed experts" else WeightFormat(ELEMENT, "bf16")).weight_bytes
 
 
 def kv_bytes(replica: Replica, tokens: float) -> float:
@@ -67,13 +67,13 @@ def kv_bytes(replica: Replica, tokens: float) -> float:
     return cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut) * replica.stage_part
 
 
-def memory_of(replica: Replica, engine: Engine, prompt: float, answer: float = 0.0, step_tokens: float | None = None) -> ServeMemory:
-    """The memory of one GPU for requests with prompts of `prompt` and answers of `answer` tokens."""
-    a, length, total = replica.model.attention, prompt + answer, replica.machine.cluster.hbm_bytes
+def memory_of(replica: Replica, engine: Engine, isl: float, osl: float = 0.0, step_tokens: float | None = None) -> ServeMemory:
+    """The memory of one GPU for requests of `isl` input and `osl` output tokens."""
+    a, length, total = replica.model.attention, isl + osl, replica.machine.cluster.hbm_bytes
     weights = weight_bytes(replica)
     step = min(engine.step_tokens, step_tokens or engine.step_tokens)
     width = a.heads * a.value_dim / replica.layout.tp
     buffers = ELEMENT * step * max(width, replica.model.hidden) * ACTIVATION_WIDTHS + COLLECTIVE_BYTES
     free = (total - weights - buffers) * engine.memory_part if engine.of_free else total * engine.memory_part - weights - buffers
-    whole, mean = kv_bytes(replica, length), kv_bytes(replica, prompt + answer / 2)
+    whole, mean = kv_bytes(replica, length), kv_bytes(replica, isl + osl / 2)
     return ServeMemory(weights, buffers, whole / length, whole, max(0.0, free), mean, 2 * (whole - mean) / sqrt(12))

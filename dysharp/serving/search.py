@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dysharp.model.batch import Batch
+from dysharp.base.values import older_name
+from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import Served, closed_loop
 from dysharp.serving.memory import ServeMemory, memory_of
 from dysharp.serving.step import StepTable, StepTime, decode_batch, step_time
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 
 MOST_TP = 8
 """GPUs of an attention group that are tried; more only if named."""
 EQUAL = 0.01
-"""Part of the tokens per second by which layouts are told apart: an eighth of the median error of predictions."""
+"""Part of the tokens per second by which layouts differ: an eighth of the median error of predictions."""
 BATCHES = 12
 """Numbers of users of a layout that are tried: one attention group with 1, 2, 4, ... requests."""
 
@@ -28,7 +29,7 @@ class ServePoint:
     """One layout with so many users."""
 
     replica: Replica
-    load: Load
+    scenario: Scenario
     served: Served
     memory: ServeMemory
     system: str
@@ -38,14 +39,16 @@ class ServePoint:
 
     def at(self, users: float) -> ServePoint:
         """The same layout with other users."""
-        load = replace(self.load, users=users)
+        scenario = replace(self.scenario, concurrency=users)
         most = min(self.memory.requests, self.table.engine.most_requests)
-        return replace(self, load=load, served=closed_loop(self.table, load, most))
+        return replace(self, scenario=scenario, served=closed_loop(self.table, scenario, most))
+
+    load = older_name("scenario")
 
     @property
     def tokens_per_gpu(self) -> float:
         """Output tokens per second of a GPU."""
-        return self.served.rate * self.load.answer / self.replica.layout.gpus
+        return self.served.rate * self.scenario.osl / self.replica.layout.gpus
 
     @property
     def per_user(self) -> float:
@@ -54,13 +57,13 @@ class ServePoint:
 
     def step(self) -> StepTime:
         """The decode step of the point, part by part."""
-        return step_time(self.replica, self.turn)
+        return step_time(self.replica, self.stage_batch)
 
     @property
-    def turn(self) -> Batch:
+    def stage_batch(self) -> StepBatch:
         """The decoding requests of an attention group that a stage works on."""
         layout = self.replica.layout
-        return decode_batch(self.load, max(1.0, self.served.batch / layout.pp), layout.dp)
+        return decode_batch(self.scenario, max(1.0, self.served.batch / layout.pp), layout.dp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,18 @@ def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
 
 
 def search(
-    start: Replica, engine: Engine, load: Load, gpus: int, layouts: Iterable[ServeLayout] | None = None, tick: Callable[[str], None] = lambda _: None
+    start: Replica,
+    engine: Engine,
+    scenario: Scenario,
+    gpus: int,
+    layouts: Iterable[ServeLayout] | None = None,
+    tick: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[ServePoint], list[Rejected]]:
-    """All points of all layouts on `gpus` GPUs. `load.users` is not used: each layout is tried with several numbers of users."""
+    """All points of all layouts on `gpus` GPUs. `scenario.concurrency` is not used: each layout is tried with several numbers of users."""
     points, rejected = list[ServePoint](), list[Rejected]()
     for layout in layouts if layouts is not None else layouts_of(start, gpus):
         tick(layout.name)
-        found = _points(replace(start, layout=layout), engine, load, gpus)
+        found = _points(replace(start, layout=layout), engine, scenario, gpus)
         if isinstance(found, str):
             rejected.append(Rejected(layout, found))
         else:
@@ -110,25 +118,25 @@ def search(
     return points, rejected
 
 
-def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[ServePoint] | str:
+def _points(replica: Replica, engine: Engine, scenario: Scenario, gpus: int) -> list[ServePoint] | str:
     layout = replica.layout
     if faults := layout.conflicts(replica.model):
         return faults[0]
     if gpus % layout.gpus:
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"
-    memory = memory_of(replica, engine.beside(layout.dp), load.prompt, load.answer)
+    memory = memory_of(replica, engine.beside(layout.dp), scenario.isl, scenario.osl)
     if not memory.requests:
         used = (memory.weights + memory.buffers) / 1e9
         free, one = memory.free / 1e9, memory.request / 1e9
         part = f"{100 * engine.memory_part:g} % of {replica.machine.gpu.hbm_GB:g} GB"
         return f"weights and buffers take {used:.1f} GB of {part}, {free:.1f} GB are left, and one request needs {one:.1f} GB"
     most = min(memory.requests, engine.most_requests)
-    table = StepTable(replica, engine, load)
+    table = StepTable(replica, engine, scenario)
     system = ""
     if layout.dp > 1 and layout.ep > 1:
         system = exchange(replica, max(1.0, min(most, 1 << (BATCHES - 1)) / layout.pp / layout.tp)).system
     sizes = sorted({min(1 << i, most) for i in range(BATCHES)})
-    users = [replace(load, users=float(size * layout.dp)) for size in sizes]
+    users = [replace(scenario, concurrency=float(size * layout.dp)) for size in sizes]
     return [ServePoint(table.replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus, table) for one in users]
 
 
@@ -172,13 +180,15 @@ def _most_users(points: list[ServePoint], ttft_us: float, tpot_us: float) -> Ser
     if not inside:
         return None
     best = max(inside, key=lambda p: p.tokens_per_gpu)
-    beyond = next((p.load.users for p in points if p.load.users > best.load.users and not keeps(p)), best.load.users)
+    beyond = next(
+        (p.scenario.concurrency for p in points if p.scenario.concurrency > best.scenario.concurrency and not keeps(p)), best.scenario.concurrency
+    )
 
     def better(users: int) -> bool:
         point = best.at(float(users))
         return keeps(point) and point.tokens_per_gpu >= best.tokens_per_gpu
 
-    return best.at(float(most_that(better, int(best.load.users), int(beyond))))
+    return best.at(float(most_that(better, int(best.scenario.concurrency), int(beyond))))
 
 
 def most_that(keeps: Callable[[int], bool], least: int, beyond: int) -> int:

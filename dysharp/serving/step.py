@@ -1,6 +1,6 @@
 """One step of a replica: one forward pass of prompts and decoding requests, as a sum of kernels.
 
-`StepTable`: times of the steps of one replica under one load, so that a loop costs few steps.
+`StepTable`: times of the steps of one replica under one scenario, so that a loop computes few steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from math import ceil, log2, sqrt
 import numpy as np
 
 from dysharp.costs.collectives import flight_us, link_us
-from dysharp.costs.layer import Timed
-from dysharp.model.batch import Batch
+from dysharp.costs.layer import OpTime
+from dysharp.model.batch import StepBatch
 from dysharp.model.operators import kind_of
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.layer import layer_ops
-from dysharp.serving.work import ELEMENT, Load, Replica
+from dysharp.serving.work import ELEMENT, Replica, Scenario
 
 SAMPLING_KERNELS = 6
 """Temperature, sort or threshold, softmax, choice, penalties, copy to the host (vLLM v1/sample, SGLang layers/sampler.py)."""
@@ -37,17 +37,17 @@ class StepTime:
         return sum(self.parts.values()) + self.gaps
 
 
-def head_ops(replica: Replica, rows: float) -> Iterator[Timed]:
+def head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
     """Last norm, head, and the choice of a token for each of `rows` rows. The GPUs of an attention group share the head."""
     model, tp = replica.model, replica.layout.tp
     yield replica.small("norms", rows, model.hidden)
     yield from (replica.linear(op, rows) for op in head_weights(model, replica.layout.cut) if op.product)
     if tp > 1:
-        yield Timed("sampling", replica.machine.collective("all_gather", ELEMENT * rows * model.vocab, tp))
+        yield OpTime("sampling", replica.machine.collective("all_gather", ELEMENT * rows * model.vocab, tp))
     yield replica.small("sampling", rows, model.vocab, SAMPLING_KERNELS)
 
 
-def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> StepTime:
+def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) -> StepTime:
     """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen."""
     model = replica.model
     parts: dict[str, float] = {}
@@ -63,7 +63,7 @@ def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> Ste
     return StepTime(parts, kernels, kernels * replica.machine.constants["serving.gap_us"])
 
 
-def hops(replica: Replica, tokens: float) -> Iterator[Timed]:
+def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
     """Rows from stage to stage: each GPU sends its part to its neighbour, over NVLink or by its NIC, and the group gathers them."""
     layout, machine, out = replica.layout, replica.machine, replica.machine.cluster.scale_out
     if layout.pp == 1:
@@ -75,11 +75,11 @@ def hops(replica: Replica, tokens: float) -> Iterator[Timed]:
     if out is not None:
         sent += between * (out.latency_us + moved / (out.nic_GBps * out.nics_per_gpu * 1e3))
     gathered = (layout.pp - 1) * machine.collective("all_gather", moved * layout.tp, layout.tp)
-    yield Timed("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
+    yield OpTime("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
 
 
-def draft_us(replica: Replica, batch: Batch) -> float:
-    """One draft of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
+def draft_us(replica: Replica, batch: StepBatch) -> float:
+    """One draft token of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
     one = replace(batch, queries=1, prompts=0.0)
     joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
     ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - 1), *head_ops(replica, one.decodes)]
@@ -97,14 +97,14 @@ def _kinds(replica: Replica) -> list[tuple[int, int]]:
 PROMPT_SIZES = 4
 
 
-def decode_batch(load: Load, batch: float, groups: int = 1) -> Batch:
-    """`batch` requests somewhere in their answers, in the attention group (of `groups`) with most cached tokens: the other groups wait for it.
+def decode_batch(scenario: Scenario, batch: float, groups: int = 1) -> StepBatch:
+    """`batch` requests somewhere in their outputs, in the attention group (of `groups`) with most cached tokens: the other groups wait for it.
 
-    Answers are evenly advanced, so a group's cache is about normal; the number of requests is the same everywhere (balanced routers).
+    Requests are evenly advanced, so a group's cache is about normal; the number of requests is the same everywhere (balanced routers).
     """
-    mean = load.prompt + load.answer / 2
-    deviation = load.answer / sqrt(12) / sqrt(max(1.0, batch))
-    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + load.drafts, usual=mean)
+    mean = scenario.isl + scenario.osl / 2
+    deviation = scenario.osl / sqrt(12) / sqrt(max(1.0, batch))
+    return StepBatch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + scenario.draft_tokens, usual=mean)
 
 
 class StepTable:
@@ -113,15 +113,15 @@ class StepTable:
     A point is computed when it is first asked for, so a time depends on the number of requests alone, not on how many fit.
     """
 
-    def __init__(self, replica: Replica, engine: Engine, load: Load) -> None:
+    def __init__(self, replica: Replica, engine: Engine, scenario: Scenario) -> None:
         engine = engine.beside(replica.layout.dp)
         replica = replace(replica, reducers=engine.reducers)
-        self.replica, self.engine, self.groups, self.stages, self.load = replica, engine, replica.layout.dp, replica.layout.pp, load
-        least = min(256.0, load.prompt)
+        self.replica, self.engine, self.groups, self.stages, self.scenario = replica, engine, replica.layout.dp, replica.layout.pp, scenario
+        least = min(256.0, scenario.isl)
         self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))
-        self.seen, self.past = load.prompt / 2, max(0.0, load.prompt - engine.step_tokens) / 2
-        alone = [Batch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
-        steps = [step_time(replica, batch, max(1.0, batch.prompts / load.prompt)) for batch in alone]
+        self.seen, self.past = scenario.isl / 2, max(0.0, scenario.isl - engine.step_tokens) / 2
+        alone = [StepBatch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
+        steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         self.kernels = steps[0].kernels
         self.everywhere = np.array([step.device for step in steps])
         """Every group has so many tokens of prompts."""
@@ -131,13 +131,13 @@ class StepTable:
         self._points: dict[tuple[str, int], float] = {}
 
     def decode_at(self, size: int) -> float:
-        """GPU time of a step of `size` requests of a group, with the drafts before it."""
-        batch = decode_batch(self.load, float(size), self.groups)
-        return step_time(self.replica, batch).device + self.load.drafts * draft_us(self.replica, batch)
+        """GPU time of a step of `size` requests of a group, with the draft tokens before it."""
+        batch = decode_batch(self.scenario, float(size), self.groups)
+        return step_time(self.replica, batch).device + self.scenario.draft_tokens * draft_us(self.replica, batch)
 
     def extra_at(self, size: int) -> float:
         """What the first tokens of a prompt add to a step of `size` requests of a group: weights are read once for both."""
-        requests = Batch(decodes=float(size), context=self.load.prompt)
+        requests = StepBatch(decodes=float(size), context=self.scenario.isl)
         both = replace(requests, prompts=float(self.tokens[0]), seen=self.seen, past=self.past)
         return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
 
@@ -154,19 +154,19 @@ class StepTable:
     def _decode(self, requests: float) -> float:
         return self._between("decode", self.decode_at, requests)
 
-    def _turn(self, device: float, requests: float, kernels: int = 0) -> float:
+    def _stage_step(self, device: float, requests: float, kernels: int = 0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
         part = self.replica.stage_part
         return self.engine.step_us(self.replica, device * part, requests / self.groups / self.stages, ceil(kernels * part))
 
     def decode_us(self, requests: float) -> float:
-        """A token of each of `requests` decoding requests of the replica: a turn of every stage, each with its part of the requests."""
-        return self.stages * self._turn(self._decode(requests), requests)
+        """A token of each of `requests` decoding requests of the replica: every stage in turn works on its part of the requests."""
+        return self.stages * self._stage_step(self._decode(requests), requests)
 
     def prompts_us(self, tokens: float, busiest: float, requests: float = 0.0) -> float:
         """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica. With stages it
-        takes the turn of one stage, and beside decoding requests the turns of the other stages without prompts; prompts are through after `stages`
-        turns with prompts."""
+        takes the step of one stage, and beside decoding requests the steps of the other stages without prompts; prompts are through after `stages`
+        steps with prompts."""
         last = float(self.tokens[-1])
         even = min(1.0, tokens / (self.groups * busiest))
         table = self.somewhere + (self.everywhere - self.somewhere) * (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
@@ -174,6 +174,6 @@ class StepTable:
         if requests:
             decode = self._decode(requests)
             first = self._between("extra", self.extra_at, requests)
-            mixed = self._turn(decode + first + device - float(table[0]), requests, self.kernels)
-            return mixed + (self.stages - 1) * self._turn(decode, requests)
-        return self._turn(device, 0.0, self.kernels)
+            mixed = self._stage_step(decode + first + device - float(table[0]), requests, self.kernels)
+            return mixed + (self.stages - 1) * self._stage_step(decode, requests)
+        return self._stage_step(device, 0.0, self.kernels)

@@ -15,8 +15,8 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs.exchange import NORMAL_SMS
-from dysharp.costs.layer import Timed
-from dysharp.model.batch import Batch
+from dysharp.costs.layer import OpTime
+from dysharp.model.batch import StepBatch
 from dysharp.serving.balance import largest_of
 from dysharp.serving.exchange import row_bytes
 from dysharp.serving.layer import layer_ops
@@ -44,7 +44,7 @@ Stage = tuple[Action, ...]
 SEED = 0
 
 
-def stages_of(ops: Sequence[Timed], gap: float, *, prompts: bool, hot: Sequence[Timed] = (), kernels: Sequence[float] = (0.0,) * 4) -> list[Stage]:
+def stages_of(ops: Sequence[OpTime], gap: float, *, prompts: bool, hot: Sequence[OpTime] = (), kernels: Sequence[float] = (0.0,) * 4) -> list[Stage]:
     """The stages of a layer with dispatch; `gap`: microseconds between two kernels. `hot`: the same ops where rows and cache are one standard
     deviation above the mean. `kernels`: SM time of dispatch and combine, to send and to unpack each; it is part of their time."""
     own, more = _sums(ops, gap), _sums(hot or ops, gap)
@@ -67,7 +67,7 @@ def stages_of(ops: Sequence[Timed], gap: float, *, prompts: bool, hot: Sequence[
     return [(compute(PREPARED),), (compute(core),), (*send("dispatch", 0), shared), route, combined, ()]
 
 
-def _sums(ops: Sequence[Timed], gap: float) -> dict[str, float]:
+def _sums(ops: Sequence[OpTime], gap: float) -> dict[str, float]:
     own: dict[str, float] = {}
     for op in ops:
         own[op.name] = own.get(op.name, 0.0) + op.us + (0.0 if op.name in ("dispatch", "combine") else gap * op.kernels)
@@ -97,7 +97,7 @@ def alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int =
     return float(max(clock.max(), *(one.max() for one in halves)))
 
 
-def overlapped_us(replica: Replica, batch: Batch) -> float:
+def overlapped_us(replica: Replica, batch: StepBatch) -> float:
     """The step with the layers of experts in two halves. The other layers and the head compute the whole batch."""
     model, gap = replica.model, replica.machine.constants["serving.gap_us"]
     numbers = [layer for layer in range(model.n_layers) if model.is_moe(layer)]
@@ -112,7 +112,7 @@ def overlapped_us(replica: Replica, batch: Batch) -> float:
     return step_time(replica, batch).device - len(numbers) * together + alternated
 
 
-def _uneven_stages(replica: Replica, half: Batch, number: int, gap: float, *, prompts: bool) -> list[Stage]:
+def _uneven_stages(replica: Replica, half: StepBatch, number: int, gap: float, *, prompts: bool) -> list[Stage]:
     """Stages of a GPU with mean rows and a mean cache. Standard deviations by which the busiest GPU of `layer_ops` is above the mean."""
     usual = replace(half, context=half.context if half.usual is None else half.usual)
     even = layer_ops(replace(replica, even=True), usual, number)

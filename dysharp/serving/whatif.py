@@ -11,7 +11,7 @@ from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint, search, within
 from dysharp.serving.step import StepTable
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 
 LARGER = (72, 144)
 """GPUs of larger NVLink domains that are tried, where so many are in use; beside one domain of all GPUs."""
@@ -24,7 +24,7 @@ class Asked:
 
     start: Replica
     engine: Engine
-    load: Load
+    scenario: Scenario
     gpus: int
     layouts: tuple[ServeLayout, ...] | None
     ttft: float
@@ -32,12 +32,12 @@ class Asked:
 
     def best(self) -> ServePoint | None:
         """The best point within the limits."""
-        found = within(search(self.start, self.engine, self.load, self.gpus, self.layouts)[0], self.ttft, self.tpot)
+        found = within(search(self.start, self.engine, self.scenario, self.gpus, self.layouts)[0], self.ttft, self.tpot)
         return found[0] if found else None
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class ServeWhatIf:
     """`tokens_per_gpu` of the best point with one thing changed, over all GPUs; `point` None: nothing keeps the limits."""
 
     name: str
@@ -47,13 +47,13 @@ class WhatIf:
     """What goes on."""
 
 
-def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[WhatIf]:
+def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[ServeWhatIf]:
     """The changes, one by one; the last one is a dead GPU under the layout of `best`."""
     found = []
     for name, start in _machines(asked.start, asked.gpus):
         tick(name)
         point = replace(asked, start=start).best()
-        found.append(WhatIf(name, point, point.tokens_per_gpu if point else 0.0))
+        found.append(ServeWhatIf(name, point, point.tokens_per_gpu if point else 0.0))
     return [*found, dead_gpu(asked, best)]
 
 
@@ -73,7 +73,7 @@ def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
     yield "NICs twice as fast", replace(start, machine=machine_of(replace(cluster, scale_out=faster), "serving"))
 
 
-def dead_gpu(asked: Asked, best: ServePoint) -> WhatIf:
+def dead_gpu(asked: Asked, best: ServePoint) -> ServeWhatIf:
     """One GPU is lost. Attention groups that share experts go on without its group, if the others hold all experts; else a replica stops, and others
     go on. Where there is no other, half of its GPUs or more, a power of two, start anew with the layout that is best there."""
     layout, others, smaller = best.replica.layout, best.replicas - 1, _without_a_group(best)
@@ -81,13 +81,13 @@ def dead_gpu(asked: Asked, best: ServePoint) -> WhatIf:
     point: ServePoint | None = smaller or best
     tokens = best.tokens_per_gpu * others * layout.gpus
     if smaller is not None:
-        tokens, how = tokens + smaller.served.rate * smaller.load.answer, f"{layout.dp - 1} of {layout.dp} groups go on"
+        tokens, how = tokens + smaller.served.rate * smaller.scenario.osl, f"{layout.dp - 1} of {layout.dp} groups go on"
     elif others:
         how = f"{others} of {best.replicas} replicas go on"
     else:
         point, how = replace(asked, gpus=count, layouts=None).best() if count else None, f"{count} of {layout.gpus} GPUs start anew"
         tokens = point.tokens_per_gpu * count if point else 0.0
-    return WhatIf("a GPU dies", point, tokens / asked.gpus, how if point else "nothing that is left keeps the limits")
+    return ServeWhatIf("a GPU dies", point, tokens / asked.gpus, how if point else "nothing that is left keeps the limits")
 
 
 def _without_a_group(best: ServePoint) -> ServePoint | None:
@@ -97,9 +97,9 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
     ep = layout.ep - layout.tp
     rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
     replica, engine = replace(best.replica, layout=rest), best.table.engine.together(layout.dp)
-    memory = memory_of(replica, engine.beside(rest.dp), best.load.prompt, best.load.answer)
+    memory = memory_of(replica, engine.beside(rest.dp), best.scenario.isl, best.scenario.osl)
     if not memory.requests:
         return None
-    table = StepTable(replica, engine, best.load)
-    served = closed_loop(table, best.load, min(memory.requests, engine.most_requests))
+    table = StepTable(replica, engine, best.scenario)
+    served = closed_loop(table, best.scenario, min(memory.requests, engine.most_requests))
     return replace(best, replica=table.replica, served=served, memory=memory, table=table)

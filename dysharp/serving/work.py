@@ -1,12 +1,12 @@
-"""The parts of a replica (`Replica`), what its kernels cost, and what users do (`Load`)."""
+"""The parts of a replica (`Replica`), what its kernels cost, and what users send (`Scenario`)."""
 
 from collections.abc import Callable
 from math import ceil
 
 import numpy as np
 
-from dysharp.base.values import frozen
-from dysharp.costs.layer import Timed, cast_us, product
+from dysharp.base.values import frozen, older_name
+from dysharp.costs.layer import OpTime, cast_us, product
 from dysharp.costs.machine import NCCL_AND_OWN, Machine, Reducers
 from dysharp.model.formats import Formats
 from dysharp.model.operators import Weight
@@ -57,35 +57,36 @@ class Replica:
         """Part of the layers that the largest stage has."""
         return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
 
-    def linear(self, op: Weight, tokens: float) -> Timed:
+    def linear(self, op: Weight, tokens: float) -> OpTime:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
         cast = cast_us(self.machine, op, tokens, self.formats)
-        return Timed(op.name, cast + product(self.machine, op, tokens, self.formats), 1 + (cast > 0))
+        return OpTime(op.name, cast + product(self.machine, op, tokens, self.formats), 1 + (cast > 0))
 
-    def small(self, name: str, tokens: float, width: float, kernels: int = 1) -> Timed:
+    def small(self, name: str, tokens: float, width: float, kernels: int = 1) -> OpTime:
         """`kernels` kernels that read and write rows of `width` activations."""
-        return Timed(name, self.machine.memory(kernels * 2 * ELEMENT * tokens * width, kernels), kernels)
+        return OpTime(name, self.machine.memory(kernels * 2 * ELEMENT * tokens * width, kernels), kernels)
 
-    def all_reduce(self, name: str, tokens: float) -> Timed:
+    def all_reduce(self, name: str, tokens: float) -> OpTime:
         """The sum of rows over the GPUs of an attention group. With the EP system `exchange.FREE` nothing takes time."""
         n = 1 if self.ep_system == "free" else self.layout.tp
         if self.tensor and n > 1 and (us := self.tensor(n).us(name, tokens)) is not None:
-            return Timed(name, us)
-        return Timed(name, self.machine.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
+            return OpTime(name, us)
+        return OpTime(name, self.machine.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
 @frozen
-class Load:
-    """What users do: `users` of one replica, prompts and answers of mean length in tokens."""
+class Scenario:
+    """What users send to one replica: requests at once (`concurrency`), mean input and output sequence length in tokens (`isl`, `osl`)."""
 
-    users: float
-    prompt: float
-    answer: float
+    concurrency: float
+    isl: float
+    osl: float
     accepted: float = 1.0
-    """Tokens of a step and request: 1 without drafts."""
-    drafts: int = 0
+    """Tokens of a step and request: 1 without speculative decoding."""
+    draft_tokens: int = 0
+    users, prompt, answer, drafts = map(older_name, ("concurrency", "isl", "osl", "draft_tokens"))
 
     @property
     def steps(self) -> float:
         """Decode steps of a request after its first token."""
-        return max(1.0, self.answer - 1) / self.accepted
+        return max(1.0, self.osl - 1) / self.accepted

@@ -99,7 +99,7 @@ def _sentence(overall: Mapping[str, Any]) -> str:
     return (
         f"All {overall['n']} predictions together: median {overall['median_ape']:.1f} %, 90th percentile {overall['p90_ape']:.1f} %; "
         f"means over families: median {overall['macro_median_ape']:.1f} %, 90th percentile {overall['macro_p90_ape']:.1f} %"
-        f"{f', with the rows judged apart {means[0]} and {means[1]}' if means else ''}; "
+        f"{f', with the rows left out of the bars {means[0]} and {means[1]}' if means else ''}; "
         f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} measurements; {overall['n_constants']} fitted constants, "
         f"{overall['n_numbers']} with counted numbers."
     )

@@ -41,6 +41,7 @@ KINDS = ("source", "definition", "numerics", "rule", "counted")
 ONE, BETWEEN, OF_OPERATORS, OF_TRAINING, EVERYTHING = "one NVLink domain", "between domains", "operators", "training frameworks", "everything"
 ONE_DOMAIN = 45  # most fitted constants and counted numbers of one NVLink domain
 BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
+POSTING = 4  # most constants of hosts that post messages between domains
 OPERATORS_AND_TRAINING = 10  # most constants of attention and the operators around it, and of training frameworks, together
 ALL = 60  # most of the parts that are not added later
 
@@ -125,6 +126,7 @@ PARTS = (
     Share("serving", 12, later=True, prefix="serving."),
     Share(OF_OPERATORS, later=True, prefix="attention."),
     Share(OF_TRAINING, later=True, prefix="training."),
+    Share("hosts that post messages", POSTING, later=True, prefix="proxy."),
 )
 """Libraries: calls that enter a drained GPU, and NCCL EP's buffers. Operators: attention and what stands around it."""
 

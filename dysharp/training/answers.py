@@ -15,10 +15,10 @@ from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.training.cost import Cost, EpTimes
+from dysharp.training.cost import EpTimes, PassCost
 from dysharp.training.costs import StepCosts
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, slot_name, step_graph
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Schedule, Slot, make_schedule
 from dysharp.training.schedules.cells import FORWARD, WGRAD
 
@@ -72,7 +72,7 @@ def waits_of(order: Schedule, costs: StepCosts) -> Waits:
     return found
 
 
-def _waits_in(slot: Slot, stages: Sequence[Cost]) -> tuple[float, float]:
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
     one = stages[slot[0].stage]
     if len(slot) == 2:
         return one.waits_in_pair(stages[slot[1].stage])
@@ -213,7 +213,7 @@ def energy_of(model: WholeModel, machine: Machine, layout: Layout, sequence: int
 
     `products`: type of GEMMs; "": the model's.
     """
-    dtype = "bf16" if (products or Practice().products(model)) == "bf16" else "fp8"  # nothing is published for narrower types
+    dtype = "bf16" if (products or TrainingRecipe().products(model)) == "bf16" else "fp8"  # nothing is published for narrower types
     bit, flop = number("energy.link_pj_per_bit"), number(f"energy.{dtype}_pj_per_flop")
     moved = ep.link_flits * machine.cluster.flit_bytes * model.moe_layers / (layout.tokens(sequence) / layout.tp) if ep else 0.0
     return Energy(8 * moved * bit * MJ_PER_PJ, model_flops(model, sequence, MEGATRON) * flop * MJ_PER_PJ, bit, flop)

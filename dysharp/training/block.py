@@ -20,8 +20,8 @@ from dysharp.model.operators import (
     SHARED,
     TENSOR,
     UP,
-    Moved,
-    Operator,
+    LayerOperator,
+    MemoryOp,
     RowExchange,
     Sum,
     Weight,
@@ -30,10 +30,10 @@ from dysharp.model.operators import (
     operators,
 )
 from dysharp.model.weights import head_weights, mtp_weights
-from dysharp.training.cost import Cost, EpTimes, passes
+from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, routed
-from dysharp.training.practice import MODULES, MOE_PIECES, Practice
+from dysharp.training.recipe import MODULES, MOE_PIECES, TrainingRecipe
 
 NOT_MODELLED = (
     "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -46,39 +46,39 @@ BEHIND = (ROUTER, SHARED, DENSE)
 """Pieces behind attention and norms."""
 LABELS = {NORMS: "norms and residual", RESIDUAL: "norms and residual", POSITIONS: "positions", UP: "positions",
           CONVOLUTION: "convolution and gate", DENSE: "activation", SHARED: "activation", ROUTER: "router"}  # fmt: skip
-"""Piece -> the name of its memory-bound kernels in `Cost.parts`."""
+"""Piece -> the name of its memory-bound kernels in `PassCost.parts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block(Basis):
     """Closed forms of the layers and ends of a model."""
 
-    def layer(self, number: int, ep: EpTimes | None) -> Cost:
-        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place.
+    def layer(self, number: int, ep: EpTimes | None) -> PassCost:
+        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in the recipe, a closed form takes its place.
 
-        Of the practices that may keep linears in BF16 (`Practice.choices`) the fastest counts.
+        Of the recipes that may keep linears in BF16 (`TrainingRecipe.choices`) the fastest counts.
         """
         return self.chosen(number, ep)[1]
 
-    def chosen(self, number: int, ep: EpTimes | None) -> tuple[Practice, Cost]:
-        """The practice of layer `number` and its cost."""
-        tried = self.practice.choices(self.model.is_moe(number), bool(self.model.shared_hidden))
-        every = [(one, replace(self, practice=one)._layer(number, ep)) for one in tried]
+    def chosen(self, number: int, ep: EpTimes | None) -> tuple[TrainingRecipe, PassCost]:
+        """The training recipe of layer `number` and its cost."""
+        tried = self.training_recipe.choices(self.model.is_moe(number), bool(self.model.shared_hidden))
+        every = [(one, replace(self, training_recipe=one)._layer(number, ep)) for one in tried]
         return min(every, key=lambda one: one[1].forward + one[1].backward + one[1].weights)
 
-    def _layer(self, number: int, ep: EpTimes | None) -> Cost:
+    def _layer(self, number: int, ep: EpTimes | None) -> PassCost:
         before, behind = self.pieces(number)
         moe = self.model.is_moe(number)
         behind |= self.experts(ep) if moe else {}
-        done = sum(self.with_replays({**before, **behind}).values(), Cost())
+        done = sum(self.with_replays({**before, **behind}).values(), PassCost())
         ahead = (*before.values(), *(behind[name] for name in AHEAD if name in behind)) if moe else ()
-        last = behind.get(COUNTS, Cost()).forward
-        return self._launched(sum(ahead, Cost()), last, done, *self._launched_ops(number))
+        last = behind.get(COUNTS, PassCost()).forward
+        return self._launched(sum(ahead, PassCost()), last, done, *self._launched_ops(number))
 
-    def _launched_ops(self, number: int) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    def _launched_ops(self, number: int) -> tuple[tuple[LayerOperator, ...], tuple[LayerOperator, ...]]:
         """Operators of a layer that the host launches before it waits for counts, and behind; with weights of experts only under a dispatcher."""
         every = operators(self.model, number, self.layout.cut)
-        ops = [op for op in every if self.practice.dispatcher or not (is_routed(op) and isinstance(op, Weight))]
+        ops = [op for op in every if self.training_recipe.dispatcher or not (is_routed(op) and isinstance(op, Weight))]
         if not self.model.is_moe(number):
             return (), tuple(ops)
         at = 1 + max(i for i, op in enumerate(ops) if op.piece == ROUTER)
@@ -86,81 +86,81 @@ class Block(Basis):
 
     def launches(self, number: int) -> tuple[float, float]:
         """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
-        first, rest, back = self._host(*self._launched_ops(number)) if self.practice.host else (0.0, 0.0, 0.0)
+        first, rest, back = self._host(*self._launched_ops(number)) if self.training_recipe.host else (0.0, 0.0, 0.0)
         return first + rest, back
 
-    def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
+    def pieces(self, number: int) -> tuple[dict[str, PassCost], dict[str, PassCost]]:
         """(attention and norms, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
-        found: dict[str, Cost] = {}
+        found: dict[str, PassCost] = {}
         for op in operators(self.model, number, self.layout.cut):
             if not is_routed(op) and not isinstance(op, RowExchange) and op.piece:
-                found[op.piece] = found.get(op.piece, Cost()) + self.operator(op)
+                found[op.piece] = found.get(op.piece, PassCost()) + self.operator(op)
                 if op.piece == CORE:
                     found[CONTEXT] = context_exchange(self, found[CORE])
         return {name: one for name, one in found.items() if name not in BEHIND}, {name: one for name, one in found.items() if name in BEHIND}
 
-    def operator(self, op: Operator) -> Cost:
+    def operator(self, op: LayerOperator) -> PassCost:
         """One operator, forward and backward."""
         if isinstance(op, Sum):
             return self._tensor(op)
         if isinstance(op, Weight):
             return self.product(op)
-        label = LABELS.get(op.piece, op.piece) if isinstance(op, Moved) else CORE
+        label = LABELS.get(op.piece, op.piece) if isinstance(op, MemoryOp) else CORE
         return self.timed(op, label)
 
-    def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
+    def experts(self, ep: EpTimes | None) -> dict[str, PassCost]:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
-        return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
+        return (routed(self) if self.training_recipe.dispatcher else {EXPERTS: self._row(ep) if ep else PassCost()}) | expert_tensor(self)
 
-    def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> Cost:
+    def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> PassCost:
         """Embedding, MTP layers, and heads with their losses."""
-        cost = Cost()
+        cost = PassCost()
         rows = ELEMENT * self.model.hidden * self.tokens / self.layout.tp
         if embedding:
             cost += self.memory("embedding", 2 * rows, 2 * rows)
         for _ in range(mtp):
             cost += self.layer(self.model.n_layers, ep)
-            cost += sum((self.product(weight) for weight in mtp_weights(self.model, self.layout.cut) if weight.product), Cost())
+            cost += sum((self.product(weight) for weight in mtp_weights(self.model, self.layout.cut) if weight.product), PassCost())
         for _ in range(heads):
             logits = self.tokens * self.model.vocab / self.layout.tp
             cost += self.memory("loss", 4 * 3 * logits, 4 * 2 * logits)
-            cost += sum((self.product(weight) for weight in head_weights(self.model, self.layout.cut) if weight.product), Cost())
+            cost += sum((self.product(weight) for weight in head_weights(self.model, self.layout.cut) if weight.product), PassCost())
         return cost
 
-    def with_replays(self, pieces: dict[str, Cost]) -> dict[str, Cost]:
+    def with_replays(self, pieces: dict[str, PassCost]) -> dict[str, PassCost]:
         """`pieces`, with the forward passes of recomputed ones before their backward passes."""
-        modules = self.practice.recompute
+        modules = self.training_recipe.recompute
         names = {piece for module in modules for piece in MODULES.get(module, ())}
         again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in (*MOE_PIECES, EXPERTS))}
         return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
-    def _launched(self, ahead: Cost, last: float, done: Cost, first: tuple[Operator, ...], rest: tuple[Operator, ...]) -> Cost:
+    def _launched(self, ahead: PassCost, last: float, done: PassCost, first: tuple[LayerOperator, ...], rest: tuple[LayerOperator, ...]) -> PassCost:
         """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its operators.
 
         The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
         long as their launches, if those take longer. Of `ahead` the exchange of counts is launched last and takes `last`, while the host waits.
         """
-        if self.practice.overlap_ep:
+        if self.training_recipe.overlap_ep:
             done = done.overlapped(contended(self))
-        if not self.practice.host:
+        if not self.training_recipe.host:
             return done
         h1, h2, hosted = self._host(first, rest)
         d1, d2 = ahead.forward, done.forward - ahead.forward
-        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
+        waits = bool(first) and self.training_recipe.counts and not (self.training_recipe.whole_graph or self.training_recipe.overlap_ep)
         forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        replayed = waits and not {FULL, "moe"}.isdisjoint(self.practice.recompute)
+        replayed = waits and not {FULL, "moe"}.isdisjoint(self.training_recipe.recompute)
         late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
         waited = forward - done.forward
         parts = done.parts | {"host": waited + late}
         return replace(done, forward=forward, backward=done.backward + late, forward_host=waited, backward_host=late, parts=parts)
 
-    def _host(self, first: Iterable[Operator], rest: Iterable[Operator]) -> tuple[float, float, float]:
+    def _host(self, first: Iterable[LayerOperator], rest: Iterable[LayerOperator]) -> tuple[float, float, float]:
         """Host time of the launches of operators `first` and `rest` of a forward pass, and of its backward pass with replays."""
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
-        counted, sorted_ = self.practice.sorts if first else ((0.0, 0.0), (0.0, 0.0))
-        one, other = self.practice.launches(first, local, counted), self.practice.launches(rest, local, sorted_)
-        saved, again = self.practice.replays((*first, *rest), local)
+        counted, sorted_ = self.training_recipe.sorts if first else ((0.0, 0.0), (0.0, 0.0))
+        one, other = self.training_recipe.launches(first, local, counted), self.training_recipe.launches(rest, local, sorted_)
+        saved, again = self.training_recipe.replays((*first, *rest), local)
         ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
         return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
@@ -169,19 +169,19 @@ class Block(Basis):
         """What tells a layer from others."""
         return kind_of(self.model, number)
 
-    def _row(self, ep: EpTimes) -> Cost:
+    def _row(self, ep: EpTimes) -> PassCost:
         """Routed experts from Rows. Their weight gradients leave the Row at the rate of GEMMs: the FLOPs of forward, at most half of backward."""
         layer = self.model.layer
         assert layer is not None
         flops = 2 * self.tokens / self.layout.tp * layer.topk * layer.hidden * layer.expert_hidden * layer.n_matrices
         weights = min(self.machine.flops(flops, layer.gemm_dtype), ep.backward / 2)
         whole = {EXPERTS: ep.forward + ep.backward}
-        return Cost(
+        return PassCost(
             ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire,
             parts=whole,
         )  # fmt: skip
 
-    def _tensor(self, op: Sum) -> Cost:
+    def _tensor(self, op: Sum) -> PassCost:
         """Tensor parallel collectives around a pair of linears: a gather before, a reduce-scatter behind, gradients mirrored.
 
         Backward, the gradient of the output and the saved input are gathered, and the gradient of the input is scattered. In pieces, only the
@@ -189,12 +189,12 @@ class Block(Basis):
         """
         t = self.layout.tp
         if t == 1:
-            return Cost()
-        if rows := self.practice.tensor:
+            return PassCost()
+        if rows := self.training_recipe.tensor:
             pair = int(op.piece != TENSOR)
             return passes(TENSOR, rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (op.gathered, op.scattered))
         ways = self.machine.collective("all_gather", before, t), self.machine.collective("reduce_scatter", behind, t)
-        if self.practice.overlap_tp:
+        if self.training_recipe.overlap_tp:
             return passes(TENSOR, sum(ways) / t, ways[1] / t)
         return passes(TENSOR, sum(ways), ways[0] + sum(ways))

@@ -1,4 +1,4 @@
-"""`Cost`: microseconds of a part of a model on one GPU; `EpTimes`: those of a MoE layer from its Rows."""
+"""`PassCost`: microseconds of a part of a model on one GPU; `EpTimes`: those of a MoE layer from its Rows."""
 
 from dataclasses import dataclass, field, fields, replace
 
@@ -36,7 +36,7 @@ class BlockTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PassCost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 
     `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs. `*_host` is the time
@@ -61,17 +61,17 @@ class Cost:
     backward_wires: WireTimes = NOTHING
     """What a pass has on wires: rows of experts, weights that ranks share, copies to the host."""
 
-    def __add__(self, other: "Cost") -> "Cost":
-        numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost) if f.name != "parts"}
+    def __add__(self, other: "PassCost") -> "PassCost":
+        numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(PassCost) if f.name != "parts"}
         parts = {name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in [*self.parts, *other.parts]}
-        return Cost(**numbers, parts=parts)
+        return PassCost(**numbers, parts=parts)
 
-    def recomputed(self) -> "Cost":
+    def recomputed(self) -> "PassCost":
         """The same with a forward pass before each backward pass."""
         again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in ("", "_exposed", "_wire")}
         return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
 
-    def as_merged(self, block: BlockTimes) -> "Cost":
+    def as_merged(self, block: BlockTimes) -> "PassCost":
         """This block with times of its merged Programs. What they are longer than its computing is launches, and beyond those exposed."""
         bare, late = self.forward - self.forward_exposed, self.backward + self.weights - self.backward_exposed
         return replace(
@@ -81,7 +81,7 @@ class Cost:
             backward_host=_waited(block.backward, late, self.backward_host),
         )  # fmt: skip
 
-    def overlapped(self, held: float) -> "Cost":
+    def overlapped(self, held: float) -> "PassCost":
         """The same with EP communication of one micro-batch beside computing of another, which holds the part `held` of the SMs meanwhile."""
         wire = self.forward_wire + self.backward_wire
         exposed = self.forward_exposed + self.backward_exposed
@@ -97,14 +97,14 @@ class Cost:
             backward_exposed=left * behind, parts=self.parts | {"hidden": -hidden},
         )  # fmt: skip
 
-    def on_part(self, part: float) -> "Cost":
+    def on_part(self, part: float) -> "PassCost":
         """The same with computing on `part` of the SMs. EP communication takes as long as before."""
         bare, late = self.forward_exposed, min(self.backward_exposed, self.backward)
         return replace(
             self, forward=bare + (self.forward - bare) / part, backward=late + (self.backward - late) / part, weights=self.weights / part
         )  # fmt: skip
 
-    def pair_with(self, backward: "Cost") -> float:
+    def pair_with(self, backward: "PassCost") -> float:
         """This forward pass merged with the backward pass of another chunk: as long as its computing or its EP communication, whichever is longer.
 
         The parts that a chain of one micro-batch exposes are hidden by the other micro-batch (DeepSeek-V3 section 3.2.1).
@@ -124,7 +124,7 @@ class Cost:
         """The same of a backward pass, whose weight gradients may be apart."""
         return min(self.backward_exposed, self.backward - self.backward_host), self.backward_host
 
-    def waits_in_pair(self, backward: "Cost") -> tuple[float, float]:
+    def waits_in_pair(self, backward: "PassCost") -> tuple[float, float]:
         """The same of `pair_with`."""
         whole, host = self.pair_with(backward), self.forward_host + backward.backward_host
         computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
@@ -136,6 +136,6 @@ def _waited(whole: float, computed: float, host: float) -> float:
     return min(host, max(0.0, whole - computed + host))
 
 
-def passes(name: str, forward: float, backward: float, weights: float = 0.0) -> Cost:
+def passes(name: str, forward: float, backward: float, weights: float = 0.0) -> PassCost:
     """A part called `name`."""
-    return Cost(forward, backward, weights, parts={name: forward + backward + weights})
+    return PassCost(forward, backward, weights, parts={name: forward + backward + weights})

@@ -1,6 +1,6 @@
 """What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`.
 
-`beside`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, and swapped tensors,
+`beside`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, and offloaded tensors,
 beside the layers around it. A plan takes the same functions.
 """
 
@@ -14,10 +14,10 @@ from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import RankParameters, rank_parameters
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes, passes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost, passes
 from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Times
 from dysharp.training.wires import WireTimes, beyond, host_copy, ring, rows, send, sharing
 
@@ -27,7 +27,7 @@ def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameter
     return rank_parameters(model, layout, [Chunk(layer, 1)])
 
 
-def with_rows(machine: Machine, layout: Layout, done: Cost) -> Cost:
+def with_rows(machine: Machine, layout: Layout, done: PassCost) -> PassCost:
     """A layer with the wires that its rows of experts hold."""
     return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
@@ -50,18 +50,18 @@ def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int,
 
 
 def beside(
-    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False, swapped: float = 0.0
-) -> Cost:  # fmt: skip
-    """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `swapped` bytes that leave for the host and come back."""
-    shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, swapped)
+    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: PassCost, switched: bool = False, offloaded: float = 0.0
+) -> PassCost:  # fmt: skip
+    """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `offloaded` bytes."""
+    shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, offloaded)
     ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
-    late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else Cost()
-    late += passes("host copies", ahead[1], behind[1]) if swapped else Cost()
+    late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else PassCost()
+    late += passes("host copies", ahead[1], behind[1]) if offloaded else PassCost()
     return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
 
 
-def late_sends(done: Cost, sent: WireTimes) -> tuple[float, float]:
+def late_sends(done: PassCost, sent: WireTimes) -> tuple[float, float]:
     """Time by which one send in every pass, beside all else on its wires, makes the passes of a chunk longer."""
     return beyond(done.forward, done.forward_wires, sent)[0], beyond(done.backward + done.weights, done.backward_wires, sent)[0]
 
@@ -79,7 +79,7 @@ class StepCosts:
 
     machine: Machine
     layout: Layout
-    stages: tuple[Cost, ...]
+    stages: tuple[PassCost, ...]
     times: StepTimes
 
     def on_part(self, part: float) -> "StepCosts":
@@ -90,7 +90,7 @@ class StepCosts:
         return replace(self, stages=stages, times=replace(self.times, cells=_cells(stages, self.times.cells.hop, self.times.cells.pairs is not None)))
 
 
-def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
+def _cells(stages: tuple[PassCost, ...], hop: float, pairs: bool) -> Times:
     merged = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if pairs else None
     return Times(
         tuple(us_to_ps(one.forward) for one in stages), tuple(us_to_ps(one.backward) for one in stages),
@@ -99,18 +99,18 @@ def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
 
 
 def step_costs(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None,
-    merged: Mapping[Kind, BlockTimes] | None = None,
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1,
+    training_recipe: TrainingRecipe | None = None, merged: Mapping[Kind, BlockTimes] | None = None,
 ) -> StepCosts:  # fmt: skip
-    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in `practice` replaces them.
+    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in the recipe replaces them.
 
     `merged`: times of MoE blocks by kind, from merged Programs, in place of the sums of their parts.
     """
-    own = practice or Practice()
+    own = training_recipe or TrainingRecipe()
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
     kinds = moe_kinds(block)
-    known: dict[Kind, Cost] = {}
+    known: dict[Kind, PassCost] = {}
     for kind, one in (merged or {}).items():
         done = block.layer(kinds[kind], ep).as_merged(one)
         known[kind] = done + beside(model, machine, layout, kinds[kind], done)
@@ -133,8 +133,8 @@ def moe_kinds(block: Block) -> dict[Kind, int]:
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost], sent: WireTimes) -> Cost:
-    def shared(number_of: int, layer: Cost) -> Cost:
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, PassCost], sent: WireTimes) -> PassCost:
+    def shared(number_of: int, layer: PassCost) -> PassCost:
         done = with_rows(block.machine, block.layout, layer)
         return done + beside(block.model, block.machine, block.layout, number_of, done)
 
@@ -150,10 +150,10 @@ def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cos
     return cost + passes("sends", *late) if any(late) else cost
 
 
-def n_buckets(layout: Layout, held: RankParameters, practice: Practice) -> int:
+def n_buckets(layout: Layout, held: RankParameters, training_recipe: TrainingRecipe) -> int:
     """Buckets of what a rank holds: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one."""
     n = math.ceil((held.dense + held.experts) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp))
-    return min(MOST_BUCKETS, max(1, n)) if practice.overlap_dp else 1
+    return min(MOST_BUCKETS, max(1, n)) if training_recipe.overlap_dp else 1
 
 
 def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, WireTimes]:
@@ -177,16 +177,17 @@ def beside_pass(alone: float, own: WireTimes, others: WireTimes, pass_us: float)
 
 
 def _buckets(
-    practice: Practice, layout: Layout, chunk: int, whole: tuple[float, WireTimes], held: RankParameters, others: WireTimes, pass_us: float
+    training_recipe: TrainingRecipe, layout: Layout, chunk: int, whole: tuple[float, WireTimes], held: RankParameters, others: WireTimes,
+    pass_us: float,
 ) -> tuple[int, ...]:  # fmt: skip
     """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
 
     Meanwhile a rank with later chunks runs their passes, so that all buckets of those share their wires.
     """
-    n, (alone, own) = n_buckets(layout, held, practice), whole
+    n, (alone, own) = n_buckets(layout, held, training_recipe), whole
     if not alone:
         return ()
-    late = us_to_ps((beside_pass(alone, own, others, pass_us) if practice.overlap_dp else alone) / n)
+    late = us_to_ps((beside_pass(alone, own, others, pass_us) if training_recipe.overlap_dp else alone) / n)
     return (us_to_ps(alone / n) if chunk < layout.pp else late, *(late,) * (n - 1))
 
 
@@ -194,15 +195,15 @@ SCALE, LOOK = 2, 1
 """Times that scaling a gradient, and looking for NaN, move it through memory."""
 
 
-def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, practice: Practice, sharded: bool = True) -> float:
+def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, training_recipe: TrainingRecipe, sharded: bool = True) -> float:
     """The optimizer on a rank's shard of what it holds, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
 
-    `sharded`: data parallel ranks share it, else a rank has all. With `practice.plain_ddp` gradients of several replicas are scaled before they are
-    reduced, and all are looked through for NaN.
+    `sharded`: data parallel ranks share it, else a rank has all. With the recipe's `plain_ddp` gradients of several replicas are scaled before
+    they are reduced, and all are looked through for NaN.
     """
     replicas = (layout.dp * layout.cp * copies, layout.edp * copies) if sharded else (1, 1)
     shard = held.dense / replicas[0] + held.experts / replicas[1]
     element = number("step.gradient_bytes")
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
-    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)
+    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if training_recipe.plain_ddp else 0)
     return machine.update((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))

@@ -10,7 +10,7 @@ from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
 from dysharp.training.costs import StepCosts, step_costs
 from dysharp.training.graph import replay, step_graph
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 FULL_AT = 3
@@ -40,9 +40,9 @@ class Estimate:
         return {name: layout.micro_batches * sum(one.parts.get(name, 0.0) for one in slowest) for name in names}
 
 
-def estimate(model: WholeModel, machine: Machine, layout: Layout, sequence: int, practice: Practice, schedule: str = "") -> Estimate:
+def estimate(model: WholeModel, machine: Machine, layout: Layout, sequence: int, training_recipe: TrainingRecipe, schedule: str = "") -> Estimate:
     """The step of `model` on `machine`. `schedule`: default 1f1b, interleaved with several chunks. Raises ConfigError for what is not modelled."""
-    costs = step_costs(model, machine, layout, sequence, None, practice=practice)
+    costs = step_costs(model, machine, layout, sequence, None, training_recipe=training_recipe)
     name = schedule or usual_schedule(layout.vpp)
     m, group = layout.micro_batches, layout.pp
     few = FULL_AT * group + m % group

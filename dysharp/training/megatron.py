@@ -190,7 +190,7 @@ QUIET = ("none", "no_shard", "0", "full")
 
 
 @frozen
-class FrameworkStep:
+class StepArguments:
     """A training step of a framework: the text of its layout (`model.layout_of`), sequence, recomputed modules, precision, and `notes`.
 
     `precision`: for `model.formats.formats_of`; "": the arguments name no type.
@@ -203,7 +203,7 @@ class FrameworkStep:
     notes: tuple[str, ...] = ()
 
 
-def recipe_from(text: str, model: WholeModel, more: str = "") -> FrameworkStep:
+def arguments_from(text: str, model: WholeModel, more: str = "") -> StepArguments:
     """What arguments or a recipe file (`megatron.read_settings`) say about a step of `model`. `more`: keys of a layout, which count first.
 
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
@@ -223,7 +223,7 @@ def recipe_from(text: str, model: WholeModel, more: str = "") -> FrameworkStep:
         plan = layout_of(layout)
         layout += f",fsdp={plan.dp * plan.cp}"
     sequence = _number(values, "seq_length")
-    return FrameworkStep(layout, sequence, _recompute(values), _precision(values), _notes(values))
+    return StepArguments(layout, sequence, _recompute(values), _precision(values), _notes(values))
 
 
 def _check(values: Values, model: WholeModel) -> None:

@@ -18,7 +18,7 @@ from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.units import GiB
 from dysharp.base.values import frozen
 from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.operators import Cut, Operator, Weight, layer_operators
+from dysharp.model.operators import Cut, LayerOperator, Weight, layer_operators
 from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.specs.fields import check_fields
 from dysharp.specs.whole import Flag, WholeModel
@@ -54,7 +54,7 @@ class Saving:
 
 @frozen
 class Held:
-    """A tensor that is saved, by its bytes per token: what `operators.Saved` is under a layout and a recipe."""
+    """A tensor that is saved, by its bytes per token: what `operators.SavedTensor` is under a layout and a recipe."""
 
     op: str
     bytes: float
@@ -123,7 +123,7 @@ def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving,
     return sum(_element(op, recipe) * op.n * (rows if op.split == "experts" else 1.0) for op in products)
 
 
-def _element(op: Operator, recipe: Recipe) -> int:
+def _element(op: LayerOperator, recipe: Recipe) -> int:
     """Bytes of an element that a linear keeps."""
     return FP8 if isinstance(op, Weight) and op.part in recipe.fp8 else BF16
 
@@ -206,7 +206,7 @@ class RankMemory:
 
 
 @frozen
-class Memory:
+class TrainingMemory:
     """Memory of all pipeline ranks. `fixed`: bytes outside the allocator (buffers of the dispatcher, CUDA context, NCCL channels) by name."""
 
     model: str
@@ -229,7 +229,7 @@ class Memory:
 
 def memory_of(
     model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, schedule: Schedule, fixed: Mapping[str, float] | None = None
-) -> Memory:
+) -> TrainingMemory:
     """Memory of a step. Stage s of `schedule` is chunk s of `layout`. Raises `ConfigError` where their numbers differ."""
     chunks = chunks_of(model, layout)
     if schedule.stages != len(chunks) or schedule.ranks != layout.pp:
@@ -240,7 +240,7 @@ def memory_of(
     for rank, cell in schedule.cells():
         held_by[rank].add(cell.stage)
     ranks = [_rank(model, layout, sequence, recipe, schedule, rank, one, sorted(stages)) for rank, stages in enumerate(held_by)]
-    return Memory(model.name, tuple(ranks), dict(fixed or {}))
+    return TrainingMemory(model.name, tuple(ranks), dict(fixed or {}))
 
 
 @frozen
@@ -335,7 +335,7 @@ def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[floa
 class DoesNotFit(ConfigError):
     """A layout whose `memory` a GPU does not hold."""
 
-    def __init__(self, message: str, memory: Memory) -> None:
+    def __init__(self, message: str, memory: TrainingMemory) -> None:
         super().__init__(message)
         self.memory = memory
 
@@ -343,7 +343,7 @@ class DoesNotFit(ConfigError):
         return type(self), (str(self), self.memory)
 
 
-def check_memory(memory: Memory, hbm_bytes: float, where: str) -> None:
+def check_memory(memory: TrainingMemory, hbm_bytes: float, where: str) -> None:
     """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds `CAP`."""
     rank, capacity_bytes = memory.peak, memory.limit(hbm_bytes)
     if memory.reserved(rank) <= capacity_bytes:

@@ -22,7 +22,7 @@ from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.tables import Shares
 from dysharp.program.verify import MAX_TASKS
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost
+from dysharp.training.cost import BlockTimes, PassCost
 
 TASK_US = 20.0
 """Least time of a task on an SM: longer kernels have several turns of tasks, so that others get SMs in between."""
@@ -34,7 +34,7 @@ POOL = {Nature.COMPUTE: SM, Nature.COMMUNICATION: LINKS, Nature.HOST: "host"}
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class MergedKernel:
     """One kernel, `us` on all SMs of a GPU, on its links, or on its host; [gpus] where GPUs differ."""
 
     name: str
@@ -50,33 +50,33 @@ class BlockKernels:
     which run ahead of the GPU.
     """
 
-    attention: tuple[Kernel, ...]
-    shared: tuple[Kernel, ...]
-    attention_back: tuple[Kernel, ...]
-    shared_back: tuple[Kernel, ...]
-    weights: tuple[Kernel, ...]
-    host: tuple[Kernel, ...] = ()
-    host_back: tuple[Kernel, ...] = ()
+    attention: tuple[MergedKernel, ...]
+    shared: tuple[MergedKernel, ...]
+    attention_back: tuple[MergedKernel, ...]
+    shared_back: tuple[MergedKernel, ...]
+    weights: tuple[MergedKernel, ...]
+    host: tuple[MergedKernel, ...] = ()
+    host_back: tuple[MergedKernel, ...] = ()
 
 
 def block_kernels(block: Block, number: int) -> BlockKernels:
     """Kernels of MoE layer `number`."""
     before, behind = (block.with_replays(pieces) for pieces in block.pieces(number))
     early = {**before, "router": behind.pop("router")}
-    hosts = ((Kernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number))
+    hosts = ((MergedKernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number))
     return BlockKernels(
         _way(early, "forward"), _way(behind, "forward"), tuple(reversed(_way(early, "backward"))), tuple(reversed(_way(behind, "backward"))),
         _way({**early, **behind}, "weights"), *hosts,
     )  # fmt: skip
 
 
-def _way(pieces: Mapping[str, Cost], way: str) -> tuple[Kernel, ...]:
+def _way(pieces: Mapping[str, PassCost], way: str) -> tuple[MergedKernel, ...]:
     moved = (TENSOR, CONTEXT)
     found = ((name, getattr(cost, way)) for name, cost in pieces.items())
-    return tuple(Kernel(name.replace(" ", "_"), us, Nature.COMMUNICATION if name in moved else Nature.COMPUTE) for name, us in found if us > 0)
+    return tuple(MergedKernel(name.replace(" ", "_"), us, Nature.COMMUNICATION if name in moved else Nature.COMPUTE) for name, us in found if us > 0)
 
 
-def kernels_program(kernels: Sequence[Kernel], like: Program, task_us: float = TASK_US, n_sms: int = 1) -> Program:
+def kernels_program(kernels: Sequence[MergedKernel], like: Program, task_us: float = TASK_US, n_sms: int = 1) -> Program:
     """A chain of `kernels` on every GPU of the machine of `like`, whose pools of SMs they take. `n_sms`: of a GPU, where `like` has no such pool."""
     gpus = np.arange(like.n_nodes, dtype=np.int32)
     named = {one.name: Operator(one.name, one.nature) for one in kernels}

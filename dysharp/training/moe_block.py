@@ -10,26 +10,26 @@ from dysharp.base.values import frozen
 from dysharp.costs import exchange as costs
 from dysharp.costs.layer import Routed, gradients, kernels, machine_format, rows_of
 from dysharp.costs.machine import Machine
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.formats import COPIES, Formats, linears
 from dysharp.model.layout import Layout
-from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Operator, Weight, is_routed, operators
+from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, LayerOperator, Weight, is_routed, operators
 from dysharp.specs.model import Model
 from dysharp.specs.whole import WholeModel
-from dysharp.training.cost import Cost, passes
-from dysharp.training.practice import SMS, Practice
+from dysharp.training.cost import PassCost, passes
+from dysharp.training.recipe import SMS, TrainingRecipe
 
 ELEMENT = 2
 
 
-def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> costs.Exchange:
+def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, training_recipe: TrainingRecipe) -> costs.ExchangeTimes:
     """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one."""
     row = float(ELEMENT * layer.hidden)
     peers = costs.Peers(layout.ep, stride=layout.stride("ep"))
-    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), practice.dispatcher, sms=SMS["deepep"])
+    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), training_recipe.dispatcher, sms=SMS["deepep"])
 
 
-NO_PRACTICE = Practice()
+NO_RECIPE = TrainingRecipe()
 EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
@@ -41,7 +41,7 @@ class Basis:
     machine: Machine
     layout: Layout
     sequence: int
-    practice: Practice = NO_PRACTICE
+    training_recipe: TrainingRecipe = NO_RECIPE
 
     @property
     def tokens(self) -> int:
@@ -51,19 +51,19 @@ class Basis:
     @property
     def dtype(self) -> str:
         """Type of the GEMMs."""
-        return self.practice.products(self.model)
+        return self.training_recipe.products(self.model)
 
     @property
     def formats(self) -> Formats:
         """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
-        return self.practice.formats or linears(COPIES[self.dtype])
+        return self.training_recipe.formats or linears(COPIES[self.dtype])
 
     @property
-    def batch(self) -> Batch:
+    def batch(self) -> StepBatch:
         """The micro-batch on one rank."""
         return prompt_batch(self.tokens, self.sequence)
 
-    def product(self, op: Weight, rows: Routed | None = None, cast: tuple[bool, bool] = (True, True)) -> Cost:
+    def product(self, op: Weight, rows: Routed | None = None, cast: tuple[bool, bool] = (True, True)) -> PassCost:
         """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
         per = self.machine.cast_bytes(machine_format(self.machine, op, self.formats)[1])
         count = rows_of(op, self.tokens, rows)
@@ -71,31 +71,32 @@ class Basis:
         moved = (per * count * width if one else 0.0 for one, width in zip(cast, (op.k, op.n), strict=True))
         return done + passes("casts", *(self.machine.memory(n) if n else 0.0 for n in moved)) if per > 0 else done
 
-    def timed(self, op: Operator, label: str, rows: Routed | None = None) -> Cost:
+    def timed(self, op: LayerOperator, label: str, rows: Routed | None = None) -> PassCost:
         """An operator by its own clock, without casts."""
         forward = sum(one.us for one in kernels(self.machine, op, self.batch, self.formats, rows))
-        return passes(label, forward, *gradients(self.machine, op, self.batch, self.formats, rows, self.practice.frozen))
+        return passes(label, forward, *gradients(self.machine, op, self.batch, self.formats, rows, self.training_recipe.frozen))
 
-    def memory(self, name: str, forward: float, backward: float) -> Cost:
+    def memory(self, name: str, forward: float, backward: float) -> PassCost:
         """Kernels that move `forward` and `backward` bytes."""
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
 
-def routed(block: Basis) -> dict[str, Cost]:
-    """Pieces of routed experts under the dispatcher of the practice, with balanced routing."""
+def routed(block: Basis) -> dict[str, PassCost]:
+    """Pieces of routed experts under the dispatcher of the recipe, with balanced routing."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
     tokens = block.tokens / layout.tp
     rows, local = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep)
-    sent = exchange(machine, layout, layer, tokens, block.practice)
+    sent = exchange(machine, layout, layer, tokens, block.training_recipe)
     early = sent.wait + sent.maps  # before a forward pass knows how many rows come
     one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
-    counts, moved = (Cost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
+    counts, moved = (PassCost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
-    own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
+    sorts = block.training_recipe.dispatcher == "alltoall"
+    own, got = (tokens + rows, 2 * rows if local > 1 else 0) if sorts else (0.0, tokens * sent.received + rows)
     permuted = machine.permute(2 * width * (own + got))
-    each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), Cost())
-    fused = block.practice.fused_experts  # kernels that end with the activation and its cast
+    each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), PassCost())
+    fused = block.training_recipe.fused_experts  # kernels that end with the activation and its cast
     for op in operators(block.model, block.model.n_layers - 1, layout.cut):
         if is_routed(op) and isinstance(op, Weight):
             first = op.weight == "expert FC1"
@@ -105,7 +106,7 @@ def routed(block: Basis) -> dict[str, Cost]:
     return {COUNTS: counts, EXCHANGE: moved, PERMUTATIONS: passes(PERMUTATIONS, permuted, permuted), **found}
 
 
-def expert_tensor(block: Basis) -> dict[str, Cost]:
+def expert_tensor(block: Basis) -> dict[str, PassCost]:
     """Ranks that share an expert gather the rows that each received, and scatter the sums of their results; the backward pass mirrors it."""
     layer, layout = block.model.layer, block.layout
     if layer is None or layout.etp == 1:
@@ -115,22 +116,22 @@ def expert_tensor(block: Basis) -> dict[str, Cost]:
     return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
 
 
-def context_exchange(block: Basis, core: Cost) -> Cost:
+def context_exchange(block: Basis, core: PassCost) -> PassCost:
     """Context parallel ranks: heads change places with tokens around the kernel ("a2a"), or keys and values go round beside it ("p2p")."""
     a, layout, tokens = block.model.attention, block.layout, block.tokens
     c = layout.cp
     if c == 1:
-        return Cost()
+        return PassCost()
     kv = a.heads if a.mla else a.kv_heads
     queries, keys = ELEMENT * a.heads * a.qk_dim * tokens / layout.tp, ELEMENT * kv * (a.qk_dim + a.value_dim) * tokens / layout.tp
     stride = layout.stride("cp")
-    if block.practice.context == "a2a":
+    if block.training_recipe.context == "a2a":
         out = ELEMENT * a.heads * a.value_dim * tokens / layout.tp
         one = block.machine.collective("alltoall", queries + keys, c, stride) + block.machine.collective("alltoall", out, c, stride)
-        return Cost(one, one, parts={"context parallel": 2 * one})
+        return PassCost(one, one, parts={"context parallel": 2 * one})
     ring = block.machine.group(keys * c, c, stride)
     late = max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward)
-    return Cost(*late, parts={"context parallel": sum(late)})
+    return PassCost(*late, parts={"context parallel": sum(late)})
 
 
 SHARED_MEMORY = 0.90
@@ -140,4 +141,4 @@ it, 112 of 132 SMs are 0.848 of that (deepseek-ai/profile-data)."""
 
 def contended(block: Basis) -> float:
     """Part of computing's rate that EP communication takes while both run: SMs that it holds, memory and caches."""
-    return 1 - SHARED_MEMORY * (1 - SMS[block.practice.dispatcher] / block.machine.cluster.n_sms)
+    return 1 - SHARED_MEMORY * (1 - SMS[block.training_recipe.dispatcher] / block.machine.cluster.n_sms)

@@ -6,7 +6,7 @@ Names are autograd's: combine of B runs a dispatch kernel, dispatch of B a combi
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from dysharp.training.cost import Cost
+from dysharp.training.cost import PassCost
 from dysharp.training.graph import Graph, Node, replay
 
 
@@ -51,7 +51,7 @@ def pairs_time(pairs: Sequence[Phases]) -> float:
     return replay(graph).makespan
 
 
-def phases_of(early: Cost, behind: Cost, wires: tuple[float, float, float, float], part: float) -> Phases:
+def phases_of(early: PassCost, behind: PassCost, wires: tuple[float, float, float, float], part: float) -> Phases:
     """Phases of a pair of equal blocks. `early`: attention, norms and router; `behind`: the rest without its transfers; both with all SMs of a GPU.
 
     `wires`: dispatch (F), combine (F), the dispatch kernel of B and its combine kernel. `part`: of the SMs, which computing has.

@@ -51,7 +51,7 @@ def two_hop(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((up, down), (out, into))
 
 
-def dysharp(routing: Routing, domain_gpus: int) -> Levels:
+def switch_multicast(routing: Routing, domain_gpus: int) -> Levels:
     """The rail's switch multicasts to remote domains, then each domain's NVSwitch to its GPUs."""
     (_, down), (_, into) = two_hop(routing, domain_gpus)
     needs, far = _needs(routing, domain_gpus)
@@ -116,7 +116,7 @@ def allgather(routing: Routing, domain_gpus: int) -> Levels:
 
 
 LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
-    "two_hop": two_hop, "direct": direct, "nic_only": nic_only, "by_rail": by_rail, "ring": ring, "dysharp": dysharp,
+    "two_hop": two_hop, "direct": direct, "nic_only": nic_only, "by_rail": by_rail, "ring": ring, "dysharp": switch_multicast,
     "allgather": allgather,
 }  # fmt: skip
 

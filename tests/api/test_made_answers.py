@@ -16,7 +16,7 @@ from dysharp.analysis import Row
 from dysharp.api import comparison, network_curve, tensor_parallel, training
 from dysharp.api.comparison import compare
 from dysharp.base.errors import ConfigError
-from dysharp.planning.advice.tuning import Search
+from dysharp.planning.advice.tuning import TuningSearch
 from dysharp.runs.leading import NoEstimate
 from dysharp.specs import load_cluster, load_whole
 from tests.figures.made_rows import numbers
@@ -79,10 +79,10 @@ def simulated(systems: Mapping[str, Any], request: Any) -> list[Row | NoEstimate
     return [one(name, at) for at, name in enumerate(systems)]
 
 
-def searched(systems: Mapping[str, Any], request: Any) -> dict[str, Search]:
+def searched(systems: Mapping[str, Any], request: Any) -> dict[str, TuningSearch]:
     """deepep's search finds a better number of SMs, hybrid-ep's a worse one."""
     best = {"deepep": {"n_sm": 8}, "hybrid-ep": {"n_sm": 30}}
-    return {name: Search(((best[name], 9.0),), best[name], 2, 12) for name in best if name in systems}
+    return {name: TuningSearch(((best[name], 9.0),), best[name], 2, 12) for name in best if name in systems}
 
 
 def comparisons() -> Lines:

@@ -14,7 +14,7 @@ from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.practice import Practice, SubLayers
+from dysharp.training.recipe import SubLayers, TrainingRecipe
 
 CLUSTER = "paper-cais-h100"
 
@@ -65,7 +65,9 @@ def test_around_routed_experts_the_sum_has_ended_before_the_gather_begins(name: 
 def test_a_layer_takes_the_rows_in_place_of_its_collectives() -> None:
     model, layout = load_whole("llama2-7b"), layout_of("tp=4,dp=1,m=1")
     machine = Machine(load_cluster(CLUSTER))
-    plain, given = (Block(model, machine, layout, 2048, p).layer(0, None) for p in (Practice(), Practice(tensor=SubLayers("x", (10, 20), (30, 40)))))
+    plain, given = (
+        Block(model, machine, layout, 2048, p).layer(0, None) for p in (TrainingRecipe(), TrainingRecipe(tensor=SubLayers("x", (10, 20), (30, 40))))
+    )
     assert given.parts["tensor parallel"] == 100
     ways = plain.parts["tensor parallel"]
     assert given.forward + given.backward == pytest.approx(plain.forward + plain.backward - ways + 100)

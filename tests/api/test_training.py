@@ -18,7 +18,7 @@ from dysharp.costs.machine import Machine
 from dysharp.planning.layers import pieces_of
 from dysharp.runs.store import digest_of
 from dysharp.specs import load_cluster, load_model, load_whole
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 SMALL: dict[str, Any] = {"layout": "pp=3,ep=4,m=6", "sequence": 32, "systems": ["deepep", "dysharp", "ideal"]}
 NAMES = ("--layout", "pp=3,ep=4,m=6", "--sequence", "32", "--systems", "deepep,dysharp")
@@ -105,7 +105,7 @@ def test_launches_are_no_computing_and_are_those_of_a_plan() -> None:
     assert rank["launches"] == pytest.approx(one.shares["launches"] * one.step_us)
     assert done.gains["launches that cost nothing"] == pytest.approx(1 / (1 - one.shares["launches"]) - 1)
     model = load_whole("deepseek-v2-lite")
-    args = (model, Machine(load_cluster("hw-dgx-h100")), done.layout, 256, "deepep", "none", Practice(host=True), 1.0, one.ep)
+    args = (model, Machine(load_cluster("hw-dgx-h100")), done.layout, 256, "deepep", "none", TrainingRecipe(host=True), 1.0, one.ep)
     plan = pieces_of(*args)
     assert rank["launches"] == pytest.approx(sum(plan.host("d" if n < model.dense_layers else "t") for n in range(model.n_layers)))
 

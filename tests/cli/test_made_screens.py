@@ -28,14 +28,14 @@ from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
 from dysharp.measured.validation import Validation
-from dysharp.planning.advice.libraries import Call, Cell, LibraryAdvice
-from dysharp.planning.search import Moved
+from dysharp.planning.advice.libraries import Call, LibraryAdvice, LibraryCell
+from dysharp.planning.search import ConstantChange
 from dysharp.runs.point import Point
 from dysharp.serving.answers import Overlap, Slots
 from dysharp.serving.balance import Rearranging
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import Rejected
-from dysharp.serving.whatif import WhatIf
+from dysharp.serving.whatif import ServeWhatIf
 from dysharp.show.serving import plot_serving
 from dysharp.show.validation_page import _long_tables, page_of
 from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
@@ -56,7 +56,7 @@ def every_answer() -> planning.Answer:
     """A plan with all that can be asked for besides."""
     done = plan()
     first, second, third = done.plan.first.found.best
-    moved = tuple(Moved(f"made {i}", 1.2, 0.05 * i - 0.07, one, behind) for i, (behind, one) in enumerate(
+    moved = tuple(ConstantChange(f"made {i}", 1.2, 0.05 * i - 0.07, one, behind) for i, (behind, one) in enumerate(
         ((0.0, first), (0.031, second), (float("inf"), third), (0.0004, third))
     ))  # fmt: skip
     ranked = Ranked((second, first), ((2e6, 2.5e6), (1e6, None)), {"flat over 8 GPUs": "made reason"}, 4)
@@ -85,16 +85,18 @@ def served() -> serving.Serving:
             point.served, tpot=31e3 + 997.0 * at, ttft=1.2e6 + 13e4 * at, rate=3.5 - at / 16, batch=40.0 + at, prompt_share=0.1 + at / 20
         )
         held = replace(point.memory, weights=81e9 + at * 1e9, buffers=3.25e9, free=17e9 - at * 1e9, request=0.3e9)
-        return replace(point, served=steady, memory=held, load=replace(point.load, users=96.0 + at))
+        return replace(point, served=steady, memory=held, scenario=replace(point.scenario, concurrency=96.0 + at))
 
     first, second = (made(point, at) for at, point in enumerate(done.best[:2]))
-    pools = done.apart and replace(done.apart, users=444.0, served=first.served, tokens_per_gpu=1.2 * first.tokens_per_gpu, idle=2, transfer=7700.0)
+    pools = done.disaggregated and replace(
+        done.disaggregated, users=444.0, served=first.served, tokens_per_gpu=1.2 * first.tokens_per_gpu, idle=2, transfer=7700.0
+    )
     front = tuple(made(point, at) for at, point in enumerate(done.front))
     points = tuple(made(point, at) for at, point in enumerate(done.points))
     return replace(
-        done, slo=Slo(1750.0, 45.0), best=(first, replace(second, system="")), front=front, points=points, apart=pools, header=("a made line",),
-        rejected=tuple(Rejected(ServeLayout(tp=1 << i), f"made reason {i}") for i in range(6)),
-        what_ifs=(WhatIf("faster", second, 777.0), WhatIf("dead GPU", None, 0.0)), overlap=Overlap(0.125, 16), break_even=0.625,
+        done, slo=Slo(1750.0, 45.0), best=(first, replace(second, system="")), front=front, points=points, disaggregated=pools,
+        header=("a made line",), rejected=tuple(Rejected(ServeLayout(tp=1 << i), f"made reason {i}") for i in range(6)),
+        what_ifs=(ServeWhatIf("faster", second, 777.0), ServeWhatIf("dead GPU", None, 0.0)), overlap=Overlap(0.125, 16), break_even=0.625,
         slots=(Slots(Rearranging(0, 1.5, 0.0, 0.0, 0.0), 650.0), Slots(Rearranging(1, 1.25, 3e9, 9e9, 0.5), 700.0), Slots(Rearranging(2, 1.1, 6e9,
             9e9, 1.5), 690.0)),
         systems=(SystemPoint("deepep", "real", 120.0, 130.0, 230.0, 250.0, 41.5), SystemPoint("dysharp", "paper", 90.0, 95.0, 200.0, 190.0, 35.25)),
@@ -103,7 +105,7 @@ def served() -> serving.Serving:
 
 
 def no_points() -> serving.Serving:
-    return replace(served(), best=(), front=(), apart=None, overlap=Overlap(-0.0625, None), break_even=1.5, slots=(), layers={})
+    return replace(served(), best=(), front=(), disaggregated=None, overlap=Overlap(-0.0625, None), break_even=1.5, slots=(), layers={})
 
 
 def rows(name: str, size: int, /, **given: Any) -> list[dict[str, Any]]:
@@ -254,7 +256,7 @@ def libraries(*clusters: str) -> Lines:
 
     calls = (call("deepep normal", 90.0, 10.0), call("nccl-ep", 95.0, 12.5, "3 % apart", False), call("uccl-ep LL", 120.0, 5.0),
              call("mori", 130.0, None), call("fifth", 140.0, 9.0))  # fmt: skip
-    cells = tuple(Cell(cluster, gpus, gpus // 8, tokens, of, {"hybrid-ep normal": "no kernel", "flashinfer": "no kernel", "x": "other"})
+    cells = tuple(LibraryCell(cluster, gpus, gpus // 8, tokens, of, {"hybrid-ep normal": "no kernel", "flashinfer": "no kernel", "x": "other"})
                   for cluster in clusters
                   for gpus, tokens, of in ((8, 16, calls), (8, 64, calls[1:]), (8, 256, calls[1:3]), (16, 64, ())))  # fmt: skip
     return libraries_text.screen(LibraryAdvice("made-model", "graph", cells, ("a made note",)))

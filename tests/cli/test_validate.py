@@ -81,7 +81,7 @@ your own rows: --data FILE.csv
 
 
 def report() -> Validation:
-    """Three rows with a prediction, one of them judged apart, and two without."""
+    """Three rows with a prediction, one of them left out of the bars, and two without."""
     keys = ("id", "family", "measured", "predicted", "unit", "error", "usual", "note", "doubt")
     rows = [
         ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, 13.0, "", ""),

@@ -59,7 +59,7 @@ def operator_times(gpu: Gpu) -> Columns:
 def attention_times(gpu: Gpu) -> Columns:
     """`attention`: every field of a call away from its default once."""
     queries, past = np.array([1.0, 2.0, 64.0, 100.0, 128.0, 129.0, 1000.0, 4096.0]), np.array([0.0, 1.0, 300.0, 2048.0, 127.0, 50.0, 0.0, 9000.0])
-    plain = attention.Attention(batch=3, queries=queries, past=past, heads=24, kv_heads=6, qk_dim=192, v_dim=128)
+    plain = attention.AttentionCall(batch=3, queries=queries, past=past, heads=24, kv_heads=6, qk_dim=192, v_dim=128)
     calls = {
         "plain": plain, "window": replace(plain, window=200), "narrow": replace(plain, window=1), "all": replace(plain, causal=False),
         "fp8": replace(plain, dtype="fp8", kv_dtype="fp8"), "latent": replace(plain, latent=True, kv_heads=1, qk_dim=576, v_dim=512),

@@ -13,7 +13,7 @@ from dysharp.costs.regime import regime_of
 from dysharp.model import Layout
 from dysharp.model.batch import prompt_batch
 from dysharp.model.formats import Formats
-from dysharp.model.operators import Core, Moved, Operator, State, Weight, is_routed, operators, served
+from dysharp.model.operators import Core, DeltaNetState, LayerOperator, MemoryOp, Weight, is_routed, operators, served
 from dysharp.planning.layers import pieces_of
 from dysharp.serving.layer import layer_ops
 from dysharp.serving.layout import ServeLayout
@@ -21,14 +21,14 @@ from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 CELLS = 200
 MOST_APART = 10
 CLUSTERS = ("hw-dgx-h100", "hw-dgx-h200", "hw-dgx-b200", "hw-gb200-nvl72", "hw-hgx-b300")
 MODELS = ("llama3-8b", "llama3-70b", "qwen3-30b", "qwen3-235b", "deepseek-v3", "gpt-oss-120b", "qwen3-next-80b", "kimi-k2")
 FORMATS = {"bf16": "bf16", "fp8": "fp8"}
-TIMED = (Weight, Moved, Core, State)
+TIMED = (Weight, MemoryOp, Core, DeltaNetState)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cell:
     tp: int
     tokens: int
     dtype: str
-    op: Operator
+    op: LayerOperator
 
 
 def draw(seed: int = 51, count: int = CELLS) -> list[Cell]:
@@ -51,7 +51,7 @@ def draw(seed: int = 51, count: int = CELLS) -> list[Cell]:
         model, tp = load_whole(rng.choice(MODELS)), rng.choice((1, 2, 4, 8))
         number = rng.randrange(model.n_layers)
         ops = [op for op in served(operators(model, number, ServeLayout(tp=tp).cut)) if isinstance(op, TIMED) and not is_routed(op)]
-        op = rng.choice([op for op in ops if not isinstance(op, Moved) or (op.kernels and op.steps[0])])
+        op = rng.choice([op for op in ops if not isinstance(op, MemoryOp) or (op.kernels and op.steps[0])])
         cells.append(Cell(rng.choice(CLUSTERS), model, number, tp, 1 << rng.randrange(6, 14), rng.choice(tuple(FORMATS)), op))
     return cells
 
@@ -77,8 +77,8 @@ def test_a_kernels_own_rate_differs_in_few_cells() -> None:
     assert len(apart) <= MOST_APART, apart
 
 
-def _fused(op: Operator) -> bool:
-    return isinstance(op, Moved) and op.kernels * op.served != op.forward * op.rows
+def _fused(op: LayerOperator) -> bool:
+    return isinstance(op, MemoryOp) and op.kernels * op.served != op.forward * op.rows
 
 
 def _equal(cell: Cell) -> bool:
@@ -95,12 +95,12 @@ def test_serve_and_step_and_plan_ask_that_clock(model: str) -> None:
     found = layer_ops(Replica(whole, formats, ServeLayout(), serving), batch, number)
     core = sum(one.us for one in found if one.name.startswith(("attention prefill", "linear attention prefill")))
     ops = operators(whole, number)
-    cores = [op for op in ops if isinstance(op, (Core, State))]
+    cores = [op for op in ops if isinstance(op, (Core, DeltaNetState))]
     assert core == sum(one.us for op in cores for one in kernels(serving, op, batch, formats) if "prefill" in one.name)
     training = machine_of(cluster, "training")
-    block = Block(whole, training, Layout(), tokens, Practice(dtype="bf16", dispatcher="deepep" if whole.layer else ""))
+    block = Block(whole, training, Layout(), tokens, TrainingRecipe(dtype="bf16", dispatcher="deepep" if whole.layer else ""))
     assert block.pieces(number)[0]["core attention"].forward == sum(
         one.us for op in cores for one in kernels(training, op, block.batch, block.formats)
     )
-    planned = pieces_of(whole, training, Layout(), tokens, "deepep", "none", block.practice, 1.0)
+    planned = pieces_of(whole, training, Layout(), tokens, "deepep", "none", block.training_recipe, 1.0)
     assert planned.costs["t" if whole.layer else "d"].forward == pytest.approx(block.layer(number, None).forward, rel=0.2 if whole.linear else 1e-9)

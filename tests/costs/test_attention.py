@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dysharp.costs.attention import Attention, attention_flops, attention_us, decode_us, key_bytes, own_bytes, pairs
+from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us, key_bytes, own_bytes, pairs
 from dysharp.costs.machine import Machine, number
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
@@ -11,10 +11,10 @@ from dysharp.specs.gpu import list_gpus, load_gpu
 
 HEAD = {"heads": 32, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
 LATENT = {"kv_heads": 1, "qk_dim": 576, "v_dim": 512, "latent": True}
-PREFILL = Attention(batch=2, queries=2048, **HEAD)
+PREFILL = AttentionCall(batch=2, queries=2048, **HEAD)
 
 
-def moved_bytes(call: Attention) -> float:
+def moved_bytes(call: AttentionCall) -> float:
     return float(own_bytes(call) + key_bytes(call))
 
 
@@ -22,7 +22,7 @@ def moved_bytes(call: Attention) -> float:
 def test_pairs_are_what_a_mask_counts(queries: int, past: int, window: int) -> None:
     row, column = np.arange(past, past + queries)[:, None], np.arange(past + queries)
     mask = (column <= row) & ((window == 0) | (column > row - window))
-    call = Attention(batch=1, queries=queries, past=past, window=window, **HEAD)
+    call = AttentionCall(batch=1, queries=queries, past=past, window=window, **HEAD)
     assert float(pairs(call)) == mask.sum()
     assert float(attention_flops(call)) == mask.sum() * 2 * 32 * 256
     keys = mask.any(axis=0).sum()
@@ -30,18 +30,18 @@ def test_pairs_are_what_a_mask_counts(queries: int, past: int, window: int) -> N
 
 
 def test_latent_values_are_read_with_their_keys() -> None:
-    assert moved_bytes(Attention(batch=1, queries=1, past=999, heads=128, **LATENT)) == 2 * (128 * (576 + 512) + 1000 * 576)
+    assert moved_bytes(AttentionCall(batch=1, queries=1, past=999, heads=128, **LATENT)) == 2 * (128 * (576 + 512) + 1000 * 576)
 
 
 @pytest.mark.parametrize("gpu", [name for name in list_gpus() if not name.startswith("mi")])
 def test_no_call_beats_the_peak_or_the_memory(gpu: str) -> None:
     g, v = load_gpu(gpu), fitted_values()
-    expanded = Attention(batch=1, queries=8192, heads=128, kv_heads=128, qk_dim=192, v_dim=128)
-    for call in (PREFILL, expanded, Attention(batch=1, queries=16384, causal=False, **HEAD)):
+    expanded = AttentionCall(batch=1, queries=8192, heads=128, kv_heads=128, qk_dim=192, v_dim=128)
+    for call in (PREFILL, expanded, AttentionCall(batch=1, queries=16384, causal=False, **HEAD)):
         for direction in ("forward", "backward"):
             least = float(attention_flops(call, direction)) / (1e6 * g.bf16_TFLOPS)
             assert least < float(attention_us(g, v, call, direction))
-    for call in (Attention(batch=64, queries=1, past=8192, heads=16, **LATENT), Attention(batch=64, queries=1, past=8191, **HEAD)):
+    for call in (AttentionCall(batch=64, queries=1, past=8192, heads=16, **LATENT), AttentionCall(batch=64, queries=1, past=8191, **HEAD)):
         assert moved_bytes(call) / (1e3 * g.hbm_GBps) < float(decode_us(g, v, call))
 
 
@@ -49,18 +49,18 @@ def test_more_work_takes_longer() -> None:
     g, v = load_gpu("h200-sxm"), fitted_values()
     lengths = np.array([1, 64, 128, 129, 1000, 4096, 4097, 30000])
     for window in (0, 512):
-        times = attention_us(g, v, Attention(batch=4, queries=lengths, window=window, **HEAD))
+        times = attention_us(g, v, AttentionCall(batch=4, queries=lengths, window=window, **HEAD))
         assert (np.diff(times) >= 0).all()
-        assert (np.diff(decode_us(g, v, Attention(batch=4, queries=1, past=lengths, window=window, **HEAD))) >= 0).all()
-    chunk, cached = (attention_us(g, v, Attention(batch=1, queries=2048, past=past, **HEAD)) for past in (0, 8192))
+        assert (np.diff(decode_us(g, v, AttentionCall(batch=4, queries=1, past=lengths, window=window, **HEAD))) >= 0).all()
+    chunk, cached = (attention_us(g, v, AttentionCall(batch=1, queries=2048, past=past, **HEAD)) for past in (0, 8192))
     assert chunk < cached
 
 
 def test_a_tile_of_few_queries_is_cheap_on_blackwell_and_parts_meet_in_a_cluster_up_to_sixteen() -> None:
     b200, v = load_gpu("b200"), fitted_values()
-    few, many = (float(decode_us(b200, v, Attention(batch=2048, queries=1, past=127, heads=h, kv_heads=1, qk_dim=64, v_dim=64))) for h in (8, 64))
+    few, many = (float(decode_us(b200, v, AttentionCall(batch=2048, queries=1, past=127, heads=h, kv_heads=1, qk_dim=64, v_dim=64))) for h in (8, 64))
     assert few < many
-    ends = [float(decode_us(b200, v, Attention(batch=1, queries=1, past=128 * n - 1, **HEAD | {"heads": 8, "kv_heads": 1}))) for n in (1, 16, 17)]
+    ends = [float(decode_us(b200, v, AttentionCall(batch=1, queries=1, past=128 * n - 1, **HEAD | {"heads": 8, "kv_heads": 1}))) for n in (1, 16, 17)]
     assert ends[2] - ends[1] > v["attention.light_us"] > ends[1] - ends[0] >= 0
 
 
@@ -68,7 +68,7 @@ def test_the_backward_pass_multiplies_three_widths_of_keys_and_two_of_values() -
     """MLA: (3 x 192 + 2 x 128) / (192 + 128) = 2.6; on a paper cluster too. It writes the gradients of keys and values."""
     machine = Machine(load_cluster("paper-dgx-h100"))
     for qk, v, products in ((192, 128, 2.6), (128, 128, 2.5)):
-        call = Attention(batch=1, queries=4096, heads=16, kv_heads=16, qk_dim=qk, v_dim=v)
+        call = AttentionCall(batch=1, queries=4096, heads=16, kv_heads=16, qk_dim=qk, v_dim=v)
         assert attention_flops(call, "backward") == pytest.approx(products * float(attention_flops(call)))
         part = number("step.attention_forward_part") / number("step.attention_backward_part")
         assert machine.attention(call, "backward") == pytest.approx(products * part * machine.attention(call))

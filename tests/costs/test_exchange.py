@@ -21,7 +21,7 @@ from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.specs.model import Model
 from dysharp.training import moe_block
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.workload import distinct_gpus, expected_copies, make_routing
 
 CLUSTERS = ("hw-dgx-h200", "hw-dgx-b200", "hw-gb200-nvl72", "hw-dgx-h200-x4", "hw-dgx-h100-x8")
@@ -61,7 +61,9 @@ def in_step(cell: Cell) -> float:
     cluster, model, gpus, tokens, _ = cell
     layer = load_whole(model).layer
     assert layer is not None
-    found = moe_block.exchange(machine_of(load_cluster(cluster), "training"), Layout(ep=gpus, dp=gpus), layer, tokens, Practice(dispatcher="deepep"))
+    found = moe_block.exchange(
+        machine_of(load_cluster(cluster), "training"), Layout(ep=gpus, dp=gpus), layer, tokens, TrainingRecipe(dispatcher="deepep")
+    )
     return found.dispatch + found.combine
 
 
@@ -69,7 +71,7 @@ def in_plan(cell: Cell) -> float:
     """A forward pass of a plan's piece, without its wait for the last rank; experts hide nothing of a bound: the time on the wire."""
     cluster, model, gpus, tokens, system = cell
     machine = machine_of(load_cluster(cluster), "training")
-    block = PlannedBlock(load_whole(model), machine, Layout(ep=gpus, dp=gpus), tokens, Practice(dispatcher="deepep"), system)
+    block = PlannedBlock(load_whole(model), machine, Layout(ep=gpus, dp=gpus), tokens, TrainingRecipe(dispatcher="deepep"), system)
     wire = block.experts(None)["exchange"].forward_wire
     return wire - (0.0 if system in BOUNDS else machine.wait)
 

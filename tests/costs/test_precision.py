@@ -14,7 +14,7 @@ from dysharp.runs.precision import in_formats, step_formats
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 from dysharp.specs.fields import CHECKPOINTS
 from dysharp.training.block import Block
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 DENSE, EXPERTS = load_whole("llama3-8b"), load_whole("deepseek-v3")
 
@@ -106,9 +106,9 @@ def test_checkpoints_of_packaged_models_are_precisions() -> None:
 def test_products_follow_the_precision_and_not_the_model() -> None:
     machine = Machine(load_cluster("hw-dgx-h200"))
     for name, gemms, products in (("bf16", "bf16", "bf16"), ("fp8", "fp8", "fp8"), ("mxfp8", "fp8", "mxfp8"), ("fp8,products=bf16", "bf16", "bf16")):
-        model, practice = in_formats(EXPERTS, Practice(), step_formats(name, EXPERTS), machine)
+        model, training_recipe = in_formats(EXPERTS, TrainingRecipe(), step_formats(name, EXPERTS), machine)
         assert model.layer is not None
-        assert (model.layer.gemm_dtype, practice.products(model)) == (gemms, products)
+        assert (model.layer.gemm_dtype, training_recipe.products(model)) == (gemms, products)
     for said in (EXPERTS, load_whole("qwen3-30b")):
         assert said.layer is not None
         assert step_formats(None, said) == step_formats(said.layer.gemm_dtype, said)
@@ -127,9 +127,9 @@ def test_fp8_is_never_slower_than_bf16(name: str, cluster: str, text: str) -> No
     layout = layout_of(text if model.layer else text.replace("ep=8,", "").replace("ep=4,", "").replace(",ep=8", ""))
     times = {}
     for precision in ("bf16", "fp8", "fp8,products=fp8"):
-        own = Practice(host=True, dispatcher="deepep" if model.layer else "")
-        whole, practice = in_formats(model, own, step_formats(precision, model), machine)
-        block = Block(whole, machine, layout, 4096, practice)
+        own = TrainingRecipe(host=True, dispatcher="deepep" if model.layer else "")
+        whole, training_recipe = in_formats(model, own, step_formats(precision, model), machine)
+        block = Block(whole, machine, layout, 4096, training_recipe)
         cost = block.layer(model.n_layers - 1, None)
         times[precision] = cost.forward + cost.backward + cost.weights
     assert times["fp8"] <= times["bf16"]

@@ -19,7 +19,19 @@ from dysharp.functional.numbers import number
 from dysharp.functional.rows import Outcome
 from dysharp.program import Program
 from dysharp.program.verify import verify
-from dysharp.training.merged import ATTENTION_B, ATTENTION_F, MOE_B, MOE_F, SHARED_B, SHARED_F, WEIGHTS, Kernel, kernels_program, label, merged_block
+from dysharp.training.merged import (
+    ATTENTION_B,
+    ATTENTION_F,
+    MOE_B,
+    MOE_F,
+    SHARED_B,
+    SHARED_F,
+    WEIGHTS,
+    MergedKernel,
+    kernels_program,
+    label,
+    merged_block,
+)
 
 torch = pytest.importorskip("torch")
 Array = NDArray[Any]
@@ -89,7 +101,7 @@ class Pair:
 
     def program(self) -> Program:
         plans = {name: self.machine.plan(t) for name, t in self.given.items()}
-        parts = {name: kernels_program([Kernel(name, 5.0)], plans[MOE_F]) for name in (ATTENTION_F, SHARED_F, SHARED_B, ATTENTION_B, WEIGHTS)}
+        parts = {name: kernels_program([MergedKernel(name, 5.0)], plans[MOE_F]) for name in (ATTENTION_F, SHARED_F, SHARED_B, ATTENTION_B, WEIGHTS)}
         merged = merged_block(parts | plans)
         verify(merged)
         return merged

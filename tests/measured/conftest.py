@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.measured.apart import split
 from dysharp.measured.family import Classified, classify
+from dysharp.measured.left_out import split
 from dysharp.measured.measurements import Measurement, read_measurements
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted_values

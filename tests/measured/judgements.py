@@ -19,10 +19,10 @@ import pytest
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import DysharpError
-from dysharp.measured import apart, beyond, calls, cluster_fit, hold_out, refit, regime, summary, trust, validation
+from dysharp.measured import beyond, calls, cluster_fit, hold_out, left_out, refit, regime, summary, trust, validation
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us
-from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_apart
+from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_outside_bars
 from dysharp.measured.fitting import Free, fit, seen_by, spread_of, standard_errors
 from dysharp.measured.measurements import (
     TABLES,
@@ -41,7 +41,7 @@ from dysharp.measured.serving import setting as serving
 from dysharp.measured.training import families as training
 from dysharp.measured.training import setting as run_setting
 from dysharp.measured.training import step_time
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from dysharp.specs.gpu import list_gpus
@@ -94,11 +94,11 @@ def scopes() -> Named:
     """What machines and regimes measurements have, by kind."""
     groups: dict[str, list[Any]] = {}
     for m in measurements()[::2]:
-        groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), apart.is_host_bound(m), told(partial(gpu_of, m))))
+        groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), left_out.is_host_bound(m), told(partial(gpu_of, m))))
     yield from groups.items()
     yield "NICs", [told(partial(nic_GBps, gpu)) for gpu in list_gpus()]
     yield "regimes of families", {name: regime.predicted_regime(name) for name in all_families()}
-    yield "apart", {name: [one.name for one in judges_apart(name, n)] for name in ("mori", "hybrid-ep", "deepep") for n in (1, 2)}
+    yield "apart", {name: [one.name for one in judges_outside_bars(name, n)] for name in ("mori", "hybrid-ep", "deepep") for n in (1, 2)}
 
 
 def tables() -> Named:
@@ -115,21 +115,24 @@ def tables() -> Named:
     yield "summary", summary.summarise(own.parsed, predicted, made_up(own.parsed, 0.3))
 
 
-def apart_from_bars() -> Named:
-    """Families beyond the bars, groups that are judged apart, hosts, simulators, sources."""
+def left_out_of_bars() -> Named:
+    """Families beyond the bars, groups that are left out of the bars, hosts, simulators, sources."""
     every = classified()
     far = every.beyond_bars()
-    rows = beyond.judge(far, fitted_values(), predicted=made_up(far.parsed))
+    rows = beyond.beyond_errors(far, fitted_values(), predicted=made_up(far.parsed))
     for name in dict.fromkeys(row["family"] for row in rows):
         yield name, [row for row in rows if row["family"] == name]
     yield "bars", [validation.beyond_bars(found, fitted(), ({"by": "nodes", "ratio": 1.2},)) for found in (rows, [])]
     yield "simulators", beyond.beside_simulators(every.parsed, made_up(every.parsed), measured_values(every.parsed))
     yield "sources", beyond.disagreements(every.parsed)
-    yield ("groups", [(apart.group_of(entry, fitted_values()), apart.part_of(entry, fitted_values()), entry.measured_us) for entry in every.parsed])
-    judged, _ = apart.split(every, fitted_values())
+    yield (
+        "groups",
+        [(left_out.group_of(entry, fitted_values()), left_out.part_of(entry, fitted_values()), entry.measured_us) for entry in every.parsed],
+    )
+    judged, _ = left_out.split(every, fitted_values())
     yield "split", [len(judged.parsed), [(one.reason, one.counted) for one in judged.missing]]
-    yield "judged apart", apart.judge(every, fitted_values(), made_up(every.parsed))
-    yield "hosts", apart.read_hosts(every.parsed, fitted_values())
+    yield "left out of the bars", left_out.left_out_errors(every, fitted_values(), made_up(every.parsed))
+    yield "hosts", left_out.read_hosts(every.parsed, fitted_values())
 
 
 def library_calls() -> Named:
@@ -137,7 +140,7 @@ def library_calls() -> Named:
     entries = [entry for entry in classified().parsed if isinstance(entry.case, CallCase)]
     for part in (0.1, 0.5):
         predicted = made_up(entries, part)
-        yield f"{part:g}", (calls.judge(entries, predicted), calls.order(entries, predicted), calls.bars(entries, predicted))
+        yield f"{part:g}", (calls.call_errors(entries, predicted), calls.order(entries, predicted), calls.bars(entries, predicted))
     cases = [entry.case for entry in entries if isinstance(entry.case, CallCase)]
     keys = [(calls.key_of(case), 1 + 0.03 * n) for n, case in enumerate(cases[:40])]
     yield "table", calls.to_toml(keys, keys[::3])
@@ -289,7 +292,7 @@ def _plain(found: Any) -> Any:
     if isinstance(found, tuple):
         return [_plain(part) for part in found]
     if isinstance(found, serving.ServeSetting):
-        rest = (found.load, found.ratio, found.rounds, found.workers)
+        rest = (found.scenario, found.ratio, found.rounds, found.workers)
         return _plain((found.replica, found.decode)), repr(found.engine), rest
     return found
 
@@ -317,7 +320,7 @@ def _noisy(row: serving.ServingRow, factor: float) -> served.ServingCase:
 
 def _case(case: served.ServingCase) -> Any:
     errors = [case.error(family) for family in (served.TPOT, served.TTFT, served.LATENCY, served.STEP)]
-    return case.id, case.tpot_ms, case.ttft_ms, case.step_ms, case.note, case.apart, case.scored, case.warm, case.few, errors
+    return case.id, case.tpot_ms, case.ttft_ms, case.step_ms, case.note, case.suspected, case.scored, case.warm, case.few, errors
 
 
 def bars_of_replicas() -> Named:
@@ -329,8 +332,8 @@ def bars_of_replicas() -> Named:
                 model=SimpleNamespace(name=name, layer=moe or None), machine=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout
             )
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
-            lists = [served.outside_of(one, Load(1.0, *own, 1.0, n), apart=n > 1) for own in limits]
-            yield f"{name} {dp}", (lists, [served.bar_of(one, apart=apart) for apart in (True, False)])
+            lists = [served.outside_of(one, Scenario(1.0, *own, 1.0, n), disaggregated=n > 1) for own in limits]
+            yield f"{name} {dp}", (lists, [served.bar_of(one, disaggregated=way) for way in (True, False)])
 
 
 def training_rows() -> Named:
@@ -342,10 +345,10 @@ def training_rows() -> Named:
         if isinstance(found, str) or isinstance(machine, str):
             yield row.id, (found if isinstance(found, str) else "", str(machine), seconds, own)
             continue
-        practice = told(partial(run_setting.practice_of, row, machine[0], found.model.layer is not None))
+        training_recipe = told(partial(run_setting.training_recipe_of, row, machine[0], found.model.layer is not None))
         plain = (found.model.name, found.model.n_layers, found.model.mtp, found.layout, found.sequence, found.recipe, found.saving)
-        ways = (practice, machine[0], machine[1].cluster.name, step_time.group_of(row, machine[0]))
-        floor = practice if isinstance(practice, str) else told(partial(step_time.floor_us, found, machine[1], practice))
+        ways = (training_recipe, machine[0], machine[1].cluster.name, step_time.group_of(row, machine[0]))
+        floor = training_recipe if isinstance(training_recipe, str) else told(partial(step_time.floor_us, found, machine[1], training_recipe))
         yield row.id, (plain, ways, seconds, own, floor, step_time.group_of_step(found.model, found.layout, machine[1]))
     yield "FLOPs", training.flops_cases(rows)
     yield "groups", {str(key): value for key, value in training.by_group(training.flops_cases(rows)).items()}
@@ -369,7 +372,7 @@ def training_groups() -> Named:
 
 
 MAKERS: dict[str, Callable[[], Named]] = {
-    "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
+    "scopes": scopes, "tables": tables, "apart": left_out_of_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
     "refits": refits, "held out": held_out, "nodes": nodes, "beyond": groups_beyond, "clusters": clusters, "loads": loads,
     **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")},
     "serving runs": serving_runs, "serving bars": bars_of_replicas, "training rows": training_rows, "training groups": training_groups,

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp.cli.app import cli
-from dysharp.measured.calls import bars, doubts, in_pool, judge
+from dysharp.measured.calls import bars, call_errors, doubts, in_pool
 from dysharp.measured.families.library_calls import CallCase, device_us, program_us
 from dysharp.measured.family import Parsed, classify
 from dysharp.measured.measurements import read_calls
@@ -95,7 +95,7 @@ def _predicted(*gpus: str) -> tuple[tuple[Parsed, ...], np.ndarray]:
 def test_the_bars_hold_on_the_packaged_rows() -> None:
     parsed, values = _predicted("")
     assert [bar for bar in bars(parsed, values) if not bar["holds"]] == []
-    assert {row["what"] for row in judge(parsed, values)} >= {"dispatch", "combine", "pool of slow networks", "marginal time of round trips"}
+    assert {row["what"] for row in call_errors(parsed, values)} >= {"dispatch", "combine", "pool of slow networks", "marginal time of round trips"}
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dysharp.measured.family import classify
-from dysharp.measured.predictions import ProgramRequest, frozen, program_times
+from dysharp.measured.predictions import ProgramRequest, hashable_constants, program_times
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import ep_line, read
 
@@ -13,7 +13,7 @@ def test_processes_give_the_same_numbers_in_the_same_order() -> None:
     lines = [ep_line(f"{kind}-{t}-{k}", t, topk=k, kind=kind) for t, k, kind in points]
     parsed, told = classify(read(*lines)).parsed, []
     assert len(parsed) == len(lines)
-    constants = frozen(fitted_values())
+    constants = hashable_constants(fitted_values())
     requests = [ProgramRequest(entry.family.program_us, entry.case, constants) for entry in parsed]
     one = program_times(requests, 1, lambda done, total: told.append((done, total)))
     assert one == program_times(requests, 2)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.measured.apart import read_hosts
 from dysharp.measured.family import all_families, classify
 from dysharp.measured.fitting import seen_by
+from dysharp.measured.left_out import read_hosts
 from dysharp.measured.measurements import read_operators
 from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
@@ -66,8 +66,8 @@ def test_hosts_are_inputs_of_a_machine() -> None:
     """A fit leaves them alone, with or without their rows."""
     parsed = classify(some_gemms()).parsed
     new = refit(parsed, fitted(), np.zeros(len(parsed), bool))
-    apart = ("internode.", "mori.", "serving.", "training.", "lib.")
-    given = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us") or name.startswith(apart)}
+    left_out = ("internode.", "mori.", "serving.", "training.", "lib.")
+    given = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us") or name.startswith(left_out)}
     assert {name: c.value for name, c in new.constants.items() if c.stage == "given"} == given
 
 

@@ -20,14 +20,14 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import hottest
 from dysharp.planning.layers import pieces_of
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import Search, front, plan_shapes, practice_for
+from dysharp.planning.offload import OFFLOADED, SETS, offloaded_bytes
+from dysharp.planning.plan import Search, front, plan_shapes, training_recipe_for
 from dysharp.planning.schedules import SCHEDULES, V_SHAPED, peaks, ramp_of, work_of
 from dysharp.planning.search import search, sensitivity
 from dysharp.planning.space import FINE, SYSTEMS, WEIGHTS, Space, Task, constraints, default_space
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
-from dysharp.planning.swap import OFFLOADED, SETS, swapped_bytes
 from dysharp.specs import load_cluster
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside
 from dysharp.training.memory import Saving
 from dysharp.training.wires import host_rate
@@ -50,11 +50,11 @@ LISTS: dict[str, tuple[int, ...]] = {"tp": (1, 2, 3), "pp": (1, 2, 4, 6), "vpp":
 def coster(name: str, framework: str, gpus: int = 288, batch: int = 5184) -> Coster:
     """A model of `step_values` on the cluster of a framework."""
     model, on = replace(MODELS[name], linear=None, full_every=1), machine_of(load_cluster(CLUSTERS[framework]))
-    task = Task(model, gpus, batch, SEQUENCE, "fp8" if framework == "primus" else "bf16", practice_for(model, on), framework=framework)
+    task = Task(model, gpus, batch, SEQUENCE, "fp8" if framework == "primus" else "bf16", training_recipe_for(model, on), framework=framework)
     if framework == "nemo-24.07":
         task = replace(task, imbalance=1.3)
     experts: dict[str, tuple[int, ...]] = {"ep": (1, 3, 4, 12), "etp": (1, 2)} if model.layer else {}
-    more: dict[str, Any] = {"swap": ((), ("core_attn",)), "weights": WEIGHTS, "system": ("flat", "deepep", "hierarchical", "moe-hub")}
+    more: dict[str, Any] = {"offload": ((), ("core_attn",)), "weights": WEIGHTS, "system": ("flat", "deepep", "hierarchical", "moe-hub")}
     lists: dict[str, Any] = LISTS | experts | more | {"schedule": task.rules.schedule}
     return Coster(task, on, Space(**lists))
 
@@ -72,7 +72,7 @@ def candidates(name: str, framework: str) -> Iterator[dict[str, Any]]:
         while True:
             values: dict[str, Any] = {
                 "tp": tp, "pp": pp, "vpp": vpp, "cp": draw.choice((1, 2)), "ep": draw.choice((2, 3, 4, 5, 6, 12)) if moe else 1,
-                "etp": draw.choice((1, 2)) if moe else 1, "micro_batch": draw.choice((1, 3)), "swap": draw.choice(SETS),
+                "etp": draw.choice((1, 2)) if moe else 1, "micro_batch": draw.choice((1, 3)), "offload": draw.choice(SETS),
                 "weights": draw.choice(WEIGHTS), "recompute": draw.choice(((), ("moe_act",), FINE, ("full",), ("moe", "mlp"))), "schedule": schedule,
                 "system": draw.choice(SYSTEMS) if moe else "flat", "overlap": draw.choice(("none", "pair")) if moe else "none",
             }  # fmt: skip
@@ -94,7 +94,7 @@ def plans(name: str, framework: str) -> Iterator[Row]:
         yield f"{key}, chunks", (us for chunk in one.chunks_us(done) for us in chunk)
         pieces = one.pieces(values)
         yield f"{key}, pieces", (us for x in pieces.costs for us in (*pieces.one(x), pieces.exposed(x), pieces.host(x)))
-        if at % 4 == 0 and not values["swap"]:
+        if at % 4 == 0 and not values["offload"]:
             given = one.cost_of(values, at, done.layout.stages)
             yield f"{key}, given", (given.step_us,)
         yield f"{key}, names", (schedule_of(done), text_of(done), short_of(done), saving_of(done))
@@ -130,7 +130,9 @@ def bounds(name: str, framework: str) -> Iterator[Row]:
 def searched(framework: str) -> Iterator[Row]:
     """The best layouts of a small space, counts of verdicts, and what constants change."""
     big = coster("sparse", framework)
-    space = replace(big.space, tp=(1, 2), pp=(1, 2), vpp=(1,), cp=(1,), ep=(4, 12), etp=(1,), micro_batch=(1,), recompute=((), ("full",)), swap=((),))
+    space = replace(
+        big.space, tp=(1, 2), pp=(1, 2), vpp=(1,), cp=(1,), ep=(4, 12), etp=(1,), micro_batch=(1,), recompute=((), ("full",)), offload=((),)
+    )
     small = Coster(big.task, big.machine, space)
     found = search(small, 3)
     yield "best", (x for one in found.best for x in (one.number, one.step_us, one.peak_bytes))
@@ -160,12 +162,12 @@ def refused() -> Iterator[Row]:
     ):
         cluster = replace(load_cluster("hw-dgx-h100"), hbm_bytes=int(bytes_of))
         model = replace(MODELS["sparse"], mtp=0)
-        small = {"pp": (1,), "vpp": (1,), "ep": (1, 4), "micro_batch": (1,), "recompute": ((),), "swap": ((),), "weights": ("whole",)} | lists
+        small = {"pp": (1,), "vpp": (1,), "ep": (1, 4), "micro_batch": (1,), "recompute": ((),), "offload": ((),), "weights": ("whole",)} | lists
         try:
             plan_shapes([Task(model, gpus, batch, SEQUENCE)], cluster, small, Search(1))
         except ConfigError as error:
             yield f"{gpus} GPUs, batch {batch}", (str(error),)
-    for keys in ({"tp": ()}, {"tp": (1, 1)}, {"ep": (0,)}, {"weights": ("hole",)}, {"swap": (("core_atn",),)}, {"recompute": (("mooe",),)}):
+    for keys in ({"tp": ()}, {"tp": (1, 1)}, {"ep": (0,)}, {"weights": ("hole",)}, {"offload": (("core_atn",),)}, {"recompute": (("mooe",),)}):
         try:
             Space(**keys)
         except ConfigError as error:
@@ -200,8 +202,8 @@ def wires() -> Iterator[Row]:
             yield f"{framework} {at}", [exchange(on, sparse, peers, Rows(700.0, row, row), system).dispatch for system in SYSTEMS[3:6]]
             yield f"{framework} {at} bounds", [least_us(on, sparse, peers, Rows(700.0, row, row), system, 9.0) for system in SYSTEMS[6:]]
         yield f"{framework}, host", (host_rate(on), on.cluster.bf16_flops_per_us, on.cluster.fp8_flops_per_us)
-        own = Cost(3.0, 4.0, 2.0, parts={"a": 9.0})
-        late = own + beside(MODELS["sparse"], on, Layout(), 0, own, swapped=4e5)
+        own = PassCost(3.0, 4.0, 2.0, parts={"a": 9.0})
+        late = own + beside(MODELS["sparse"], on, Layout(), 0, own, offloaded=4e5)
         yield f"{framework}, copied", (*astuple(late)[:9], *late.parts.values())
     yield "hottest", (hottest(24, ranks, spread) for ranks in (1, 2, 4, 12, 24) for spread in (0.0, 0.256, 0.6))
     layout = Layout(tp=2, ep=4, etp=2, dp=4)
@@ -210,7 +212,7 @@ def wires() -> Iterator[Row]:
             sets = [(module,) for module in OFFLOADED if moe or not module.startswith(("expert", "moe"))]
             yield (
                 f"swapped {name} {moe}",
-                (swapped_bytes(model, layout, moe, saving, RECIPES["fp8"], one) for saving in (Saving(), Saving(FINE)) for one in sets),
+                (offloaded_bytes(model, layout, moe, saving, RECIPES["fp8"], one) for saving in (Saving(), Saving(FINE)) for one in sets),
             )
 
 
@@ -220,8 +222,8 @@ def pieces() -> Iterator[Row]:
         one = coster(name, framework)
         layout = Layout(tp=2, ep=4, dp=4, micro_batch=3)
         for overlap, ep, block in itertools.product(("none", "pair"), (None, ROW), (None, BlockTimes(400.0, 900.0, 1100.0))):
-            practice = replace(one.task.practice, recompute=("moe_act",))
-            asked = (one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, practice, 1.25, ep, ("core_attn",), RECIPES["fp8"])
+            training_recipe = replace(one.task.training_recipe, recompute=("moe_act",))
+            asked = (one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, training_recipe, 1.25, ep, ("core_attn",), RECIPES["fp8"])
             made = pieces_of(*asked, block)
             yield f"{name} {framework} {overlap} {ep is None} {block is None}", (us for x in made.costs for us in (*made.one(x), made.exposed(x)))
 

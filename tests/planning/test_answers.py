@@ -84,8 +84,8 @@ def test_what_ifs_stand_in_the_same_table() -> None:
 
 @pytest.mark.parametrize("more", [[], ["--what-if", "--sensitivity"]])
 def test_layouts_stand_in_one_table(more: list[str]) -> None:
-    """Not in a block of lines each, however many modules a layout recomputes and swaps."""
-    lines = answer("--try", "recompute=layernorm+moe_act", "--try", "swap=core_attn+expert_fc1+moe_act", *more).stdout.splitlines()
+    """Not in a block of lines each, however many modules a layout recomputes and offloads."""
+    lines = answer("--try", "recompute=layernorm+moe_act", "--try", "offload=core_attn+expert_fc1+moe_act", *more).stdout.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("Layout"))
     assert lines[head].split() == ["Layout", "Recompute", "EP", "per", "GPU", "%", "GiB", "%", "Limit"]
     assert sum(line.startswith(("Layout", "Constant")) for line in lines) == 1 + bool(more)
@@ -139,7 +139,7 @@ def test_sensitivity_names_constants() -> None:
     assert "spread of expert loads" in text
 
 
-@pytest.mark.parametrize("more", [[], ["--try", "swap=none", "--try", "recompute=none,full"], ["--try", "system=hierarchical,flat"]])
+@pytest.mark.parametrize("more", [[], ["--try", "offload=none", "--try", "recompute=none,full"], ["--try", "system=hierarchical,flat"]])
 def test_a_plan_agrees_with_its_own_layout(more: list[str]) -> None:
     """The text that a plan prints, without the form that it chose, judged by the same search."""
     best = json.loads(answer("--json", *more).stdout)["shapes"][0]["best"]
@@ -172,7 +172,7 @@ def test_behind_is_what_a_layout_lacks_of_the_best() -> None:
 
 def test_fp8_never_loses_to_bf16() -> None:
     """Linears that stay in BF16, because FP8 costs them more than it gains, have no copies in FP8 either: the layouts of BF16 still fit."""
-    tries = ("tp=1", "pp=8", "vpp=4", "ep=8", "mbs=1", "swap=core_attn+expert_fc1+moe_act", "weights=whole")
+    tries = ("tp=1", "pp=8", "vpp=4", "ep=8", "mbs=1", "offload=core_attn+expert_fc1+moe_act", "weights=whole")
     asked: dict[str, Any] = {"batch": 4096, "tries": tries, "vary": ["topk=8"]}
     wide, narrow = (plan("deepseek-v2", 512, "hw-dgx-h100-x8", precision=name, **asked).plan.first.found.best[0] for name in ("bf16", "fp8"))
     assert narrow.step_us < wide.step_us

@@ -9,11 +9,11 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import Space, Task
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.megatron import recipe_from
+from dysharp.training.megatron import arguments_from
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "offload": (),
     "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
@@ -44,7 +44,7 @@ def test_what_megatron_asserts_is_there() -> None:
     task = Task(load_whole("qwen3-30b"), 16, 64)
     coster = Coster(task, machine_of(load_cluster("hw-dgx-h100-x2")), Space())
     free = PUBLISHED | {"tp": 1, "pp": 1, "vpp": 1, "ep": 8, "micro_batch": 1, "recompute": (), "overlap": "none", "system": "deepep"}
-    plain, shared = coster.cost_of(free), coster.cost_of(free | {"weights": "sharded", "swap": ("core_attn",)})
+    plain, shared = coster.cost_of(free), coster.cost_of(free | {"weights": "sharded", "offload": ("core_attn",)})
     assert "--ckpt-format fsdp_dtensor" in lines_of("megatron-lm", task, shared)
     assert 'cfg.checkpoint.ckpt_format = "fsdp_dtensor"' in lines_of("megatron-bridge", task, shared)
     assert {"NVTE_CPU_OFFLOAD_V1=1", "CUDA_DEVICE_MAX_CONNECTIONS=32"} == set(environment_of("megatron-lm", shared))
@@ -92,11 +92,13 @@ def test_a_dense_layout_has_no_experts(framework: str) -> None:
 )
 def test_a_precision_that_was_said_is_among_the_arguments(precision: str, lines: set[str], field: str) -> None:
     task, one = published()
-    model, practice = in_formats(task.model, task.practice, step_formats(precision, task.model), machine_of(load_cluster("hw-dgx-h100")))
-    said = replace(task, model=model, practice=practice)
+    model, training_recipe = in_formats(
+        task.model, task.training_recipe, step_formats(precision, task.model), machine_of(load_cluster("hw-dgx-h100"))
+    )
+    said = replace(task, model=model, training_recipe=training_recipe)
     text = " ".join(written := lines_of("megatron-lm", said, one))
     assert lines <= set(written)
     assert any(field in line for line in lines_of("megatron-bridge", said, one))
     assert "--bf16" not in lines_of("megatron-lm", task, one)
     if precision != "fp8-primary":  # which `--fp8-param-gather` says, and no precision reads
-        assert recipe_from(f"{text} --world-size 6144", task.model, "gpus=6144").precision.split(",")[0] == precision.removesuffix("-moments")
+        assert arguments_from(f"{text} --world-size 6144", task.model, "gpus=6144").precision.split(",")[0] == precision.removesuffix("-moments")

@@ -15,15 +15,15 @@ from dysharp.model.state import PLAIN
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import hottest
 from dysharp.planning.names import schedule_of
-from dysharp.planning.plan import front, practice_for
+from dysharp.planning.offload import OFFLOADED, offloaded_bytes
+from dysharp.planning.offload import SETS as OFFLOADS
+from dysharp.planning.plan import front, training_recipe_for
 from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import constants_of, search, sensitivity, variations
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
-from dysharp.planning.swap import OFFLOADED, swapped_bytes
-from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.cost import Cost
+from dysharp.training.cost import PassCost
 from dysharp.training.costs import beside, layer_shards, with_rows
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
@@ -35,7 +35,7 @@ H100 = load_cluster("hw-dgx-h100-x2")
 
 def coster(gpus: int = 16, **lists: tuple[object, ...]) -> Coster:
     model, machine = load_whole("qwen3-30b"), machine_of(H100)
-    task = Task(model, gpus, 64, 1024, practice=practice_for(model, machine))
+    task = Task(model, gpus, 64, 1024, training_recipe=training_recipe_for(model, machine))
     small = {"tp": (1,), "pp": (1, 2), "vpp": (1, 2), "ep": (4, 8), "micro_batch": (1,), "recompute": ((),)}
     return Coster(task, machine, default_space(task, machine, small | lists))
 
@@ -67,7 +67,7 @@ def test_switches_that_copy_and_sum_are_never_slower_than_a_row_per_expert() -> 
 def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
     """Weights fill links down, gradients links up; over NICs a switch spares nothing, and where rows of experts pass, both leave less time."""
     one = coster()
-    model, nothing = one.task.model, Cost()
+    model, nothing = one.task.model, PassCost()
     for layout, gains in ((Layout(ep=8, dp=8, fsdp=8), True), (Layout(ep=8, dp=16, fsdp=16), False)):
         flat, switched = (beside(model, one.machine, layout, 0, nothing, switch) for switch in (False, True))
         assert switched.forward == flat.forward > 0
@@ -76,7 +76,7 @@ def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
     dense = layer_shards(model, Layout(ep=8, dp=8), 0).dense
     gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, number("step.gradient_bytes")))
     assert near.backward == pytest.approx(max(gathered + scattered / 7, scattered + gathered / 7))
-    busy = with_rows(one.machine, Layout(ep=8, dp=8), Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
+    busy = with_rows(one.machine, Layout(ep=8, dp=8), PassCost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
     assert beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == pytest.approx(near.forward)
     wide = Layout(ep=8, dp=16, fsdp=16)
     sent = 2 * layer_shards(model, wide, 0).dense * 15 / 16  # a ring over two domains passes links and NICs
@@ -124,7 +124,7 @@ def test_a_default_space_has_what_the_framework_offers(framework: str, weights: 
     space = default_space(task, machine_of(load_cluster("paper-ascend-910b")))
     assert space.weights == weights
     assert set(space.schedule) == schedules
-    values = {"tp": 2, "pp": 5, "vpp": 1, "ep": 1, "etp": 1, "cp": 1, "micro_batch": 1, "recompute": (), "swap": (), "weights": "whole"}
+    values = {"tp": 2, "pp": 5, "vpp": 1, "ep": 1, "etp": 1, "cp": 1, "micro_batch": 1, "recompute": (), "offload": (), "weights": "whole"}
     values |= {"schedule": "1f1b", "overlap": "none", "system": "flat"}
     broken = set()
     for own in (values, values | {"ep": 8, "etp": 2, "overlap": "pair"}):
@@ -140,13 +140,13 @@ def test_a_default_space_has_what_the_framework_offers(framework: str, weights: 
 def test_a_default_space_names_modules_that_the_model_has(name: str, absent: set[str]) -> None:
     """A module that the model has not changes neither time nor memory, so no set of modules is lost."""
     model, machine = load_whole(name), machine_of(H100)
-    task = Task(model, 16, 64, practice=practice_for(model, machine))
+    task = Task(model, 16, 64, training_recipe=training_recipe_for(model, machine))
     space = default_space(task, machine)
-    named = {module for sets in (space.recompute, space.swap) for modules in sets for module in modules}
+    named = {module for sets in (space.recompute, space.offload) for modules in sets for module in modules}
     assert named & {"mla_up_proj", "moe_act", "expert_fc1"} == {"mla_up_proj", "moe_act", "expert_fc1"} - absent
     one = Coster(task, machine, space)
     values = space.candidate(0)
-    for key, sets in (("recompute", SETS), ("swap", SWAPS)):
+    for key, sets in (("recompute", SETS), ("offload", OFFLOADS)):
         costs = [{(done.step_us, done.memory) for done in (one.cost_of(values | {key: own}) for own in some)} for some in (getattr(space, key), sets)]
         assert costs[0] == costs[1]
 
@@ -190,16 +190,16 @@ def test_memory_of_a_schedule_is_that_of_its_order(name: str, vpp: int) -> None:
     assert cost.memory == pytest.approx([counted.reserved(rank) for rank in counted.ranks], rel=0.01)
 
 
-def test_swapped_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
+def test_offloaded_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
     one = coster()
     values = one.space.candidate(0) | {"pp": 2, "ep": 8, "system": "deepep", "micro_batch": 4}
-    kept, little, much = (one.cost_of(values | {"swap": swap}) for swap in ((), ("core_attn",), tuple(OFFLOADED)))
+    kept, little, much = (one.cost_of(values | {"offload": offload}) for offload in ((), ("core_attn",), tuple(OFFLOADED)))
     assert kept.peak_bytes > little.peak_bytes > much.peak_bytes
     assert kept.step_us == little.step_us < much.step_us
-    pieces = one.pieces(values | {"swap": tuple(OFFLOADED)})
+    pieces = one.pieces(values | {"offload": tuple(OFFLOADED)})
     tokens, rate = 4 * one.task.sequence, host_rate(one.machine)
     moe, saving = Layout(ep=8, dp=8, micro_batch=4), Saving(imbalance=one.task.hottest(8))
-    gone = tokens * swapped_bytes(one.task.model, moe, True, saving, PLAIN, tuple(OFFLOADED))
+    gone = tokens * offloaded_bytes(one.task.model, moe, True, saving, PLAIN, tuple(OFFLOADED))
     plain = one.pieces(values).costs["t"]
     late = max(0, gone / rate - plain.forward) + max(0, gone / rate - plain.backward - plain.weights)
     assert pieces.costs["t"].parts["host copies"] == pytest.approx(late)

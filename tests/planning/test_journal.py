@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.plan import practice_for
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.search import journal_of, search
 from dysharp.planning.space import Space, Task
 from dysharp.specs import load_cluster, load_whole
@@ -35,7 +35,7 @@ journal.search(one, 2, journal.journal_of(Path({store!r}), one))
 
 def coster() -> Coster:
     machine, model = machine_of(load_cluster("paper-ascend-910b")), load_whole("deepseek-v2-lite")
-    task = Task(model, 16, 64, practice=practice_for(model, machine))
+    task = Task(model, 16, 64, training_recipe=training_recipe_for(model, machine))
     return Coster(task, machine, Space(tp=(1, 2, 4), pp=(1, 2, 4), vpp=(1, 2), ep=(1, 2, 4, 8), micro_batch=(1, 2)))
 
 

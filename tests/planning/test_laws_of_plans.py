@@ -12,7 +12,7 @@ import pytest
 from dysharp.model import layout_of
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.names import text_of
-from dysharp.planning.plan import practice_for
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.search import FACTORS, variations
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import load_cluster, load_whole
@@ -23,7 +23,7 @@ MODEL = load_whole("qwen3-30b")
 
 def coster(**lists: Iterable[Any]) -> Coster:
     machine = machine_of(H100)
-    task = Task(MODEL, 16, 64, 1024, practice=practice_for(MODEL, machine))
+    task = Task(MODEL, 16, 64, 1024, training_recipe=training_recipe_for(MODEL, machine))
     small: dict[str, Any] = {"tp": (1,), "vpp": (1,), "ep": (8,), "micro_batch": (1,), "recompute": ((),), **lists}
     return Coster(task, machine, default_space(task, machine, small))
 

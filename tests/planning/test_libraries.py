@@ -10,7 +10,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli.texts.libraries_text import screen
 from dysharp.measured.calls import ANY, OTHER, CallErrors, Key, errors_of_call, table, to_toml
 from dysharp.measured.families.library_calls import CallCase, program_us
-from dysharp.planning.advice.libraries import MOST_LL, Call, Cell, advise_libraries
+from dysharp.planning.advice.libraries import MOST_LL, Call, LibraryCell, advise_libraries
 from dysharp.specs.fitted import fitted_values
 
 CASE = CallCase(
@@ -56,7 +56,7 @@ def test_bars_that_overlap_are_ties() -> None:
     known, wide = CallErrors(9, 3.0, 10.0), CallErrors(9, 10.0, 50.0, own=False)
     made = (("a", 100.0, known), ("b", 120.0, known), ("c", 200.0, wide), ("d", 130.0, None))
     calls = tuple(Call(name, False, us, errors, "") for name, us, errors in made)
-    cell = Cell("hw-dgx-h100", 8, 1, 8, calls, {})
+    cell = LibraryCell("hw-dgx-h100", 8, 1, 8, calls, {})
     assert [call.library for call in cell.ties()] == ["b", "c"]
 
 

@@ -15,7 +15,7 @@ from dysharp.model import Layout
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.plan import practice_for
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
 from dysharp.planning.search import admitted, degrees_of, first_answer, kept, search
 from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, default_space
@@ -45,7 +45,7 @@ def drawn(seed: int) -> Coster:
         tuple(draw.sample([(), ("core_attn",), ("expert_fc1", "attn_proj")], 2)), WEIGHTS, schedules, ("none", "pair"), systems,
     )  # fmt: skip
     cluster = replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)
-    return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
+    return Coster(replace(task, training_recipe=training_recipe_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
 
 
 def brute_force(coster: Coster, n_best: int) -> list[int]:

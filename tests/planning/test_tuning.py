@@ -11,7 +11,7 @@ import pytest
 
 import dysharp as ds
 from dysharp.base.errors import ConfigError
-from dysharp.planning.advice.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
+from dysharp.planning.advice.tuning import BUDGET, KNOBS, TuningSearch, grid, has_knob, search, values_of
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.job import Job
 from dysharp.runs.request import make_request, make_workload, takes
@@ -106,7 +106,7 @@ def test_compare_runs_with_the_best_setting() -> None:
 
 
 def test_a_setting_that_only_few_tokens_prefer_is_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Search((({"n_sm": 4}, 1.0),), {"n_sm": 4}, 1, 8)
+    slow = TuningSearch((({"n_sm": 4}, 1.0),), {"n_sm": 4}, 1, 8)
     monkeypatch.setattr("dysharp.api.comparison.tune", lambda systems, request: {"deepep": slow})
     given = {"model": "S-8", "tokens": 256, "gpus": 8, "cluster": "hw-dgx-h100"}
     done = ds.compare(["deepep"], tuned=True, **given)

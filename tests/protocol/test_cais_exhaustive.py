@@ -74,7 +74,7 @@ MUTANTS = [
     Mutant("what passes is lost", summing, "_first", "(*left, Sent(event.address, 1, event.value))", "left", "three GPUs", "deadlock"),
     Mutant("first loads of a full table wait", merging, "_first", "(Forward(load.asker, False),)", "()", "three GPUs", "deadlock"),
     Mutant("a load that waits is forgotten", merging, "_later", "(*entry.waiting, load.asker)", "entry.waiting", "one block", "deadlock"),
-    Mutant("a cached load is not answered", merging, "_later", "(Answer(load.address, load.asker),)", "()", "one block", "deadlock"),
+    Mutant("a cached load is not answered", merging, "_later", "(LoadResponse(load.address, load.asker),)", "()", "one block", "deadlock"),
     Mutant("the response answers one", merging, "_respond", "for asker in entry.waiting", "for asker in entry.waiting[:1]", "one block", "deadlock"),
     Mutant("a load that waits expires", merging, "step", "entry is not None and entry.ready", "entry is not None", "one block", "KeyError"),
     Mutant("an expired load keeps its place", merging, "_leave", "state.free + 1", "state.free", "one block", "leak"),

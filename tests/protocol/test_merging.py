@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dysharp.protocol.merging import Answer, Dropped, Event, Expire, Forward, Give, Load, MergeState, Output, Response, Take, Taken, empty, step
+from dysharp.protocol.merging import Dropped, Event, Expire, Forward, Give, Load, LoadResponse, MergeState, Output, Response, Take, Taken, empty, step
 
 EXPECTED = 3
 
@@ -24,9 +24,9 @@ def load(address: str, asker: int) -> Load:
 
 def test_one_request_goes_on_and_every_load_is_answered():
     state, out = told(empty(1), load("a", 1), load("a", 2), Response("a"))
-    assert out == [Forward(1, True), Answer("a", 1), Answer("a", 2)]
+    assert out == [Forward(1, True), LoadResponse("a", 1), LoadResponse("a", 2)]
     state, out = told(state, load("a", 3))
-    assert out == [Answer("a", 3)]
+    assert out == [LoadResponse("a", 3)]
     assert state == empty(1)  # free after the last of the expected loads
 
 
@@ -47,14 +47,14 @@ def test_a_timeout_takes_cached_responses_only():
     waiting, out = told(empty(1), load("a", 1), Expire("a"))
     assert out == [Forward(1, True)]
     _, out = told(waiting, Response("a"), Expire("a"), load("a", 2))
-    assert out == [Answer("a", 1), Dropped("a"), Forward(2, True)]
+    assert out == [LoadResponse("a", 1), Dropped("a"), Forward(2, True)]
 
 
 def test_sums_have_places_of_the_same_table():
     state, out = told(empty(1), Take(), load("a", 1), Take())
     assert out == [Taken(True), Forward(1, False), Taken(False)]
     state, out = told(state, Give(), load("a", 2), Response("a"), Take())
-    assert out == [Forward(2, True), Answer("a", 2), Dropped("a"), Taken(True)]
+    assert out == [Forward(2, True), LoadResponse("a", 2), Dropped("a"), Taken(True)]
 
 
 def test_places_are_neither_lost_nor_made():

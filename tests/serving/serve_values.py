@@ -12,11 +12,11 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine, Reducers, compute_dtype, machine_of
 from dysharp.costs.regime import regime_of
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.cache import operator_bytes
 from dysharp.model.formats import FORMATS, PRECISIONS, formats_of
 from dysharp.model.operators import operators
-from dysharp.serving import answers, apart, exchange, launch, whatif
+from dysharp.serving import answers, disaggregated, exchange, launch, whatif
 from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, with_slots
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
 from dysharp.serving.layer import expert_op, layer_ops, touched
@@ -26,7 +26,7 @@ from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.search import front, layouts_of, search, within
 from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, step_time
 from dysharp.serving.two_batches import alternated_us, overlapped_us, stages_of
-from dysharp.serving.work import Load, Replica, SubLayerCurve
+from dysharp.serving.work import Replica, Scenario, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.gpu import list_gpus, load_gpu
 from tests.stored_values import Cases, Table, checksum
@@ -45,14 +45,14 @@ REPLICAS = {
     "experts in stages": ("minimax-m2.5", "hw-hgx-b300-x2", "tp=8,pp=2,ep=4", "int4", "bf16"),
 }
 BATCHES = {
-    "decodes": Batch(decodes=7.0, context=1234.0),
-    "drafts": Batch(decodes=96.0, context=5000.0, queries=3, usual=4700.0),
+    "decodes": StepBatch(decodes=7.0, context=1234.0),
+    "drafts": StepBatch(decodes=96.0, context=5000.0, queries=3, usual=4700.0),
     "prompts": prompt_batch(3000.0, 1500.0),
     "long prompts": prompt_batch(8192.0, 4096.0, 20000.0),
-    "both": Batch(decodes=33.0, context=2047.0, prompts=500.0, seen=250.0, mean=300.0, usual=2000.0),
+    "both": StepBatch(decodes=33.0, context=2047.0, prompts=500.0, seen=250.0, mean=300.0, usual=2000.0),
 }
 ENGINES = ("vllm", "sglang", "trtllm")
-LOAD = Load(48.0, 1700.0, 300.0, 1.7, 1)
+SCENARIO = Scenario(48.0, 1700.0, 300.0, 1.7, 1)
 
 
 def replica(name: str, **changes: Any) -> Replica:
@@ -93,7 +93,7 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
     for engine in map(engine_of, ENGINES):
         found = [memory_of(r, engine.beside(r.layout.dp), *args) for args in ((2100.0,), (150.0, 2000.0, 300.0), (90000.0, 1e9, 1e9))]
         yield f"memory of {engine.name}", [(one, one.tokens, one.requests) for one in found]
-    yield "transfer", [apart.transfer_us(r, 1700.0, gpus) for gpus in (8, 72, 144)]
+    yield "transfer", [disaggregated.transfer_us(r, 1700.0, gpus) for gpus in (8, 72, 144)]
     if r.model.layer is not None:
         yield "experts", [expert_op(r, tokens) for tokens in (1.0, 77.0, 5000.0)]
         yield "busiest", [busiest(r, tokens) for tokens in (0.5, 3.0, 400.0)]
@@ -117,56 +117,64 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
 def loops(r: Replica) -> Iterator[tuple[str, Any]]:
     """Tables of steps, the formula and the run of each engine."""
     for engine in map(engine_of, ENGINES):
-        load = LOAD if engine.name == "vllm" else replace(LOAD, accepted=1.0, drafts=0, prompt=9000.0 if engine.name == "sglang" else 700.0)
-        steps = StepTable(r, engine, load)
+        scenario = (
+            SCENARIO if engine.name == "vllm" else replace(SCENARIO, accepted=1.0, draft_tokens=0, isl=9000.0 if engine.name == "sglang" else 700.0)
+        )
+        steps = StepTable(r, engine, scenario)
         at = [(steps.decode_at(n), steps.extra_at(n)) for n in (1, 16, 256)]
         parts = (at, steps.tokens, steps.everywhere, steps.somewhere, steps.kernels, steps.stages)
         yield f"{engine.name} table", parts
         yield f"{engine.name} decode", [steps.decode_us(n) for n in (1.0, 17.0, 48.0, 500.0)]
         yield f"{engine.name} prompts", [steps.prompts_us(*n) for n in ((300.0, 300.0), (300.0, 90.0), (9000.0, 4000.0), (700.0, 350.0, 20.0))]
-        yield f"{engine.name} prompt", [apart.prompt_us(steps, load, n) for n in (1.0, 3.0, 40.0)]
+        yield f"{engine.name} prompt", [disaggregated.prompt_us(steps, scenario, n) for n in (1.0, 3.0, 40.0)]
         yield (
             f"{engine.name} formula",
-            [closed_loop(steps, replace(load, users=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))],
+            [closed_loop(steps, replace(scenario, concurrency=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))],
         )
         yield (
             f"{engine.name} run",
-            [run_closed_loop(steps, replace(load, users=n), cap, ratio=q, rounds=2) for n, cap, q in ((9.0, 3.0, 0.7), (16.0, 9e9, 1.0))],
+            [run_closed_loop(steps, replace(scenario, concurrency=n), cap, ratio=q, rounds=2) for n, cap, q in ((9.0, 3.0, 0.7), (16.0, 9e9, 1.0))],
         )
         yield f"{engine.name} engine", [engine.padded(n) for n in (0.0, 3.0, 4.0, 8.5, 256.0, 257.0, 512.0, 513.0)]
         yield (
             f"{engine.name} host",
             [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), engine.text_us(r, 1e3)],
         )
-        yield f"{engine.name} command", launch.start_of(engine, replace(r, formats=replace(r.formats, kv="fp8")), load)
+        yield f"{engine.name} command", launch.start_of(engine, replace(r, formats=replace(r.formats, kv="fp8")), scenario)
 
 
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
-    """Prefill and decode apart, by formula and prompt by prompt."""
-    load, rules = replace(LOAD, users=20.0), replace(engine_of("sglang"), mixed=False, gathered_steps=0)
-    made = apart.WorkerPool(StepTable(replica(first), rules, load), 3), apart.WorkerPool(StepTable(replica(second), rules, load), 2)
-    yield "formula", [apart.disaggregated(*made, replace(load, users=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))]
-    yield "run", [apart.run_pools(*made, load, ratio=ratio, rounds=rounds) for ratio, rounds in ((0.7, 3), (1.0, 2))]
+    """Disaggregated prefill and decode, by formula and prompt by prompt."""
+    scenario, rules = replace(SCENARIO, concurrency=20.0), replace(engine_of("sglang"), mixed=False, gathered_steps=0)
+    made = (
+        disaggregated.WorkerPool(StepTable(replica(first), rules, scenario), 3),
+        disaggregated.WorkerPool(StepTable(replica(second), rules, scenario), 2),
+    )
+    yield (
+        "formula",
+        [disaggregated.steady_pools(*made, replace(scenario, concurrency=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))],
+    )
+    yield "run", [disaggregated.run_pools(*made, scenario, ratio=ratio, rounds=rounds) for ratio, rounds in ((0.7, 3), (1.0, 2))]
 
 
 # ---- searches
 
 
-def asked(name: str, gpus: int, *layouts: str, tpot: float = 60e3, engine: str = "sglang", load: Load = LOAD) -> whatif.Asked:
+def asked(name: str, gpus: int, *layouts: str, tpot: float = 60e3, engine: str = "sglang", scenario: Scenario = SCENARIO) -> whatif.Asked:
     """A search over few layouts."""
-    return whatif.Asked(replica(name), engine_of(engine), load, gpus, tuple(map(serve_layout_of, layouts)) or None, 4e6, tpot)
+    return whatif.Asked(replica(name), engine_of(engine), scenario, gpus, tuple(map(serve_layout_of, layouts)) or None, 4e6, tpot)
 
 
 def searches() -> Iterator[tuple[str, Any]]:
     """Points, the front, what is within limits, and what is said of the best."""
     layouts = ("tp=8,ep=8", "tp=2,dp=4,ep=8", "dp=8,ep=8", "tp=3", "tp=16", "tp=1")
     one = asked("cut", 8, *layouts)
-    points, rejected = search(one.start, one.engine, one.load, one.gpus, one.layouts)
+    points, rejected = search(one.start, one.engine, one.scenario, one.gpus, one.layouts)
     yield "rejected", [(found.layout, found.reason) for found in rejected]
-    yield "points", [(p.load, p.served, p.system, p.replicas, p.tokens_per_gpu, p.per_user) for p in points]
+    yield "points", [(p.scenario, p.served, p.system, p.replicas, p.tokens_per_gpu, p.per_user) for p in points]
     yield "front", [answers.point_dict(point) for point in front(points)]
     for tpot in (20e3, 45e3, 90e3):
-        yield f"within {tpot:g}", [(p.replica.layout, p.load.users, p.step(), p.turn) for p in within(points, 4e6, tpot)]
+        yield f"within {tpot:g}", [(p.replica.layout, p.scenario.concurrency, p.step(), p.stage_batch) for p in within(points, 4e6, tpot)]
     best = within(points, 4e6, 60e3)[0]
     yield "answers", (answers.words_of(best), answers.limit_of(best), answers.part_shares(best), whatif.dead_gpu(one, best).tokens_per_gpu)
     for point in (next(p for p in points if p.replica.layout.dp > 1), points[0]):
@@ -190,7 +198,7 @@ def pairs(name: str, *layouts: str) -> Iterator[tuple[str, Any]]:
     """Pools within limits."""
     for limits in ((2e6, 60e3), (2e6, 9e3), (1e5, 60e3)):
         tried = [serve_layout_of(one) for one in layouts]
-        yield f"{limits}", apart.best_apart(replica(name), engine_of("vllm"), replace(LOAD, prompt=1024.0), 24, *limits, tried)
+        yield f"{limits}", disaggregated.best_disaggregated(replica(name), engine_of("vllm"), replace(SCENARIO, isl=1024.0), 24, *limits, tried)
 
 
 def layouts_tried() -> Iterator[tuple[str, Any]]:
@@ -212,7 +220,7 @@ def small() -> Iterator[tuple[str, Any]]:
     yield "compute", [[compute_dtype(load_gpu(gpu), form.compute) for form in FORMATS.values()] for gpu in list_gpus()]
     yield "graphs", GRAPH_BATCHES
     yield "touched", [touched(8.0, 3, 12, tokens, loads) for tokens in (0.0, 1.0, 9.0) for loads in ((), (0.1, 0.2, 0.7))]
-    yield "decode batch", [decode_batch(LOAD, n, groups) for n in (0.5, 1.0, 30.0) for groups in (1, 6)]
+    yield "decode batch", [decode_batch(SCENARIO, n, groups) for n in (0.5, 1.0, 30.0) for groups in (1, 6)]
     machine, own = machine_of(load_cluster("hw-dgx-h200"), "serving"), Reducers(most=1e6, in_switch="torch multimem", most_in_switch=3e6)
     sizes = (64.0, 1e6, 1000001.0, 3e6, 3000001.0, 9e7)
     yield "reducing", [machine.reducing(n, size, form) for n in (2, 8) for size in sizes for form in (own, own._replace(nvls=False))]
@@ -228,11 +236,16 @@ def small() -> Iterator[tuple[str, Any]]:
     shared, cut, rules = replica("shared"), replica("cut"), engine_of("vllm")
     experts = machine.gemm(3.0, 90.0, 110.0, "fp8", 8.0, weight_bytes=1.0)
     yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), experts)
-    steps, load = StepTable(cut, rules, LOAD), replace(LOAD, users=5.0)
-    pair = apart.WorkerPool(steps, 1), apart.WorkerPool(steps, 2)
+    steps, scenario = StepTable(cut, rules, SCENARIO), replace(SCENARIO, concurrency=5.0)
+    pair = disaggregated.WorkerPool(steps, 1), disaggregated.WorkerPool(steps, 2)
     yield (
         "loops without options",
-        (run_closed_loop(steps, load, 9.0), apart.run_pools(*pair, load), apart.disaggregated(*pair, load), closed_loop(steps, load)),
+        (
+            run_closed_loop(steps, scenario, 9.0),
+            disaggregated.run_pools(*pair, scenario),
+            disaggregated.steady_pools(*pair, scenario),
+            closed_loop(steps, scenario),
+        ),
     )
     yield "polled", [replace(rules, polled_steps=float(n)).first_us(cut, 9e3) for n in (1, 10)]
     fewer = replace(shared, machine=Machine(load_cluster("hw-dgx-h200").with_gpus(4), regime_of("serving")))

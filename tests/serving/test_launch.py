@@ -1,4 +1,4 @@
-"""Commands that start: the checkpoint's name, hosts, what an engine refuses, pools apart."""
+"""Commands that start: the checkpoint's name, hosts, what an engine refuses, disaggregated pools."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.launch import start_of, tables
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -30,7 +30,7 @@ def test_every_rule_holds_words_or_a_reason_with_its_source() -> None:
         for rule in table["rules"]:
             assert known & set(rule)
             assert rule.keys() <= known | {"when", "source"}
-            assert rule["when"].keys() <= {"tp", "dp", "ep", "pp", "cut", "slots", "drafts", "hosts", "kv", "together", "prefill", "decode"}
+            assert rule["when"].keys() <= {"tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "together", "prefill", "decode"}
             assert "source" in rule or not {"refuses", "notes"} & set(rule)
 
 
@@ -48,31 +48,31 @@ def test_commands_name_the_checkpoint() -> None:
     [("vllm", "--nnodes 2 --node-rank $RANK"), ("sglang", "--dist-init-addr $HEAD:5000"), ("trtllm", "srun -N 2 --ntasks-per-node 8")],
 )
 def test_several_hosts(engine: str, words: str) -> None:
-    load, rules = Load(64.0, 1000.0, 500.0), engine_of(engine)
-    assert words in start_of(rules, replica("tp=8,pp=2"), load).command
-    assert words.split(maxsplit=1)[0] not in start_of(rules, replica("tp=8"), load).command
+    scenario, rules = Scenario(64.0, 1000.0, 500.0), engine_of(engine)
+    assert words in start_of(rules, replica("tp=8,pp=2"), scenario).command
+    assert words.split(maxsplit=1)[0] not in start_of(rules, replica("tp=8"), scenario).command
 
 
 def test_a_host_of_a_rack_has_four_gpus() -> None:
     for cluster, hosts in (("hw-gb200-nvl72", 4), ("hw-dgx-h200-x2", 2)):
-        assert start_of(engine_of("vllm"), replica("dp=16,ep=16", cluster=cluster), Load(64.0, 1000.0, 500.0)).hosts == hosts
+        assert start_of(engine_of("vllm"), replica("dp=16,ep=16", cluster=cluster), Scenario(64.0, 1000.0, 500.0)).hosts == hosts
 
 
 REFUSED = [
     ("trtllm", "tp=8,pp=2", 1, "exclude each other"),
     ("trtllm", "tp=8,dp=2,ep=16", 0, "groups have one GPU"),
     ("sglang", "tp=8,dp=2,ep=8", 0, "cuts none"),
-    ("sglang", "tp=4,dp=2,ep=8,pp=2", 1, "exclude attention groups"),
+    ("sglang", "tp=4,dp=2,ep=8,pp=2", 1, "excludes attention groups"),
     ("vllm", "tp=8,ep=4", 0, "cuts none"),
 ]
 
 
 @pytest.mark.parametrize(("engine", "layout", "drafts", "words"), REFUSED)
 def test_what_an_engine_refuses(engine: str, layout: str, drafts: int, words: str) -> None:
-    load = Load(64.0, 1000.0, 500.0, 1.0 + drafts, drafts)
-    assert words in start_of(engine_of(engine), replica(layout), load).refuses
+    scenario = Scenario(64.0, 1000.0, 500.0, 1.0 + drafts, drafts)
+    assert words in start_of(engine_of(engine), replica(layout), scenario).refuses
     for plain in ("tp=8", "tp=8,ep=8", "dp=16,ep=16"):
-        assert not start_of(engine_of(engine), replica(plain), load).refuses
+        assert not start_of(engine_of(engine), replica(plain), scenario).refuses
 
 
 def test_a_refused_layout_is_not_started() -> None:
@@ -87,16 +87,21 @@ def test_a_refused_layout_is_not_started() -> None:
 
 
 def test_drafts_beside_stages() -> None:
-    load, own = Load(64.0, 1000.0, 500.0, 1.8, 1), replica("tp=8,pp=2")
-    assert "0.28 and 0.29 refuse" in start_of(engine_of("vllm"), own, load).notes
-    assert start_of(engine_of("sglang"), own, load).command.startswith("SGLANG_ENABLE_PP_SPEC=1 python")
-    assert "prefill servers alone" in start_of(engine_of("sglang"), own, load, "decode").refuses
-    assert not start_of(engine_of("sglang"), own, load, "prefill").refuses
+    scenario, own = Scenario(64.0, 1000.0, 500.0, 1.8, 1), replica("tp=8,pp=2")
+    assert "0.28 and 0.29 refuse" in start_of(engine_of("vllm"), own, scenario).notes
+    assert start_of(engine_of("sglang"), own, scenario).command.startswith("SGLANG_ENABLE_PP_SPEC=1 python")
+    assert "prefill servers alone" in start_of(engine_of("sglang"), own, scenario, "decode").refuses
+    assert not start_of(engine_of("sglang"), own, scenario, "prefill").refuses
 
 
-def test_servers_apart() -> None:
+def test_disaggregated_servers() -> None:
     found = serve("deepseek-v3", "hw-dgx-h200-x2", engine="sglang", layouts=["tp=8,ep=8", "dp=8,ep=8"])
-    assert found.apart is not None
+    assert found.disaggregated is not None
     lines = "\n".join(found.starting())
-    for part in ("Apart, prompts: python", "--disaggregation-mode prefill", "--disaggregation-mode decode", "launch_router --pd-disaggregation"):
+    for part in (
+        "Disaggregated, prefill: python",
+        "--disaggregation-mode prefill",
+        "--disaggregation-mode decode",
+        "launch_router --pd-disaggregation",
+    ):
         assert part in lines

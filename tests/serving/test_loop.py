@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from dysharp.costs.machine import machine_of
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.launch import start_of
@@ -14,37 +14,37 @@ from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import weight_bytes
 from dysharp.serving.step import StepTable, step_time
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
 
-def table(engine: str, load: Load, layout: str = "tp=8", model: str = "minimax-m2.5") -> StepTable:
+def table(engine: str, scenario: Scenario, layout: str = "tp=8", model: str = "minimax-m2.5") -> StepTable:
     replica = Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster("hw-dgx-h200"), "serving"))
-    return StepTable(replica, engine_of(engine), load)
+    return StepTable(replica, engine_of(engine), scenario)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize(("users", "prompt"), [(16, 922), (64, 922), (64, 7373)])
 def test_the_formula_is_the_run(engine: str, users: int, prompt: int) -> None:
     """Spread lengths, few prompts at once: TPOT and requests per second within 3 %. With 30 rounds the burst at the start fades."""
-    load = Load(users, prompt, 922)
-    steps = table(engine, load)
-    ran, said = run_closed_loop(steps, load, 1e9, ratio=0.2, rounds=30), closed_loop(steps, load)
+    scenario = Scenario(users, prompt, 922)
+    steps = table(engine, scenario)
+    ran, said = run_closed_loop(steps, scenario, 1e9, ratio=0.2, rounds=30), closed_loop(steps, scenario)
     assert ran.tpot == pytest.approx(said.tpot, rel=0.03)
     assert ran.rate == pytest.approx(said.rate, rel=0.03)
 
 
-def many(engine: str, users: float) -> tuple[StepTable, Load]:
+def many(engine: str, users: float) -> tuple[StepTable, Scenario]:
     """A model of small experts on eight groups, where prompts take most of the time."""
-    load = Load(users, 1024, 256)
-    return table(engine, load, "dp=8,ep=8", "qwen3-30b"), load
+    scenario = Scenario(users, 1024, 256)
+    return table(engine, scenario, "dp=8,ep=8", "qwen3-30b"), scenario
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("users", [8, 64, 512])
 def test_the_formula_is_the_run_where_prompts_take_most_of_the_time(engine: str, users: int) -> None:
-    steps, load = many(engine, users)
-    ran, said = run_closed_loop(steps, load, 1e9, ratio=0.2, rounds=30), closed_loop(steps, load)
+    steps, scenario = many(engine, users)
+    ran, said = run_closed_loop(steps, scenario, 1e9, ratio=0.2, rounds=30), closed_loop(steps, scenario)
     assert said.prompt_share > 0.3 or users < 512
     assert said.rate == pytest.approx(ran.rate, rel=0.1)
     assert said.tpot == pytest.approx(ran.tpot, rel=0.1)
@@ -63,34 +63,34 @@ def test_more_users_never_have_fewer_requests(engine: str) -> None:
 @pytest.mark.parametrize("users", [1, 2, 4, 8, 64])
 def test_prompts_take_no_more_than_all_the_time(users: int) -> None:
     """Answers of two tokens: nearly all of the time goes to prompts."""
-    load = Load(users, 8192, 2)
-    steps = table("vllm", load, "tp=1", "qwen3-30b")
-    said, ran = closed_loop(steps, load), run_closed_loop(steps, load, 1e9, rounds=300 // users)
+    scenario = Scenario(users, 8192, 2)
+    steps = table("vllm", scenario, "tp=1", "qwen3-30b")
+    said, ran = closed_loop(steps, scenario), run_closed_loop(steps, scenario, 1e9, rounds=300 // users)
     assert 0.4 < said.prompt_share <= 1
     assert said.rate == pytest.approx(ran.rate, rel=0.2)
 
 
 def test_one_process_reads_the_text_of_all_prompts() -> None:
     """Its rate is that of the run, and users beyond it wait."""
-    steps, load = many("vllm", 3000)
-    said, ran = closed_loop(steps, load), run_closed_loop(steps, load, 1e9, rounds=5)
+    steps, scenario = many("vllm", 3000)
+    said, ran = closed_loop(steps, scenario), run_closed_loop(steps, scenario, 1e9, rounds=5)
     assert said.rate == pytest.approx(1e6 / steps.engine.text_us(steps.replica, 1024), rel=1e-3)
     assert said.rate == pytest.approx(ran.rate, rel=0.05)
     assert said.queued > 0
 
 
 def test_littles_law_and_repeats() -> None:
-    load = Load(32, 4000, 1000)
-    steps = table("vllm", load)
-    first, again = (run_closed_loop(steps, load, 1e9) for _ in range(2))
+    scenario = Scenario(32, 4000, 1000)
+    steps = table("vllm", scenario)
+    first, again = (run_closed_loop(steps, scenario, 1e9) for _ in range(2))
     assert first == again
-    said = closed_loop(steps, load)
+    said = closed_loop(steps, scenario)
     assert said.rate / 1e6 * (said.ttft + 999 * said.tpot) == pytest.approx(32, rel=1e-3)
 
 
 def test_the_split_of_the_worked_example() -> None:
     """MiniMax on eight H200, 64 users: prompts take 3.6 % of the time with 1K prompts and 19 % with 8K, TPOT 17.8 and 25.9 ms measured."""
-    short, long = (closed_loop(table("vllm", load), load) for load in (Load(64, 922, 922), Load(64, 7373, 922)))
+    short, long = (closed_loop(table("vllm", scenario), scenario) for scenario in (Scenario(64, 922, 922), Scenario(64, 7373, 922)))
     assert short.prompt_share == pytest.approx(0.036, abs=0.03)
     assert long.prompt_share == pytest.approx(0.19, abs=0.08)
     assert short.tpot / 1e3 == pytest.approx(17.8, rel=0.2)
@@ -98,47 +98,47 @@ def test_the_split_of_the_worked_example() -> None:
 
 
 def test_users_beyond_the_places_wait() -> None:
-    load = Load(64, 1000, 500)
-    steps = table("sglang", load)
-    free, tight = closed_loop(steps, load), closed_loop(steps, load, 16)
+    scenario = Scenario(64, 1000, 500)
+    steps = table("sglang", scenario)
+    free, tight = closed_loop(steps, scenario), closed_loop(steps, scenario, 16)
     assert tight.ttft > 10 * free.ttft
     assert tight.tpot < free.tpot
     assert tight.queued > 0 == round(free.queued)
-    assert run_closed_loop(steps, load, 16).ttft == pytest.approx(tight.ttft, rel=0.1)
+    assert run_closed_loop(steps, scenario, 16).ttft == pytest.approx(tight.ttft, rel=0.1)
 
 
 def test_equal_lengths_come_in_waves_where_prompts_go_first() -> None:
     """All users wait for the prompts of all, and no prompt interrupts a decoding request."""
-    load = Load(16, 1000, 200)
-    steps = table("sglang", load)
-    waves, spread = (run_closed_loop(steps, load, 1e9, ratio=r, rounds=20) for r in (1.0, 0.2))
+    scenario = Scenario(16, 1000, 200)
+    steps = table("sglang", scenario)
+    waves, spread = (run_closed_loop(steps, scenario, 1e9, ratio=r, rounds=20) for r in (1.0, 0.2))
     assert waves.ttft > 1.5 * spread.ttft
     assert waves.tpot < spread.tpot
 
 
 def test_a_lone_prompt_costs_less_than_one_of_each_group() -> None:
-    load = Load(64, 4000, 1000)
-    steps = table("sglang", load, "dp=8,ep=8")
+    scenario = Scenario(64, 4000, 1000)
+    steps = table("sglang", scenario, "dp=8,ep=8")
     assert steps.prompts_us(4000, 4000) < steps.prompts_us(32000, 4000) < 8 * steps.prompts_us(4000, 4000)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_stages_take_turns(engine: str) -> None:
     """Two stages on two nodes: half of the weights, about as many tokens of a GPU as two replicas at the same TPOT, a token waits for both stages."""
-    load, rules = Load(128.0, 4000.0, 1000.0), engine_of(engine)
+    scenario, rules = Scenario(128.0, 4000.0, 1000.0), engine_of(engine)
     rates = machine_of(load_cluster("hw-dgx-h200-x2"), "serving")
     one, two = (Replica(load_whole("deepseek-v3"), formats_of("fp8"), serve_layout_of(text), rates) for text in ("tp=8", "tp=8,pp=2"))
     assert two.layout.gpus == 16
     assert 0.48 < weight_bytes(two) / weight_bytes(one) < 0.54
-    half = closed_loop(StepTable(one, rules, replace(load, users=64.0)), replace(load, users=64.0))
-    table = StepTable(two, rules, load)
-    both, run = closed_loop(table, load), run_closed_loop(table, load, 1e9)
+    half = closed_loop(StepTable(one, rules, replace(scenario, concurrency=64.0)), replace(scenario, concurrency=64.0))
+    table = StepTable(two, rules, scenario)
+    both, run = closed_loop(table, scenario), run_closed_loop(table, scenario, 1e9)
     assert both.tpot == pytest.approx(half.tpot, rel=0.1)
     assert both.rate == pytest.approx(2 * half.rate, rel=0.1)
     assert run.tpot == pytest.approx(both.tpot, rel=0.05)
-    alone = StepTable(two, rules, load).decode_us(1.0)
-    assert alone > StepTable(one, rules, load).decode_us(1.0)
-    assert "stage to stage" in step_time(two, Batch(decodes=1, context=1)).parts
-    assert "16" not in start_of(rules, two, load).command.split("--max")[0]
-    assert " 2" in start_of(rules, two, load).command
+    alone = StepTable(two, rules, scenario).decode_us(1.0)
+    assert alone > StepTable(one, rules, scenario).decode_us(1.0)
+    assert "stage to stage" in step_time(two, StepBatch(decodes=1, context=1)).parts
+    assert "16" not in start_of(rules, two, scenario).command.split("--max")[0]
+    assert " 2" in start_of(rules, two, scenario).command
     assert "61 layers do not fill 64 stages" in serve_layout_of("pp=64").conflicts(two.model)

@@ -8,11 +8,11 @@ import pytest
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Reducers, machine_of
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import break_even, overlap_of, slots_of
-from dysharp.serving.apart import WorkerPool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging
+from dysharp.serving.disaggregated import WorkerPool, best_disaggregated, steady_pools, transfer_us
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
 from dysharp.serving.launch import start_of
@@ -21,7 +21,7 @@ from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, decode_batch, step_time
 from dysharp.serving.whatif import Asked, dead_gpu, what_ifs
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
 SECOND = 1e6
@@ -33,7 +33,7 @@ def replica(cluster: str = "hw-dgx-h200", layout: str = "tp=8", model: str = "de
 
 def asked(cluster: str, gpus: int, *, tpot_ms: float = 50.0, layouts: str = "tp=8,ep=8;dp=8,ep=8;tp=4,dp=2,ep=8") -> Asked:
     named = tuple(serve_layout_of(one) for one in layouts.split(";"))
-    return Asked(replica(cluster, "tp=1"), engine_of("sglang"), Load(1.0, 2000.0, 500.0), gpus, named, 3 * SECOND, tpot_ms * 1e3)
+    return Asked(replica(cluster, "tp=1"), engine_of("sglang"), Scenario(1.0, 2000.0, 500.0), gpus, named, 3 * SECOND, tpot_ms * 1e3)
 
 
 def point(layouts: str, tpot_ms: float = 200.0) -> ServePoint:
@@ -64,22 +64,22 @@ def test_sglang_divides_a_step_by_its_groups() -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_commands(engine: str) -> None:
-    rules, load = engine_of(engine), Load(100.0, 1000.0, 500.0, 1.8, 1)
+    rules, scenario = engine_of(engine), Scenario(100.0, 1000.0, 500.0, 1.8, 1)
     own = replace(replica(layout="dp=8,ep=8"), formats=formats_of("fp8", "fp8"))
-    command = start_of(rules, own, load).command
+    command = start_of(rules, own, scenario).command
     assert "deepseek-ai/DeepSeek-V3" in command
     assert not re.search(r"\{\w+\}", command)
     assert ("13" in command) == (engine != "sglang")  # requests of a group; SGLang counts those of all groups
-    plain = start_of(rules, replica(layout="tp=8"), Load(4.0, 1.0, 2.0)).command
+    plain = start_of(rules, replica(layout="tp=8"), Scenario(4.0, 1.0, 2.0)).command
     for word in ("attention", "expert", "spec", "fp8"):
         assert word not in plain
 
 
 def test_the_busiest_group_is_waited_for() -> None:
-    load = Load(64.0, 1000.0, 1000.0)
-    assert decode_batch(load, 64, 1).context == 1500
-    assert 1500 < decode_batch(load, 64, 8).context < decode_batch(load, 64, 72).context < 1700
-    assert decode_batch(load, 4, 8).context > decode_batch(load, 64, 8).context
+    scenario = Scenario(64.0, 1000.0, 1000.0)
+    assert decode_batch(scenario, 64, 1).context == 1500
+    assert 1500 < decode_batch(scenario, 64, 8).context < decode_batch(scenario, 64, 72).context < 1700
+    assert decode_batch(scenario, 4, 8).context > decode_batch(scenario, 64, 8).context
 
 
 def test_uneven_experts() -> None:
@@ -90,7 +90,7 @@ def test_uneven_experts() -> None:
     assert sum(loads) == pytest.approx(1)
     before, after = hottest(loads, 8, 0), hottest(loads, 8, 32)
     assert before > 1.5 > after >= 1
-    times = [step_time(replace(r, loads=one), Batch(decodes=256, context=1000)).parts["experts"] for one in (even, loads)]
+    times = [step_time(replace(r, loads=one), StepBatch(decodes=256, context=1000)).parts["experts"] for one in (even, loads)]
     assert times[0] < times[1]
     moved = rearranging(replace(r, loads=loads), 1)
     assert moved.held == pytest.approx(2.55e9, rel=0.01)
@@ -117,7 +117,7 @@ def test_eplb_at_a_point() -> None:
 def test_bounds_of_hardware() -> None:
     """Free communication is fastest, then DySHARP, then a hub, then what engines have; in decode DySHARP gains at most 1.5 times."""
     base = replica("hw-gb200-nvl72", "dp=32,ep=32", precision="fp4")
-    batch = Batch(decodes=128, context=2000)
+    batch = StepBatch(decodes=128, context=2000)
     times = [step_time(replace(base, ep_system=name), batch).device for name in (FREE, IN_SWITCH, HUB, "")]
     assert times == sorted(times)
     assert times[3] / times[1] < 1.5
@@ -167,18 +167,18 @@ def test_a_dead_gpu_of_two_nodes_leaves_the_other_node() -> None:
     assert found.tokens_per_gpu == alone.tokens_per_gpu / 2
 
 
-def test_prefill_apart() -> None:
+def test_disaggregated_prefill() -> None:
     """Pools keep the limits, use no more GPUs than there are, and answer each other's rates; one GPU too few leaves nothing."""
     ask = asked("hw-dgx-h200-x2", 16)
-    found = best_apart(ask.start, ask.engine, ask.load, 16, ask.ttft, ask.tpot, ask.layouts)
+    found = best_disaggregated(ask.start, ask.engine, ask.scenario, 16, ask.ttft, ask.tpot, ask.layouts)
     assert found is not None
     assert found.served.tpot <= ask.tpot
     assert found.served.ttft <= ask.ttft
     used = found.prefill_workers * found.prefill.gpus + found.decode_workers * found.decode.gpus
     assert used + found.idle == 16
     assert found.tokens_per_gpu == pytest.approx(found.served.rate * 500 / 16)
-    assert best_apart(ask.start, ask.engine, ask.load, 8, ask.ttft, ask.tpot, ask.layouts) is None
-    assert best_apart(ask.start, ask.engine, ask.load, 16, ask.ttft, 100.0, ask.layouts) is None
+    assert best_disaggregated(ask.start, ask.engine, ask.scenario, 8, ask.ttft, ask.tpot, ask.layouts) is None
+    assert best_disaggregated(ask.start, ask.engine, ask.scenario, 16, ask.ttft, 100.0, ask.layouts) is None
 
 
 def test_the_cache_on_its_way() -> None:
@@ -190,9 +190,9 @@ def test_the_cache_on_its_way() -> None:
 
 
 def test_more_prefill_workers_shorten_the_queue() -> None:
-    load = Load(256.0, 4000.0, 500.0)
-    table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), load)
-    first, second = (disaggregated(WorkerPool(table, n), WorkerPool(table, 1), load) for n in (1, 3))
+    scenario = Scenario(256.0, 4000.0, 500.0)
+    table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), scenario)
+    first, second = (steady_pools(WorkerPool(table, n), WorkerPool(table, 1), scenario) for n in (1, 3))
     assert second.ttft < first.ttft
     assert second.rate > first.rate
 
@@ -202,7 +202,7 @@ def test_drafts_pay_above_an_acceptance() -> None:
     few = point("tp=8", tpot_ms=15.0)
     assert 0.05 < break_even(few, 1) < 0.6
     assert break_even(few, 1) < break_even(few, 4)
-    one = decode_batch(Load(1.0, 1000.0, 500.0), 1.0)
+    one = decode_batch(Scenario(1.0, 1000.0, 500.0), 1.0)
     ratio = step_time(few.replica, replace(one, queries=2)).device / step_time(few.replica, one).device
     assert 1.81 / ratio == pytest.approx(1.63, rel=0.1)
 

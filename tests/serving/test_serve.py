@@ -25,7 +25,7 @@ def test_two_nodes_of_h200() -> None:
     assert first.served.tpot <= 50e3
     assert all(first.tokens_per_gpu >= (1 - EQUAL) * point.tokens_per_gpu for point in done.best)
     assert done.gpus_for_users is not None
-    assert done.gpus_for_users * first.load.users / first.replica.layout.gpus >= 1000
+    assert done.gpus_for_users * first.scenario.concurrency / first.replica.layout.gpus >= 1000
     assert any("do not" in one.reason or "GB" in one.reason for one in done.rejected)
     assert json.loads(json.dumps(done.to_dict()))["best"][0]["layout"] == first.replica.layout.name
     speeds = [(point.per_user, point.tokens_per_gpu) for point in done.front]
@@ -48,13 +48,13 @@ def test_users_are_tried_up_to_the_limit() -> None:
     done = serve("deepseek-v3", "hw-dgx-h200", engine="sglang", slo=Slo(tpot=45.0), layouts=["tp=8", "tp=4,dp=2,ep=8"])
     for best in done.best:
         assert best.served.tpot <= 45e3
-        assert best.at(best.load.users + 1).served.tpot > 45e3 or best.load.users >= best.memory.requests * best.replica.layout.dp
+        assert best.at(best.scenario.concurrency + 1).served.tpot > 45e3 or best.scenario.concurrency >= best.memory.requests * best.replica.layout.dp
 
 
 def test_every_answer_has_an_error_bar_and_says_what_was_not_measured() -> None:
     done = serve("kimi-k2", "hw-gb200-nvl72", gpus=16, precision="fp4", engine="trtllm", isl=50000, slo=Slo(20000.0, 100.0), layouts=["dp=16,ep=16"])
     words = " ".join(done.trust())
-    for part in ("Error bar", "model kimi-k2", "EP16", "prompts of 50000"):
+    for part in ("Error bar", "model kimi-k2", "EP16", "ISL 50000"):
         assert part in words
     assert "Outside" not in " ".join(serve("minimax-m2.5", "hw-dgx-h200", layouts=["tp=8"]).trust())
     low, high = done.to_dict()["best"][0]["tpot_ms_90"]
@@ -67,11 +67,12 @@ def test_questions_of_one_screen() -> None:
         routing="lognormal:0.65", what_if=True, users=300,
     )  # fmt: skip
     text = "\n".join((*done.sentences(), *done.advice()))
-    for part in ("Prefill and decode apart", "300 users need", "room for", "Drafts (1 a step) pay above", "EPLB with 1 spare slot", "would help"):
+    speculative = "Speculative decoding (1 draft token a step) pays above"
+    for part in ("Disaggregated prefill and decode", "300 users need", "room for", speculative, "EPLB with 1 spare slot", "would help"):
         assert part in text
     assert [one.name for one in done.what_ifs][-1] == "a GPU dies"
     plain = json.loads(json.dumps(done.to_dict()))
-    assert plain["apart"]["tpot_ms"] <= 50
+    assert plain["disaggregated"]["tpot_ms"] == plain["apart"]["tpot_ms"] <= 50
     assert len(plain["what_ifs"]) == len(done.what_ifs)
 
 
@@ -100,7 +101,7 @@ def test_eplb_names_its_base() -> None:
     best = done.best[0]
     assert done.slots[0].tokens_per_gpu == pytest.approx(best.tokens_per_gpu, rel=0.01)
     lines = [line for line in done.advice() if "EPLB" in line]
-    assert lines[0].startswith(f"Without EPLB TP8 EP8 PP2 with {best.load.users:g} users per replica: ")
+    assert lines[0].startswith(f"Without EPLB TP8 EP8 PP2 at a concurrency of {best.scenario.concurrency:g} per replica: ")
     assert f"tokens/s per GPU ({100 * (done.slots[1].tokens_per_gpu / done.slots[0].tokens_per_gpu - 1):+.0f} %)" in lines[1]
 
 
@@ -153,9 +154,9 @@ def test_more_memory_never_serves_fewer() -> None:
     small, large = (serve("deepseek-v3", f"hw-dgx-h200-x2,hbm_GB={size}", layouts=["tp=8,ep=8", "dp=8,ep=8"]) for size in (141, 200))
     one, other = (next(p for p in found.points if p.replica.layout.tp == 8).at(60.0) for found in (small, large))
     assert one.served.tpot == other.served.tpot
-    assert large.apart is not None
-    assert small.apart is not None
-    assert large.apart.tokens_per_gpu >= small.apart.tokens_per_gpu
+    assert large.disaggregated is not None
+    assert small.disaggregated is not None
+    assert large.disaggregated.tokens_per_gpu >= small.disaggregated.tokens_per_gpu
 
 
 def test_a_step_that_waits_for_the_host_says_so() -> None:
@@ -173,7 +174,7 @@ def test_users_need_the_fewest_gpus_of_all_layouts() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"mtp": 1}, "serve: mtp: found 1 drafts, expected 0: qwen3-30b has no MTP layers"),
+        ({"mtp": 1}, "serve: mtp: found 1, expected 0: qwen3-30b has no MTP layers"),
         ({"gpus": 0}, "found 0 GPUs"),
         ({"isl": 1 << 25}, "isl: found 33554432, expected 1 to 16777216"),
         ({"slo": "ttft=2s,ttft=1s"}, "slo: found ttft twice"),

@@ -7,9 +7,9 @@ import pytest
 
 from dysharp import serve
 from dysharp.base.errors import ConfigError
-from dysharp.costs.attention import Attention
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.machine import machine_of
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.formats import formats_of
 from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
@@ -28,7 +28,7 @@ def replica(model: str, cluster: str, layout: str, precision: str = "fp8", kv: s
     return Replica(load_whole(model), formats_of(precision, kv), serve_layout_of(layout), machine_of(load_cluster(cluster), "serving"))
 
 
-def by_name(r: Replica, batch: Batch, layer: int) -> dict[str, float]:
+def by_name(r: Replica, batch: StepBatch, layer: int) -> dict[str, float]:
     sums: dict[str, float] = {}
     for op in layer_ops(r, batch, layer):
         sums[op.name] = sums.get(op.name, 0.0) + op.us
@@ -39,7 +39,7 @@ def test_the_activation_of_a_dense_ffn_moves_the_values_of_every_matrix() -> Non
     """Between the matrix products of a gated FFN: two values in, one out."""
     r, tokens = replica("llama3-8b", "hw-dgx-h100", "tp=1", "bf16"), 4096
     width, hidden = r.model.dense_hidden, r.model.hidden
-    found = by_name(r, Batch(decodes=tokens, context=1), 0)["dense FFN"]
+    found = by_name(r, StepBatch(decodes=tokens, context=1), 0)["dense FFN"]
     products = sum(r.machine.gemm(tokens, *shape, "bf16", weight_bytes=2.0) for shape in ((2 * width, hidden), (hidden, width)))
     assert r.model.dense_matrices == 3
     assert found - products == pytest.approx(r.machine.memory(ELEMENT * tokens * width * 3))
@@ -82,7 +82,7 @@ def test_cache_of_a_request(model: str, kv: str, layout: str, tokens: int, expec
 def test_linear_attention_does_not_see_the_context() -> None:
     """A step of Qwen3.5 reads and writes 189 MB of states a request; a longer context costs its 15 other layers alone."""
     one = replica("qwen3.5-397b", "hw-dgx-h200", "tp=8")
-    short, long = (step_time(one, Batch(decodes=64, context=context)).parts for context in (1000, 9000))
+    short, long = (step_time(one, StepBatch(decodes=64, context=context)).parts for context in (1000, 9000))
     assert short["linear attention decode"] == long["linear attention decode"]
     moved = 45 * 64 * 2 * 64 * 128 * 128 * 4 / 8  # bytes of one GPU of eight
     assert moved / 4.8e6 < short["linear attention decode"] < 1.5 * moved / 4.8e6
@@ -91,16 +91,16 @@ def test_linear_attention_does_not_see_the_context() -> None:
 
 def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
     one = replica("glm-5", "hw-dgx-h200", "tp=8")
-    short, long = (step_time(one, Batch(decodes=64, context=context)).parts for context in (2048, 8 * 2048))
+    short, long = (step_time(one, StepBatch(decodes=64, context=context)).parts for context in (2048, 8 * 2048))
     assert short["attention decode"] == long["attention decode"]
     assert short["indexer"] < long["indexer"]
-    assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=64, context=8 * 2048)).parts.values())
+    assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), StepBatch(decodes=64, context=8 * 2048)).parts.values())
 
 
 def test_dense_attention_of_prompts_expands_keys_and_values_of_every_head() -> None:
     r = replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
     a, batch = r.model.attention, prompt_batch(8192, 2048)
-    whole = Attention(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim)
+    whole = AttentionCall(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim)
     assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.machine.attention(whole), rel=1e-6)
 
 
@@ -134,27 +134,27 @@ def test_memory_limits() -> None:
 @pytest.mark.parametrize(("users", "rows"), [(4, 5.86), (16, 8.82), (64, 14.10), (128, 15.23)])
 def test_minimax_on_eight_h200(users: int, rows: float) -> None:
     """The sum of kernels lies between the rows of single operators, which leave kernels out, and 1.6 times that sum."""
-    step = step_time(replica("minimax-m2.5", "hw-dgx-h200", "tp=8"), Batch(decodes=users, context=1382))
+    step = step_time(replica("minimax-m2.5", "hw-dgx-h200", "tp=8"), StepBatch(decodes=users, context=1382))
     assert rows * 0.8 < step.device / 1e3 < rows * 1.6
 
 
 @pytest.mark.parametrize(("users", "rows"), [(4, 9.8), (16, 17.6), (64, 26.7)])
 def test_deepseek_on_eight_h200(users: int, rows: float) -> None:
-    step = step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=users, context=1382))
+    step = step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), StepBatch(decodes=users, context=1382))
     assert rows * 0.75 < step.device / 1e3 < rows * 1.6
 
 
 @pytest.mark.parametrize(("users", "core"), [(32, 62.5), (64, 81.0), (128, 153.1)])
 def test_latent_attention_of_an_h100(users: int, core: float) -> None:
     """Core of MLA with 128 heads and a cache of 2K, rows of SGLang on one H100."""
-    got = by_name(replica("deepseek-v3", "hw-dgx-h100", "dp=8,ep=8"), Batch(decodes=users, context=2048), 10)
+    got = by_name(replica("deepseek-v3", "hw-dgx-h100", "dp=8,ep=8"), StepBatch(decodes=users, context=2048), 10)
     assert got["attention decode"] == pytest.approx(core, rel=0.45)
 
 
 def test_decode_with_ep_over_nodes() -> None:
     """96 H100 style decode: 256 requests of 2K per GPU. Messages take 931 us of a layer, experts about 150."""
     r = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64,slots=0")
-    got = by_name(r, Batch(decodes=256, context=2000), 10)
+    got = by_name(r, StepBatch(decodes=256, context=2000), 10)
     assert got["dispatch"] + got["combine"] == pytest.approx(931, rel=0.2)
     assert 85 < got["experts"] < 260
     assert got["attention decode"] == pytest.approx(290, rel=0.4)
@@ -169,9 +169,9 @@ def test_a_prompt_costs_its_flops() -> None:
 
 def test_more_work_takes_longer() -> None:
     r = replica("qwen3-235b", "hw-dgx-b200", "tp=4")
-    few, many, long = (step_time(r, Batch(decodes=n, context=s)).device for n, s in ((8, 1000), (64, 1000), (64, 8000)))
+    few, many, long = (step_time(r, StepBatch(decodes=n, context=s)).device for n, s in ((8, 1000), (64, 1000), (64, 8000)))
     assert few < many < long
-    mixed = step_time(r, Batch(decodes=64, context=1000, prompts=512, seen=256)).device
+    mixed = step_time(r, StepBatch(decodes=64, context=1000, prompts=512, seen=256)).device
     assert many < mixed < many + step_time(r, prompt_batch(512, 512), 1).device
 
 
@@ -192,7 +192,7 @@ def test_layouts_that_do_not_fit_a_shape() -> None:
 def test_two_batch_overlap_by_batch(tokens: int, low: float, high: float) -> None:
     """Measured on nine nodes of H100: -27 % at 32 tokens per GPU, about 0 at 64 to 128, +25 % at 256."""
     r = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
-    batch = Batch(decodes=tokens, context=2000)
+    batch = StepBatch(decodes=tokens, context=2000)
     assert low < step_time(r, batch).device / overlapped_us(r, batch) - 1 < high
 
 
@@ -240,7 +240,7 @@ def test_the_blog_of_wide_ep_op_by_op() -> None:
     assert got["dispatch"] + got["combine"] == pytest.approx(21500, rel=0.2)
     assert step_time(prompts, prompt_batch(16384, 4096)).device / 1e6 == pytest.approx(2.9, rel=0.05)
     decode = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
-    assert step_time(decode, Batch(decodes=256, context=2000)).device / 1e3 == pytest.approx(115.2, rel=0.2)
+    assert step_time(decode, StepBatch(decodes=256, context=2000)).device / 1e3 == pytest.approx(115.2, rel=0.2)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 85.2), (32, 88), (64, 92.4), (128, 109.9)])
@@ -259,13 +259,13 @@ def test_identities() -> None:
     oss = replica("gpt-oss-120b", "hw-dgx-b200", "tp=1", "mxfp4")
     assert weight_bytes(oss) / 7.7e12 == pytest.approx(8.3e-3, rel=0.05)
     for model, cluster, precision in (("minimax-m2.5", "hw-dgx-h200", "fp8"), ("deepseek-v3", "hw-dgx-b200", "fp4")):
-        four, eight = (step_time(replica(model, cluster, f"tp={n}", precision), Batch(decodes=4, context=1400)).device for n in (4, 8))
+        four, eight = (step_time(replica(model, cluster, f"tp={n}", precision), StepBatch(decodes=4, context=1400)).device for n in (4, 8))
         assert 1 < four / eight < 1.7
 
 
 def test_a_draft_costs_a_layer_and_a_head() -> None:
     r = replica("deepseek-v3", "hw-dgx-h200", "tp=8")
-    batch = Batch(decodes=8, context=2000)
+    batch = StepBatch(decodes=8, context=2000)
     whole = step_time(r, batch).device
     assert whole / 61 < draft_us(r, batch) < whole / 20
     two = step_time(r, replace(batch, queries=2)).device
@@ -275,8 +275,8 @@ def test_a_draft_costs_a_layer_and_a_head() -> None:
 def test_experts_of_four_bits_are_read_at_their_own_width() -> None:
     """gpt-oss-120b on one H100, 32 requests: bytes of BF16 would take over 40 ms."""
     r = replica("gpt-oss-120b", "hw-dgx-h100", "tp=1", "mxfp4")
-    four = step_time(r, Batch(decodes=32, context=1536)).parts["experts"]
-    sixteen = step_time(replace(r, formats=formats_of("bf16")), Batch(decodes=32, context=1536)).parts["experts"]
+    four = step_time(r, StepBatch(decodes=32, context=1536)).parts["experts"]
+    sixteen = step_time(replace(r, formats=formats_of("bf16")), StepBatch(decodes=32, context=1536)).parts["experts"]
     assert four < 22e3
     assert sixteen > 40e3
 
@@ -287,5 +287,5 @@ def test_one_rule_sets_engines_apart_where_groups_share_experts() -> None:
     vllm, trtllm = (serve("deepseek-v3", "hw-dgx-h200", engine=name, **asked).best[0] for name in ("vllm", "trtllm"))
     assert trtllm.tokens_per_gpu > 2.5 * vllm.tokens_per_gpu
     rules = replace(vllm.table.engine, gathered_steps=trtllm.table.engine.gathered_steps)
-    gathered = within(search(vllm.replica, rules, vllm.load, 8, [vllm.replica.layout])[0], 2e6, 50e3)
+    gathered = within(search(vllm.replica, rules, vllm.scenario, 8, [vllm.replica.layout])[0], 2e6, 50e3)
     assert gathered[0].tokens_per_gpu == pytest.approx(trtllm.tokens_per_gpu, rel=0.05)

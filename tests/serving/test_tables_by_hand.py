@@ -11,13 +11,13 @@ import pytest
 from dysharp.api import serving_systems
 from dysharp.api.serving import _header
 from dysharp.costs.machine import machine_of
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
-from dysharp.serving.apart import WorkerPool, run_pools
+from dysharp.serving.disaggregated import WorkerPool, run_pools
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.step import StepTable
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
 
@@ -28,8 +28,8 @@ def replica(layout: str, model: str = "llama3-8b") -> Replica:
 @pytest.mark.parametrize(("layout", "stages"), [("tp=1", 1), ("pp=2", 2), ("dp=2", 1)])
 def test_a_step_lies_between_the_powers_of_two_around_it(layout: str, stages: int) -> None:
     """Whatever was asked for before. Prompts: from 256 tokens to those of a step. Stages and groups share the requests."""
-    engine, load = engine_of("vllm"), Load(8.0, 1000.0, 200.0)
-    found, fresh = StepTable(replica(layout), engine, load), StepTable(replica(layout), engine, load)
+    engine, scenario = engine_of("vllm"), Scenario(8.0, 1000.0, 200.0)
+    found, fresh = StepTable(replica(layout), engine, scenario), StepTable(replica(layout), engine, scenario)
     all_requests = 24.0 * stages * found.groups
     found.decode_us(500.0)
     assert found.decode_us(all_requests) == fresh.decode_us(all_requests)
@@ -40,12 +40,12 @@ def test_a_step_lies_between_the_powers_of_two_around_it(layout: str, stages: in
 
 def test_requests_that_decode_are_those_that_come_while_one_is_answered() -> None:
     """Little's law of the decode pool: few users are mostly in the pool of prompts. An answer takes a step for each of its tokens."""
-    load, engine = Load(6.0, 6000.0, 60.0), replace(engine_of("sglang"), mixed=False)
-    prefill, decode = (WorkerPool(StepTable(replica("tp=1"), engine, load), n) for n in (1, 1))
-    done = run_pools(prefill, decode, load)
+    scenario, engine = Scenario(6.0, 6000.0, 60.0), replace(engine_of("sglang"), mixed=False)
+    prefill, decode = (WorkerPool(StepTable(replica("tp=1"), engine, scenario), n) for n in (1, 1))
+    done = run_pools(prefill, decode, scenario)
     decoding = done.batch * decode.workers * decode.table.groups
-    assert decoding < 0.9 * load.users
-    assert decoding == pytest.approx(done.rate / 1e6 * load.answer * done.tpot, rel=0.05)
+    assert decoding < 0.9 * scenario.concurrency
+    assert decoding == pytest.approx(done.rate / 1e6 * scenario.osl * done.tpot, rel=0.05)
 
 
 @pytest.mark.parametrize(("decodes", "tokens"), [(1.0, 1), (4.0, 1), (9.0, 3)])
@@ -59,12 +59,12 @@ def test_a_gpu_has_its_part_of_the_tokens_of_its_group(decodes: float, tokens: i
 
     monkeypatch.setattr(serving_systems, "compare", compare)
     point: Any = SimpleNamespace(replica=replica("dp=2,tp=4,ep=8", "deepseek-v3"))
-    assert serving_systems._layers(point, ["deepep"], Batch(decodes=decodes), None, 0, None) == []
+    assert serving_systems._layers(point, ["deepep"], StepBatch(decodes=decodes), None, 0, None) == []
     assert (asked["tokens"], asked["model"].tokens_per_gpu, asked["gpus"]) == (tokens, tokens, 8)
 
 
-@pytest.mark.parametrize(("drafts", "words"), [(0, "no speculation"), (2, "2 drafts, 1.80 tokens a step")])
+@pytest.mark.parametrize(("drafts", "words"), [(0, "no speculative decoding"), (2, "draft tokens: 2, 1.80 tokens a step")])
 def test_the_header_says_how_many_drafts_there_are(drafts: int, words: str) -> None:
-    start, load = replica("tp=1"), Load(1.0, 100.0, 10.0, 1.8 if drafts else 1.0, drafts)
+    start, scenario = replica("tp=1"), Scenario(1.0, 100.0, 10.0, 1.8 if drafts else 1.0, drafts)
     request: Any = {"routing": None, "engine": "vllm", "tensor": "", "isl": 100, "osl": 10}
-    assert words in "\n".join(_header(start.model, start, load, request))
+    assert words in "\n".join(_header(start.model, start, scenario, request))

@@ -20,14 +20,14 @@ from dysharp.model import layout_of
 from dysharp.model.formats import formats_of
 from dysharp.planning.advice.advise import Advice
 from dysharp.planning.advice.prediction import Predicted
-from dysharp.planning.advice.tuning import Search
+from dysharp.planning.advice.tuning import TuningSearch
 from dysharp.planning.advice.what_if import WhatIf
 from dysharp.program import Nature
 from dysharp.runs.causes import causes
 from dysharp.training.answers import split_step
 from dysharp.training.cost import EpTimes
 from dysharp.training.graph import StepTimes, replay, step_graph
-from dysharp.training.memory import Memory, RankMemory
+from dysharp.training.memory import RankMemory, TrainingMemory
 from dysharp.training.schedules import make_schedule
 from dysharp.training.schedules.cells import Times
 from tests.figures.made_rows import numbers
@@ -114,7 +114,8 @@ def made_comparison(kind: str) -> Comparison:
     base: dict[str, Row] = {form: next(row for row in rows if row.form == form) for form in ("real", "paper") if form in kinds}
     baselines, absent = {form: row.system for form, row in base.items()}, {"comet": "made reason"} if hw else {}
     tried = (({"n_sm": 8}, 40.0), ({"n_sm": 16}, 30.0), ({"n_sm": 24}, 36.0))
-    tuned = {"deepep": Search(tried, {"n_sm": 16}, 5, 12), "tutel": Search(tried, {}, 4, 6, {"n_sm": 8}), "hybrid-ep": Search((), {}, 2, 3)}
+    tuned = {"deepep": TuningSearch(tried, {"n_sm": 16}, 5, 12), "tutel": TuningSearch(tried, {}, 4, 6, {"n_sm": 8})}
+    tuned |= {"hybrid-ep": TuningSearch((), {}, 2, 3)}
     formats = {row.system: f"Dispatch FP8, Combine BF16, weights FP4, {13 + i} SMs" for i, row in enumerate(rows)}
     return Comparison(
         tuple(rows), baselines, {row.system: base[row.form].layer_us / row.layer_us for row in rows},
@@ -194,7 +195,8 @@ def made_steps() -> Steps:
     ranks = tuple(RankMemory(i, {name: (i + 1) * n for name, n in lines.items()}, {0: 2 + i}, {}, 1e9, (i,), i) for i in range(3))
     header = ("a made line", "warning: a made warning")
     gains = {"no bubble": 0.125, "no sends": 0.0005, "free EP": 0.25, "other": 0.0625}
-    return Steps("made-model", layout, schedule, 96, tuple(found), Memory("made-model", ranks, {"buffers": 2.5 * GiB}), gains, header, FORMATS)
+    memory = TrainingMemory("made-model", ranks, {"buffers": 2.5 * GiB})
+    return Steps("made-model", layout, schedule, 96, tuple(found), memory, gains, header, FORMATS)
 
 
 def made_timeline() -> Timeline:

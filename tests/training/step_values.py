@@ -25,16 +25,16 @@ from dysharp.systems import get_system
 from dysharp.training import memory
 from dysharp.training.answers import energy_of, gains, split_step
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, replay_schedule, step_graph
-from dysharp.training.megatron import read_settings, recipe_from
+from dysharp.training.megatron import arguments_from, read_settings
 from dysharp.training.memory import Saving
-from dysharp.training.merged import Kernel, block_kernels, block_times, kernels_program, sms_of
+from dysharp.training.merged import MergedKernel, block_kernels, block_times, kernels_program, sms_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import phases_of
-from dysharp.training.practice import WHOLE, Practice, SubLayers
+from dysharp.training.recipe import WHOLE, SubLayers, TrainingRecipe
 from dysharp.training.schedules import Times, all_schedules, in_flight, make_schedule
 from dysharp.training.step_timeline import step_timeline
 from dysharp.training.wires import send
@@ -85,13 +85,13 @@ LAYOUTS = {
     "dense": ("tp=3,cp=4,pp=5,vpp=2,dp=2,mbs=2,m=10", "tp=2,cp=4,dp=3,fsdp=6,m=4", "tp=6,pp=2,dp=7,m=3"),
 }  # fmt: skip
 OF_MEMORY = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "shared_experts")
-PRACTICES = {
-    "rows": Practice(),
-    "deepep": Practice("fp8", "deepep", host=True, recompute=OF_MEMORY, plain_ddp=True),
-    "hybrid-ep": Practice("mxfp8", "hybrid-ep", overlap_ep=True, overlap_tp=True, graphs=("attn", "moe_router"), host=True),
-    "alltoall": Practice("bf16", "alltoall", overlap_dp=False, host=True, recompute=("moe",), context="a2a"),
-    "whole": Practice("mxfp8", "hybrid-ep", graphs=(WHOLE,), host=True, frozen=True, counts=False),
-    "sub-layers": Practice("fp8", "alltoall", host=True, recompute=("full",), tensor=SubLayers("none", (7.0, 11.0), (17.0, 29.0))),
+TRAINING_RECIPES = {
+    "rows": TrainingRecipe(),
+    "deepep": TrainingRecipe("fp8", "deepep", host=True, recompute=OF_MEMORY, plain_ddp=True),
+    "hybrid-ep": TrainingRecipe("mxfp8", "hybrid-ep", overlap_ep=True, overlap_tp=True, graphs=("attn", "moe_router"), host=True),
+    "alltoall": TrainingRecipe("bf16", "alltoall", overlap_dp=False, host=True, recompute=("moe",), context="a2a"),
+    "whole": TrainingRecipe("mxfp8", "hybrid-ep", graphs=(WHOLE,), host=True, frozen=True, counts=False),
+    "sub-layers": TrainingRecipe("fp8", "alltoall", host=True, recompute=("full",), tensor=SubLayers("none", (7.0, 11.0), (17.0, 29.0))),
 }
 CLUSTERS = {"rows": "paper-gh200-nvl32-x2", "deepep": "hw-dgx-h100-x8", "hybrid-ep": "hw-dgx-b200", "alltoall": "hw-dgx-b200-x8",
             "whole": "hw-gb200-nvl72-x2", "sub-layers": "hw-dgx-h800"}  # fmt: skip
@@ -108,7 +108,7 @@ def machine(name: str) -> Machine:
     return Machine(load_cluster(name))
 
 
-def numbers(cost: Cost) -> tuple[float, ...]:
+def numbers(cost: PassCost) -> tuple[float, ...]:
     """All of a cost but its parts."""
     return astuple(cost)[:9]
 
@@ -162,9 +162,9 @@ def cut(model: WholeModel, text: str) -> Iterator[Row]:
 
 
 def block(model: WholeModel, text: str, way: str) -> Iterator[Row]:
-    """Pieces of every kind of layer, and the ends, under one practice on one cluster."""
+    """Pieces of every kind of layer, and the ends, under one training recipe on one cluster."""
     layout = layout_of(text)
-    one = Block(model, machine(CLUSTERS[way]), layout, SEQUENCE, PRACTICES[way])
+    one = Block(model, machine(CLUSTERS[way]), layout, SEQUENCE, TRAINING_RECIPES[way])
     ep = ROW if way == "rows" and model.layer else None
     kinds: dict[Any, int] = {one.kind(number): number for number in range(model.n_layers)}
     for number in kinds.values():
@@ -172,32 +172,36 @@ def block(model: WholeModel, text: str, way: str) -> Iterator[Row]:
         pieces = {**before, **behind, **(one.experts(ep) if model.is_moe(number) else {})}
         for name, piece in pieces.items():
             yield f"layer {number}, {name}", numbers(piece)
-        yield f"replayed {number}", numbers(sum(one.with_replays(pieces).values(), Cost()))
+        yield f"replayed {number}", numbers(sum(one.with_replays(pieces).values(), PassCost()))
         done = one.layer(number, ep)
         yield f"layer {number}", (*numbers(done), *done.parts.values())
         yield f"launches {number}", one.launches(number)
         if layout.fsdp > 1:
-            shards = [beside(model, one.machine, layout, number, some, switched) for some in (Cost(), done) for switched in (False, True)]
+            shards = [beside(model, one.machine, layout, number, some, switched) for some in (PassCost(), done) for switched in (False, True)]
             yield f"shards {number}", (us for cost in shards for us in (cost.forward, cost.backward))
     ends = one.ends(True, model.mtp, 1 + model.mtp, ep)
     yield "ends", (*numbers(ends), *ends.parts.values())
     if model.layer:
         sent = exchange(
-            one.machine, layout, model.layer, one.tokens / layout.tp, replace(one.practice, dispatcher=one.practice.dispatcher or "deepep")
+            one.machine,
+            layout,
+            model.layer,
+            one.tokens / layout.tp,
+            replace(one.training_recipe, dispatcher=one.training_recipe.dispatcher or "deepep"),
         )
         yield "exchange", astuple(sent)[:5]
 
 
 def step(model: WholeModel, text: str, way: str) -> Iterator[Row]:
     """Costs of a whole step and its estimate."""
-    layout, on, practice = layout_of(text), machine(CLUSTERS[way]), PRACTICES[way]
+    layout, on, training_recipe = layout_of(text), machine(CLUSTERS[way]), TRAINING_RECIPES[way]
     ep = ROW if way == "rows" and model.layer else None
-    costs = step_costs(model, on, layout, SEQUENCE, ep, practice=practice)
+    costs = step_costs(model, on, layout, SEQUENCE, ep, training_recipe=training_recipe)
     times = costs.times
     for at, stage in enumerate(costs.stages):
         yield f"stage {at}", numbers(stage)
         yield f"traffic {at}", (*(f(one[at]) for one in (times.reduce, times.gather) for f in (len, sum)), times.optimizer[at])
-    twice = step_costs(model, on, layout, SEQUENCE, ep, 2, practice)
+    twice = step_costs(model, on, layout, SEQUENCE, ep, 2, training_recipe)
     yield "two copies", (*map(sum, twice.times.reduce), *map(sum, twice.times.gather), *twice.times.optimizer)
     yield "sends", (times.send, times.cells.hop, times.late_gather)
     if times.cells.pairs:
@@ -216,7 +220,7 @@ def step(model: WholeModel, text: str, way: str) -> Iterator[Row]:
     yield "timeline", (line.n_gpus, line.time_ps, len(line.tracks), *line.names[:3], *(int(column.sum()) for column in columns))
     yield "energy", astuple(energy_of(model, on, layout, SEQUENCE, ep))
     if way != "rows":
-        whole = estimate(model, on, layout, SEQUENCE, practice)
+        whole = estimate(model, on, layout, SEQUENCE, training_recipe)
         yield "estimate", (whole.step_us, whole.slope_us, whole.intercept_us, whole.tokens_per_s_gpu, *whole.parts().values())
 
 
@@ -241,9 +245,9 @@ def rates(way: str) -> Iterator[Row]:
         yield f"send, {text}", (max(sent.near, sent.far), on.latency(layout_of(text)))
 
 
-def practice(way: str) -> Iterator[Row]:
+def training_recipe(way: str) -> Iterator[Row]:
     """Launches of every row of kernels, and of modules that run again."""
-    own = PRACTICES[way]
+    own = TRAINING_RECIPES[way]
     ops = [op for model in MODELS.values() for op in operators(model, model.n_layers - 1)]
     for piece in sorted({op.piece for op in ops}):
         yield piece, (one for way_of in own.launches([op for op in ops if op.piece == piece], 7) for one in way_of)
@@ -272,13 +276,13 @@ def orders(name: str) -> Iterator[Row]:
 
 def costs() -> Iterator[Row]:
     """What becomes of a cost: merged, overlapped, beside another, on part of the SMs."""
-    one = Cost(31.0, 57.0, 23.0, 11.0, 17.0, 13.0, 19.0, parts={"a": 70.0, "b": 41.0})
-    other = Cost(29.0, 47.0, 19.0, 5.0, 7.0, 43.0, 37.0, parts={"b": 3.0, "c": 5.0})
+    one = PassCost(31.0, 57.0, 23.0, 11.0, 17.0, 13.0, 19.0, parts={"a": 70.0, "b": 41.0})
+    other = PassCost(29.0, 47.0, 19.0, 5.0, 7.0, 43.0, 37.0, parts={"b": 3.0, "c": 5.0})
     merged, late = one.as_merged(BlockTimes(37.0, 83.0, 101.0)), other.as_merged(BlockTimes(33.0, 61.0, 71.0))
     for name, cost in {"sum": one + other, "again": one.recomputed(), "merged": merged, "part": one.on_part(0.7), "overlapped": one.overlapped(0.2),
-                       "bound": other.overlapped(0.3), "no wire": Cost(3.0, 4.0).overlapped(0.5), "sums": merged + late}.items():  # fmt: skip
+                       "bound": other.overlapped(0.3), "no wire": PassCost(3.0, 4.0).overlapped(0.5), "sums": merged + late}.items():  # fmt: skip
         yield name, (*numbers(cost), *cost.parts.values())
-    yield "pairs", (a.pair_with(b) for a in (one, other, merged, merged + late, Cost()) for b in (one, other, late, Cost()))
+    yield "pairs", (a.pair_with(b) for a in (one, other, merged, merged + late, PassCost()) for b in (one, other, late, PassCost()))
     yield "phases", astuple(phases_of(one, other, (2.0, 3.0, 5.0, 7.0), 0.8))
     yield "without wire", astuple(ROW.without_wire())
 
@@ -316,7 +320,7 @@ def settings() -> Iterator[Row]:
         for model, more in (("sparse", ""), ("lite", ""), ("lite", "m=6,tp=1")):
             key = f"{model} {text} {more}"
             try:
-                found = recipe_from(text, MODELS[model], more)
+                found = arguments_from(text, MODELS[model], more)
                 yield key, (found.layout, found.sequence, str(found.recompute), found.precision, *found.notes)
             except ConfigError as error:
                 yield key, (str(error),)
@@ -337,12 +341,16 @@ def merged() -> Iterator[Row]:
     known = get_system("deepep")
     routing = known.served(make_routing("lognormal:0.6", model, 4, 40, seed=1), known.options())
     ways = [known.plan(model, cluster, routing, way, known.options()) for way in ("fwd", "bwd")]
-    one = Block(MODELS["sparse"], machine("hw-dgx-h100"), layout_of("tp=2,cp=2,ep=4,dp=1,mbs=5"), SEQUENCE, PRACTICES["deepep"])
+    one = Block(MODELS["sparse"], machine("hw-dgx-h100"), layout_of("tp=2,cp=2,ep=4,dp=1,mbs=5"), SEQUENCE, TRAINING_RECIPES["deepep"])
     kernels = block_kernels(one, 7)
     for way in fields(kernels):
         chain = getattr(kernels, way.name)
         yield way.name, (x for kernel in chain for x in (kernel.name, float(np.max(kernel.us)), kernel.nature.name))
-    uneven = [Kernel("even", 90.0), Kernel("sent", np.array([3.0, 5.0, 7.0, 11.0]), Nature.COMMUNICATION), Kernel("late", 47.0, Nature.HOST)]
+    uneven = [
+        MergedKernel("even", 90.0),
+        MergedKernel("sent", np.array([3.0, 5.0, 7.0, 11.0]), Nature.COMMUNICATION),
+        MergedKernel("late", 47.0, Nature.HOST),
+    ]
     programs: list[Program] = [kernels_program(uneven, ways[0], 20.0, 3)]
 
     def time_us(program: Program) -> float:
@@ -403,12 +411,14 @@ def cases() -> Cases:
         found[name] = partial(accounts, model)
         for at, text in enumerate(LAYOUTS[name]):
             found[f"{name} {at}, memory"] = partial(cut, model, text)
-            for nth, way in enumerate(PRACTICES):
+            for nth, way in enumerate(TRAINING_RECIPES):
                 if way in ("rows", "deepep", "sub-layers", "hybrid-ep") or model.layer:
                     found[f"{name} {at}, {way}"] = partial(block, model, text, way)
                     if nth % 3 == at or way == "rows":
                         found[f"{name} {at}, {way}, step"] = partial(step, model, text, way)
-    found |= {f"rates, {way}": partial(rates, way) for way in PRACTICES} | {f"launches, {way}": partial(practice, way) for way in PRACTICES}
+    found |= {f"rates, {way}": partial(rates, way) for way in TRAINING_RECIPES} | {
+        f"launches, {way}": partial(training_recipe, way) for way in TRAINING_RECIPES
+    }
     return found | {f"orders, {name}": partial(orders, name) for name in all_schedules()}
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from dysharp.api import describe
-from dysharp.costs.attention import Attention
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.model import Layout, layout_of
 from dysharp.model.weights import layer_weights
@@ -16,7 +16,7 @@ from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
 from dysharp.training.memory import RESERVED
 from dysharp.training.moe_block import exchange
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules.registry import ScheduleFamily, all_schedules
 
 H100 = load_cluster("hw-dgx-h100")
@@ -26,9 +26,9 @@ H100 = load_cluster("hw-dgx-h100")
 class Asked(Machine):
     """A machine that keeps the calls of attention."""
 
-    calls: list[Attention] = field(default_factory=list)
+    calls: list[AttentionCall] = field(default_factory=list)
 
-    def attention(self, call: Attention, direction: Literal["forward", "backward"] = "forward") -> float:
+    def attention(self, call: AttentionCall, direction: Literal["forward", "backward"] = "forward") -> float:
         self.calls.append(call)
         return 1.0
 
@@ -48,7 +48,7 @@ def test_ranks_share_the_heads_of_queries_and_of_keys_evenly(name: str, layout: 
 @pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b"])
 def test_without_a_host_no_layer_is_launched(name: str) -> None:
     model = load_whole(name)
-    free, slow = (Block(model, Machine(H100), layout_of("ep=1"), 64, Practice(dtype="bf16", host=host)) for host in (False, True))
+    free, slow = (Block(model, Machine(H100), layout_of("ep=1"), 64, TrainingRecipe(dtype="bf16", host=host)) for host in (False, True))
     for number in (0, model.n_layers - 1):
         assert free.launches(number) == (0.0, 0.0)
         assert min(slow.launches(number)) > 0
@@ -56,10 +56,10 @@ def test_without_a_host_no_layer_is_launched(name: str) -> None:
 
 @pytest.mark.parametrize("dispatcher", ["", "alltoall", "deepep", "hybrid-ep"])
 def test_one_gpu_of_a_domain_exchanges_nothing_there(dispatcher: str) -> None:
-    practice, layer = Practice(dispatcher=dispatcher), load_whole("qwen3-30b").layer  # type: ignore[arg-type]
+    training_recipe, layer = TrainingRecipe(dispatcher=dispatcher), load_whole("qwen3-30b").layer  # type: ignore[arg-type]
     assert layer is not None
     for cluster in (H100, load_cluster("paper-dgx-h100")):
-        alone, pair = (exchange(machine_of(cluster, "training"), Layout(ep=gpus, dp=gpus), layer, 1024.0, practice) for gpus in (1, 2))
+        alone, pair = (exchange(machine_of(cluster, "training"), Layout(ep=gpus, dp=gpus), layer, 1024.0, training_recipe) for gpus in (1, 2))
         assert (alone.dispatch, alone.combine) == (0.0, 0.0)
         assert min(pair.dispatch, pair.combine) > 0
 

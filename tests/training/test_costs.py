@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.attention import Attention, attention_flops
+from dysharp.costs.attention import AttentionCall, attention_flops
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model import chunks_of, layout_of
@@ -17,12 +17,12 @@ from dysharp.model.operators import Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.moe_block import contended
-from dysharp.training.practice import WHOLE, Practice
+from dysharp.training.recipe import WHOLE, TrainingRecipe
 from dysharp.training.schedules import make_schedule
 
 PAPER = "paper-gh200-nvl32"
@@ -46,7 +46,7 @@ class Counting(Machine):
     def memory(self, n_bytes: float, kernels: int = 1) -> float:
         return 0.0
 
-    def attention(self, call: Attention, direction: Literal["forward", "backward"] = "forward") -> float:
+    def attention(self, call: AttentionCall, direction: Literal["forward", "backward"] = "forward") -> float:
         return float(attention_flops(call)) * (2 if direction == "backward" else 1)
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
@@ -86,10 +86,10 @@ def test_groups_take_the_bytes_of_a_ring() -> None:
 
 
 def test_a_pair_is_bound_by_computing_or_by_communication() -> None:
-    ahead = Cost(forward=10, forward_exposed=6, forward_wire=8)
-    assert ahead.pair_with(Cost(backward=12, weights=5, backward_exposed=4, backward_wire=9)) == 4 + 8 + 5
-    assert ahead.pair_with(Cost(backward=12, weights=1, backward_exposed=4, backward_wire=12)) == 8 + 12
-    assert ahead.pair_with(Cost(backward=2, weights=1, backward_exposed=2, backward_wire=30)) == 13  # never longer than one after the other
+    ahead = PassCost(forward=10, forward_exposed=6, forward_wire=8)
+    assert ahead.pair_with(PassCost(backward=12, weights=5, backward_exposed=4, backward_wire=9)) == 4 + 8 + 5
+    assert ahead.pair_with(PassCost(backward=12, weights=1, backward_exposed=4, backward_wire=12)) == 8 + 12
+    assert ahead.pair_with(PassCost(backward=2, weights=1, backward_exposed=2, backward_wire=30)) == 13  # never longer than one after the other
 
 
 def test_gradients_of_experts_go_over_their_own_replicas() -> None:
@@ -104,7 +104,7 @@ def test_gradients_of_experts_go_over_their_own_replicas() -> None:
 def test_recomputation_adds_forward_passes() -> None:
     model, machine, layout = load_whole("llama3-8b"), Machine(load_cluster("hw-dgx-h100")), layout_of("tp=8")
     sets = ((), ("core_attn",), ("core_attn", "mlp"), ("full",))
-    back = [step_costs(model, machine, layout, 4096, None, practice=Practice(recompute=one)).stages[0] for one in sets]
+    back = [step_costs(model, machine, layout, 4096, None, training_recipe=TrainingRecipe(recompute=one)).stages[0] for one in sets]
     assert [one.forward for one in back] == pytest.approx([back[0].forward] * 4)
     assert back[0].backward < back[1].backward < back[2].backward < back[3].backward
     assert back[3].backward < back[0].backward + back[0].forward  # the head is not computed again
@@ -114,7 +114,9 @@ def test_recomputation_adds_forward_passes() -> None:
 def test_experts_in_closed_form_compute_every_flop() -> None:
     model, layout = load_whole("qwen3-30b"), layout_of("ep=8,dp=8")
     machine = Counting(load_cluster(PAPER))
-    rows, closed = (step_costs(model, machine, layout, 4096, EpTimes(0, 0), practice=Practice(dispatcher=name)) for name in ("", "alltoall"))
+    rows, closed = (
+        step_costs(model, machine, layout, 4096, EpTimes(0, 0), training_recipe=TrainingRecipe(dispatcher=name)) for name in ("", "alltoall")
+    )
     added = sum(one.weights for one in closed.stages) - sum(one.weights for one in rows.stages)
     assert added == pytest.approx(4096 * flops_of(model, 4096).forward["routed experts"])
 
@@ -124,21 +126,21 @@ def test_a_host_that_launches_slowly_bounds_a_pass() -> None:
     machine = Machine(load_cluster("hw-dgx-b200"))
 
     def slope(**said: object) -> float:
-        practice = Practice(dtype="bf16", dispatcher="hybrid-ep", host=True, **said)  # type: ignore[arg-type]
-        return estimate(model, machine, layout, 64, practice).slope_us
+        training_recipe = TrainingRecipe(dtype="bf16", dispatcher="hybrid-ep", host=True, **said)  # type: ignore[arg-type]
+        return estimate(model, machine, layout, 64, training_recipe).slope_us
 
     eager, partly, whole = slope(), slope(graphs=("attn", "moe_router")), slope(graphs=(WHOLE,))
     assert eager > partly > whole
-    calls, looped = Practice(dtype="bf16").launches(operators(model, 0), 16)[0]
+    calls, looped = TrainingRecipe(dtype="bf16").launches(operators(model, 0), 16)[0]
     assert eager >= 48 * machine.launch(calls, looped, "forward")
 
 
 def test_a_pass_that_is_computed_again_is_launched_again() -> None:
     model, machine = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200"))
 
-    def layer(*modules: str) -> Cost:
-        practice = Practice(dtype="bf16", dispatcher="hybrid-ep", host=True, recompute=modules)
-        return Block(model, machine, layout_of("ep=8,dp=8,mbs=1"), 64, practice).layer(0, None)
+    def layer(*modules: str) -> PassCost:
+        training_recipe = TrainingRecipe(dtype="bf16", dispatcher="hybrid-ep", host=True, recompute=modules)
+        return Block(model, machine, layout_of("ep=8,dp=8,mbs=1"), 64, training_recipe).layer(0, None)
 
     kept, some, whole = layer(), layer("layernorm", "moe_act"), layer("full")
     # 64 tokens: launches bind. Two norms and an activation, each with one operation before its pass and three around its replay.
@@ -150,24 +152,24 @@ def test_a_pass_that_is_computed_again_is_launched_again() -> None:
 def test_an_estimate_of_few_micro_batches_equals_the_replay_of_all() -> None:
     model, machine = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-h100-x8"))
     for text in ("pp=4,ep=8,dp=8,m=40", "pp=4,vpp=3,ep=8,dp=8,m=40"):
-        layout, practice = layout_of(text), Practice(dispatcher="deepep", host=True)
-        costs = step_costs(model, machine, layout, 4096, None, practice=practice)
+        layout, training_recipe = layout_of(text), TrainingRecipe(dispatcher="deepep", host=True)
+        costs = step_costs(model, machine, layout, 4096, None, training_recipe=training_recipe)
         order = make_schedule("interleaved" if layout.vpp > 1 else "1f1b", 4, 40, layout.vpp)
         whole = replay(step_graph(order, costs.times)).makespan / 1e6
-        assert estimate(model, machine, layout, 4096, practice).step_us == pytest.approx(whole, rel=2e-3)
+        assert estimate(model, machine, layout, 4096, training_recipe).step_us == pytest.approx(whole, rel=2e-3)
 
 
 def test_overlap_hides_communication_and_never_computing() -> None:
-    one = Cost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=4, forward_wire=4, backward_wire=4)
+    one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=4, forward_wire=4, backward_wire=4)
     assert one.overlapped(0).forward + one.overlapped(0).backward == 22
     held = one.overlapped(0.25)
     assert held.forward + held.backward == pytest.approx(24)
-    bound = Cost(forward=30, backward=30, forward_exposed=28, backward_exposed=28, forward_wire=28, backward_wire=28).overlapped(0)
+    bound = PassCost(forward=30, backward=30, forward_exposed=28, backward_exposed=28, forward_wire=28, backward_wire=28).overlapped(0)
     assert bound.forward + bound.backward == pytest.approx(56)
 
 
 def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
-    one = Cost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
+    one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
     assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2), (3, 6), (0, 8))
     assert replace(one, backward_exposed=18).waits_backward() == (14, 6)  # the rest hides behind weight gradients, which are apart
     assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (7, 8)
@@ -179,14 +181,16 @@ def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
 def test_context_ranks_exchange_inside_their_domain() -> None:
     model, machine = load_whole("llama3-8b"), Machine(load_cluster("hw-dgx-b200"))
     long = layout_of("cp=8")
-    ways = {way: step_costs(model, machine, long, 131072, None, practice=Practice(context=way)).stages[0] for way in ("a2a", "p2p")}  # type: ignore[arg-type]
+    ways = {way: step_costs(model, machine, long, 131072, None, training_recipe=TrainingRecipe(context=way)).stages[0] for way in ("a2a", "p2p")}  # type: ignore[arg-type]
     assert ways["a2a"].parts["context parallel"] > 0
     assert ways["p2p"].parts["context parallel"] == 0  # a ring hides behind long attention
 
 
 def test_ranks_that_share_an_expert_gather_its_rows_and_scatter_its_sums() -> None:
-    model, machine, practice = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), Practice(dispatcher="alltoall")
-    whole, shared = (step_costs(model, machine, layout_of(text), 4096, None, practice=practice) for text in ("ep=4,dp=8", "ep=4,etp=2,dp=8"))
+    model, machine, training_recipe = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), TrainingRecipe(dispatcher="alltoall")
+    whole, shared = (
+        step_costs(model, machine, layout_of(text), 4096, None, training_recipe=training_recipe) for text in ("ep=4,dp=8", "ep=4,etp=2,dp=8")
+    )
     parts = shared.stages[0].parts
     assert "expert tensor parallel" not in whole.stages[0].parts
     assert model.layer is not None
@@ -209,7 +213,7 @@ def test_sharded_weights_move_in_every_micro_batch_and_hide_behind_long_layers()
 
 
 def test_communication_that_holds_sms_stretches_computing_alone() -> None:
-    cost = Cost(10.0, 20.0, 6.0, 4.0, 5.0, 6.0, 7.0)
+    cost = PassCost(10.0, 20.0, 6.0, 4.0, 5.0, 6.0, 7.0)
     half = cost.on_part(0.5)
     assert (half.forward, half.backward, half.weights) == (4 + 12, 5 + 30, 12)
     assert (half.forward_exposed, half.backward_wire) == (4.0, 7.0)
@@ -229,16 +233,16 @@ def test_a_backward_pass_launches_modules_that_are_computed_again() -> None:
     """A layer of few tokens is bound by launches: recomputing core attention costs its kernel, and random states forward and around the replay."""
     dense, moe = operators(load_whole("llama3-8b"), 0), operators(load_whole("qwen3-30b"), 0)
     attention = tuple(op for op in dense if op.piece != "dense FFN")
-    assert Practice(recompute=("core_attn",)).replays(dense) == (1, (1 + 3, 0))
-    assert Practice(recompute=("layernorm",)).replays(attention) == (2, (2 + 2 * 3, 0))
-    assert Practice(recompute=("mlp",)).replays(dense) == (1, (4 + 3, 0))
-    assert Practice(recompute=("mlp",)).replays(moe) == (0, (0, 0))  # no dense FFN in this layer
-    assert Practice(recompute=("core_attn",), graphs=("attn",)).replays(attention) == (0, (0, 0))
-    own = Practice(dtype="bf16", recompute=("moe",))
+    assert TrainingRecipe(recompute=("core_attn",)).replays(dense) == (1, (1 + 3, 0))
+    assert TrainingRecipe(recompute=("layernorm",)).replays(attention) == (2, (2 + 2 * 3, 0))
+    assert TrainingRecipe(recompute=("mlp",)).replays(dense) == (1, (4 + 3, 0))
+    assert TrainingRecipe(recompute=("mlp",)).replays(moe) == (0, (0, 0))  # no dense FFN in this layer
+    assert TrainingRecipe(recompute=("core_attn",), graphs=("attn",)).replays(attention) == (0, (0, 0))
+    own = TrainingRecipe(dtype="bf16", recompute=("moe",))
     assert own.replays(moe, 4) == (1, (17 + 13 + 1 + 3, 4 * 2))  # router, dispatch and combine, activation
-    assert Practice(recompute=("full",)).replays(dense)[1] == (10 + 5 + 3, 0)
+    assert TrainingRecipe(recompute=("full",)).replays(dense)[1] == (10 + 5 + 3, 0)
     model, machine = load_whole("deepseek-v2-lite"), Machine(load_cluster("hw-dgx-h100"))
-    ways = [Practice(host=True, recompute=names) for names in ((), ("core_attn",))]
+    ways = [TrainingRecipe(host=True, recompute=names) for names in ((), ("core_attn",))]
     plain, again = (Block(model, machine, layout_of("tp=1"), 64, one).layer(0, None) for one in ways)
     each = machine.cluster.fitted["training.forward_us"]
     assert again.forward - plain.forward == pytest.approx(each)
@@ -250,7 +254,7 @@ def test_bytes_of_casts(cluster: str, kind: str, per: float) -> None:
     """Blackwell takes FP8 with one scale in any layout, so no transposed copy is written."""
     machine = Machine(load_cluster(cluster))
     assert machine.cast_bytes(kind) == per
-    block = Block(load_whole("llama3-8b"), machine, layout_of("tp=1"), 64, Practice(dtype=kind))  # type: ignore[arg-type]
+    block = Block(load_whole("llama3-8b"), machine, layout_of("tp=1"), 64, TrainingRecipe(dtype=kind))  # type: ignore[arg-type]
     (out,) = [op for op in operators(block.model, 0) if isinstance(op, Weight) and op.weight == "out"]
     assert block.product(out).parts["casts"] == pytest.approx(2 * machine.memory(per * 64 * 4096))
 
@@ -261,15 +265,17 @@ def test_gemms_with_a_scale_per_block_take_longer() -> None:
     assert other / one == pytest.approx(7.161 / 6.812)
 
 
-def hybrid(**practice: Any) -> Block:
+def hybrid(**training_recipe: Any) -> Block:
     layout = layout_of("ep=8,gpus=8,mbs=1,gbs=64")
-    return Block(load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), layout, 4096, Practice(dispatcher="hybrid-ep", **practice))
+    return Block(
+        load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), layout, 4096, TrainingRecipe(dispatcher="hybrid-ep", **training_recipe)
+    )
 
 
 def test_a_forward_pass_knows_its_counts_behind_maps_and_the_last_rank() -> None:
     """Hybrid-EP gathers a byte per token and expert of the group; alltoall gathers none."""
     counts = hybrid().experts(None)["counts"]
-    plain = Block(hybrid().model, hybrid().machine, hybrid().layout, 4096, Practice(dispatcher="alltoall")).experts(None)["counts"]
+    plain = Block(hybrid().model, hybrid().machine, hybrid().layout, 4096, TrainingRecipe(dispatcher="alltoall")).experts(None)["counts"]
     machine, n_bytes = hybrid().machine, 4096 * 128 * 8
     assert (plain.forward, plain.backward, counts.backward) == (machine.wait, 0.0, 0.0)
     assert counts.forward - plain.forward == pytest.approx(machine.memory(n_bytes) + machine.group(n_bytes, 8, 1))
@@ -281,17 +287,19 @@ def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
     before = sum((one.forward for one in block.pieces(1)[0].values()), 0.0)
     ahead = before + block.pieces(1)[1]["router"].forward + block.experts(None)["counts"].forward
     rest = block._launched_ops(1)[1]
-    assert block.practice.launches(rest, 16)[0] == (15, 16 * 2)
-    behind = block.machine.launch(*block.practice.launches(rest, 16)[0], "forward")
+    assert block.training_recipe.launches(rest, 16)[0] == (15, 16 * 2)
+    behind = block.machine.launch(*block.training_recipe.launches(rest, 16)[0], "forward")
     assert block.layer(1, None).forward == pytest.approx(ahead + behind)
-    eager = replace(block, practice=Practice(dtype="bf16", dispatcher="hybrid-ep", host=True))  # launches bind: the exchange of counts comes last
+    eager = replace(
+        block, training_recipe=TrainingRecipe(dtype="bf16", dispatcher="hybrid-ep", host=True)
+    )  # launches bind: the exchange of counts comes last
     waited = eager.layer(1, None).forward - block.experts(None)["counts"].forward
     assert waited == pytest.approx(eager.launches(1)[0])
 
 
 def test_the_graph_of_preprocessing_replays_the_counts_of_alltoall() -> None:
     router = [op for op in operators(load_whole("qwen3-30b"), 0) if op.piece == "router"]
-    eager, graphed = (Practice(dispatcher="alltoall", graphs=graphs) for graphs in ((), ("moe_router", "moe_preprocess")))
+    eager, graphed = (TrainingRecipe(dispatcher="alltoall", graphs=graphs) for graphs in ((), ("moe_router", "moe_preprocess")))
     assert eager.launches(router, 0, eager.sorts[0])[0] == (25.0, 0.0)
     assert graphed.launches(router, 0, graphed.sorts[0])[0] == (0.0, 0.0)
 
@@ -314,17 +322,18 @@ def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
     rate = machine.update(1e9) - machine.update(0)
     for layout, turns in (("dp=8", 3), ("tp=8", 1)):
         plain, lean = (
-            step_costs(model, machine, layout_of(layout), 4096, None, practice=Practice(plain_ddp=more)).times.optimizer[0] for more in (True, False)
+            step_costs(model, machine, layout_of(layout), 4096, None, training_recipe=TrainingRecipe(plain_ddp=more)).times.optimizer[0]
+            for more in (True, False)
         )
         held = rank_parameters(model, layout_of(layout), chunks_of(model, layout_of(layout))).dense
         assert (plain - lean) / 1e6 == pytest.approx(turns * 4 * held / 1e9 * rate, rel=1e-6)
 
 
 def test_linear_attention_costs_less_than_attention_over_long_sequences() -> None:
-    machine, practice = Machine(load_cluster("hw-dgx-h100-x8")), Practice(dispatcher="deepep")
+    machine, training_recipe = Machine(load_cluster("hw-dgx-h100-x8")), TrainingRecipe(dispatcher="deepep")
     model, plan = load_whole("qwen3-next-80b"), layout_of("ep=8,m=2")
     for sequence, slower in ((2048, False), (131072, True)):
-        block = Block(model, machine, plan, sequence, practice)
+        block = Block(model, machine, plan, sequence, training_recipe)
         linear, full = (block.pieces(number)[0]["core attention"] for number in (0, 3))
         assert linear.backward > linear.forward > 0
         assert (full.forward > linear.forward) == slower

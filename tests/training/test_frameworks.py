@@ -11,7 +11,7 @@ from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import formats_of
 from dysharp.model.layout import chunks_of
 from dysharp.specs import load_whole
-from dysharp.training.megatron import arguments_of, read_settings, recipe_from
+from dysharp.training.megatron import arguments_from, arguments_of, read_settings
 
 V3 = load_whole("deepseek-v3")
 QWEN = load_whole("qwen3-235b")
@@ -64,7 +64,7 @@ def pretrain(cfg):
 
 
 def test_arguments_of_a_command_line() -> None:
-    found = recipe_from(ARGS, V3)
+    found = arguments_from(ARGS, V3)
     layout = layout_of(found.layout)
     assert (layout.tp, layout.pp, layout.vpp, layout.ep, layout.gpus, layout.global_batch) == (2, 8, 4, 64, 1024, 8192)
     check_layout(V3, layout)
@@ -89,7 +89,7 @@ def test_arguments_of_a_command_line() -> None:
     ],
 )
 def test_arguments_name_a_precision(words: str, precision: str) -> None:
-    found = recipe_from(f"--expert-model-parallel-size 8 --world-size 8 --global-batch-size 8 {words}", V3)
+    found = arguments_from(f"--expert-model-parallel-size 8 --world-size 8 --global-batch-size 8 {words}", V3)
     assert found.precision == precision
     if precision:
         formats_of(found.precision)
@@ -97,13 +97,13 @@ def test_arguments_name_a_precision(words: str, precision: str) -> None:
 
 
 def test_keys_of_the_layout_count_first() -> None:
-    assert layout_of(recipe_from(ARGS, V3, "gpus=2048,m=16").layout).micro_batches == 16
+    assert layout_of(arguments_from(ARGS, V3, "gpus=2048,m=16").layout).micro_batches == 16
 
 
 def test_a_recipe_in_yaml_counts_embedding_and_loss_as_layers(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(YAML)
-    found = recipe_from(str(file), QWEN, "gpus=256")
+    found = arguments_from(str(file), QWEN, "gpus=256")
     layout = layout_of(found.layout)
     assert (layout.tp, layout.vpp, layout.dp, layout.micro_batches) == (4, 4, 8, 128)
     assert [chunk.n_layers for chunk in chunks_of(QWEN, layout)] == [2, *[3] * 30, 2]
@@ -117,13 +117,13 @@ def test_the_same_in_toml_json_and_a_file_of_arguments(tmp_path: Path) -> None:
         ("a.sh", "# comment\n--tensor-model-parallel-size 2 \\\n  --expert-model-parallel-size 8\n"),
     ):
         (tmp_path / name).write_text(text)
-        assert layout_of(recipe_from(str(tmp_path / name), QWEN).layout) == layout_of("tp=2,ep=8"), name
+        assert layout_of(arguments_from(str(tmp_path / name), QWEN).layout) == layout_of("tp=2,ep=8"), name
 
 
 def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
     file = tmp_path / "recipe.py"
     file.write_text(PYTHON)
-    layout = layout_of(recipe_from(f"{file}:pretrain", V3, "gpus=1024").layout)
+    layout = layout_of(arguments_from(f"{file}:pretrain", V3, "gpus=1024").layout)
     assert (layout.tp, layout.pp, layout.vpp, layout.global_batch) == (2, 8, 4, 8192)
     with pytest.raises(ConfigError, match=r"found 'big', expected FILE\.py:NAME with one of small, pretrain"):
         read_settings(f"{file}:big")
@@ -136,16 +136,16 @@ def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
         "V2 = replace(V1, pipeline_model_parallel_size=1, global_batch_size=1024, steps=n())\nV3 = V2\nLOOP = LOOP\n"
     )  # fmt: skip
     for name in ("V2", "V3"):
-        layout = layout_of(recipe_from(f"{file}:{name}", QWEN).layout)
+        layout = layout_of(arguments_from(f"{file}:{name}", QWEN).layout)
         assert (layout.pp, layout.ep, layout.gpus, layout.micro_batches) == (1, 8, 64, 16)
     assert read_settings(f"{file}:LOOP") == {}
 
 
 def test_first_and_last_ranks_of_other_sizes() -> None:
     args = "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 13 --expert-model-parallel-size 8"
-    assert [chunk.n_layers for chunk in chunks_of(V3, layout_of(recipe_from(args, V3).layout))] == [13, 16, 16, 16]
+    assert [chunk.n_layers for chunk in chunks_of(V3, layout_of(arguments_from(args, V3).layout))] == [13, 16, 16, 16]
     inner = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 47"
-    assert layout_of(recipe_from(inner, QWEN).layout).vpp == 1
+    assert layout_of(arguments_from(inner, QWEN).layout).vpp == 1
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
 )
 def test_what_cannot_be_is_one_line(text: str, more: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        recipe_from(text, V3, more)
+        arguments_from(text, V3, more)
 
 
 def test_arguments_with_dashes_in_values_and_equals() -> None:
@@ -183,5 +183,5 @@ def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
 
 def test_sharded_weights_are_shared_by_all_data_parallel_ranks() -> None:
     args = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --context-parallel-size 2"
-    assert layout_of(recipe_from(args, V3, "gpus=64,ep=8,gbs=64").layout).fsdp == 64
-    assert layout_of(recipe_from(args, V3, "gpus=64,ep=8,gbs=64,fsdp=8").layout).fsdp == 8
+    assert layout_of(arguments_from(args, V3, "gpus=64,ep=8,gbs=64").layout).fsdp == 64
+    assert layout_of(arguments_from(args, V3, "gpus=64,ep=8,gbs=64,fsdp=8").layout).fsdp == 8

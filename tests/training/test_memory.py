@@ -15,9 +15,9 @@ from dysharp.training.memory import (
     MODULES,
     RESERVED,
     DoesNotFit,
-    Memory,
     RankMemory,
     Saving,
+    TrainingMemory,
     check_memory,
     is_dropped,
     memory_of,
@@ -34,7 +34,7 @@ def _llama(layers: int = 12) -> WholeModel:
     return whole_from_toml(f'base = "llama3-70b"\nname = "llama-short"\n[whole]\ndense_layers = {layers}\n', "test")
 
 
-def _memory(model: WholeModel, text: str, schedule: str = "1f1b", m: int = 8, saving: Saving | None = None, recipe: str = "bf16") -> Memory:
+def _memory(model: WholeModel, text: str, schedule: str = "1f1b", m: int = 8, saving: Saving | None = None, recipe: str = "bf16") -> TrainingMemory:
     layout = layout_of(text)
     order = make_schedule(schedule, layout.pp, m, layout.vpp)
     return memory_of(model, layout, 4096, RECIPES[recipe], saving or Saving(), order)
@@ -175,10 +175,10 @@ def test_plan_and_step_have_one_cap() -> None:
     cluster = load_cluster("hw-dgx-h100-x8")
     rank = RankMemory(0, {"weights": 0.95 * cluster.hbm_bytes / RESERVED}, {}, {}, 0.0, (0,))
     with pytest.raises(DoesNotFit, match=r"found 75\.7 GiB on pipeline rank 0, expected at most 71\.7 of the 79\.6 GiB"):
-        check_memory(Memory("m", (rank,)), cluster.hbm_bytes, "a GPU")
+        check_memory(TrainingMemory("m", (rank,)), cluster.hbm_bytes, "a GPU")
     task = Task(load_whole("qwen3-30b"), 64, 64)
-    assert Coster(task, machine_of(cluster), Space()).capacity == Memory("m", (rank,)).limit(cluster.hbm_bytes)
-    named = Memory("m", (rank,), {"buffers": 0.05 * cluster.hbm_bytes})
+    assert Coster(task, machine_of(cluster), Space()).capacity == TrainingMemory("m", (rank,)).limit(cluster.hbm_bytes)
+    named = TrainingMemory("m", (rank,), {"buffers": 0.05 * cluster.hbm_bytes})
     assert named.limit(cluster.hbm_bytes) == pytest.approx(0.95 * cluster.hbm_bytes)
 
 

@@ -15,13 +15,13 @@ from dysharp.measured.training.families import PAIR_BAR as BAR
 from dysharp.program import Nature, Program
 from dysharp.program.verify import verify
 from dysharp.systems import get_system
-from dysharp.training.merged import BlockKernels, Kernel, block_times
+from dysharp.training.merged import BlockKernels, MergedKernel, block_times
 from dysharp.training.overlap import pairs_time
 from dysharp.workload import make_routing
 
 KERNELS = BlockKernels(
-    (Kernel("attention", 80.0), Kernel("gathered", 10.0, Nature.COMMUNICATION)), (Kernel("shared", 15.0),),
-    (Kernel("attention", 150.0),), (Kernel("shared", 15.0),), (Kernel("weights", 90.0),),
+    (MergedKernel("attention", 80.0), MergedKernel("gathered", 10.0, Nature.COMMUNICATION)), (MergedKernel("shared", 15.0),),
+    (MergedKernel("attention", 150.0),), (MergedKernel("shared", 15.0),), (MergedKernel("weights", 90.0),),
 )  # fmt: skip
 FORWARD, BACKWARD = 90.0, 255.0
 
@@ -48,7 +48,7 @@ def test_blocks_and_pairs_lie_between_their_bounds(system: str) -> None:
     assert max(done.forward, done.backward) < done.pair < done.forward + done.backward
     held = block_times(*ways, KERNELS, time_us, held=66)
     assert held.pair > 1.3 * done.pair
-    late = replace(KERNELS, host=(Kernel("launches", 900.0, Nature.HOST),), host_back=(Kernel("launches", 700.0, Nature.HOST),))
+    late = replace(KERNELS, host=(MergedKernel("launches", 900.0, Nature.HOST),), host_back=(MergedKernel("launches", 700.0, Nature.HOST),))
     hosted = block_times(*ways, late, time_us)
     assert (hosted.forward, hosted.pair) == pytest.approx((max(900.0, done.forward), max(1600.0, done.pair)))  # one host launches both passes
 

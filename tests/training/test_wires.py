@@ -12,13 +12,13 @@ from dysharp.model import Layout
 from dysharp.model.layout import chunks_of
 from dysharp.model.state import rank_parameters
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.plan import practice_for
+from dysharp.planning.offload import OFFLOADED
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.space import Task, default_space
-from dysharp.planning.swap import OFFLOADED
 from dysharp.specs import Cluster, load_cluster, load_whole
-from dysharp.training.cost import Cost
+from dysharp.training.cost import PassCost
 from dysharp.training.costs import beside, beside_pass, late_sends, shard_wires, step_costs, with_rows
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.wires import WireTimes, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send, sharing
 
 H100 = load_cluster("hw-dgx-h100-x4")
@@ -32,7 +32,7 @@ def oversubscribed(factor: float) -> Cluster:
 
 def coster(cluster: Cluster, gpus: int = 32) -> Coster:
     machine = machine_of(cluster)
-    task = Task(MODEL, gpus, 2 * gpus, 1024, practice=practice_for(MODEL, machine))
+    task = Task(MODEL, gpus, 2 * gpus, 1024, training_recipe=training_recipe_for(MODEL, machine))
     return Coster(task, machine, default_space(task, machine, {"tp": (1,), "pp": (1, 2), "ep": (8, 16), "micro_batch": (1,), "recompute": ((),)}))
 
 
@@ -45,30 +45,32 @@ def test_traffic_on_one_wire_adds_up_and_wires_run_side_by_side() -> None:
 def test_a_layer_with_rows_shards_and_copies_takes_the_sum_on_its_busiest_wire() -> None:
     """By hand: 47 GB/s of NICs on a PCIe link of 63 GB/s, two ranks apart in 16 over two domains of 8."""
     machine, layout = Machine(H100), Layout(ep=16, dp=16, fsdp=16)
-    done = with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=900.0, backward_wire=900.0))
+    done = with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=900.0, backward_wire=900.0))
     shards = shard_wires(MODEL, machine, layout, 0)
     assert done.forward_wires == WireTimes(far=900.0, host=900.0 * 47 / 63)
     over_nics = shards[0].far
     assert over_nics == pytest.approx(shards[0].host * 63 / 47)
-    late = beside(MODEL, machine, layout, 0, done, swapped=63e6)  # a copy of 1,000 us
+    late = beside(MODEL, machine, layout, 0, done, offloaded=63e6)  # a copy of 1,000 us
     far, host = 900 + over_nics, (900 + over_nics) * 47 / 63 + 1000
     first = max(0.0, far - 1000)
     assert late.forward == pytest.approx(max(1000, far, host) - 1000)
     assert late.parts["host copies"] > 0
     assert late.parts["sharded weights"] >= first
-    alone = beside(MODEL, machine, layout, 0, Cost(1000.0, 2000.0), swapped=63e6)
+    alone = beside(MODEL, machine, layout, 0, PassCost(1000.0, 2000.0), offloaded=63e6)
     assert late.forward > alone.forward
 
 
 def test_more_traffic_on_a_wire_is_never_faster() -> None:
     machine, layout = Machine(H100), Layout(ep=16, dp=32, fsdp=32)
     for wire in (0.0, 300.0, 900.0):
-        done = with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=wire, backward_wire=wire))
-        ends = [sum(beside(MODEL, machine, layout, 0, done, swapped=n).parts.values()) for n in (0, 1e6, 3e7, 6e7, 9e7)]
+        done = with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=wire, backward_wire=wire))
+        ends = [sum(beside(MODEL, machine, layout, 0, done, offloaded=n).parts.values()) for n in (0, 1e6, 3e7, 6e7, 9e7)]
         assert all(a <= b for a, b in pairwise(ends))
-    more = [beside(MODEL, machine, layout, 0, with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=w))).forward for w in (0, 500, 900, 1000)]
+    more = [
+        beside(MODEL, machine, layout, 0, with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=w))).forward for w in (0, 500, 900, 1000)
+    ]
     assert more == sorted(more)
-    sends = [late_sends(Cost(100.0, 100.0, forward_wires=WireTimes(far=90.0)), WireTimes(far=us)) for us in (5, 10, 20)]
+    sends = [late_sends(PassCost(100.0, 100.0, forward_wires=WireTimes(far=90.0)), WireTimes(far=us)) for us in (5, 10, 20)]
     assert [one[0] for one in sends] == [0, 0, 10]
 
 
@@ -84,9 +86,9 @@ def test_nics_hang_on_the_link_to_the_host_but_on_superchips() -> None:
 
 def test_buckets_share_the_wires_of_rows() -> None:
     """EP over NICs holds them while gradients leave; EP inside a domain holds links, which the same ring needs less."""
-    machine, practice = Machine(H100), Practice(dispatcher="deepep")
+    machine, training_recipe = Machine(H100), TrainingRecipe(dispatcher="deepep")
     layout = Layout(ep=16, dp=32, micro_batches=2)
-    times = step_costs(MODEL, machine, layout, 4096, None, practice=practice)
+    times = step_costs(MODEL, machine, layout, 4096, None, training_recipe=training_recipe)
     (reduce,), (gather,) = times.times.reduce, times.times.gather
     assert len(reduce) > 1
     assert reduce[0] > reduce[-1]  # nothing passes beside the last
@@ -97,7 +99,7 @@ def test_buckets_share_the_wires_of_rows() -> None:
     own = ring(machine, 4 * parts.dense, 32, 1).far + ring(machine, 4 * parts.experts, 2, 16).far
     assert reduce[0] / reduce[-1] == pytest.approx(max(1, own / alone / (1 - held / passed)), rel=1e-3)
     assert [beside_pass(30.0, WireTimes(far=30), WireTimes(far=20, near=90), us) for us in (100, 80, 50, 40)] == [37.5, 40, 50, 50]
-    late = step_costs(MODEL, machine, layout, 4096, None, practice=replace(practice, overlap_dp=False)).times
+    late = step_costs(MODEL, machine, layout, 4096, None, training_recipe=replace(training_recipe, overlap_dp=False)).times
     assert len(late.reduce[0]) == 1
     assert late.reduce[0][0] == pytest.approx(len(reduce) * reduce[-1], rel=1e-6)
 
@@ -130,17 +132,19 @@ def test_a_plan_on_an_oversubscribed_spine(system: str) -> None:
     assert (steps[1] > 1.05 * steps[0]) if system == "flat" else steps[1] == steps[0]
 
 
-def test_swap_sharded_weights_and_rows_of_a_plan_take_more_together() -> None:
+def test_offload_sharded_weights_and_rows_of_a_plan_take_more_together() -> None:
     """Each alone may hide behind a pass; on one PCIe link they do not."""
     one = coster(H100)
     values = one.space.candidate(0) | {"ep": 16, "system": "deepep"}
-    ways = [{"weights": weights, "swap": swap} for weights, swap in (("sharded", ()), ("sharded", tuple(OFFLOADED)), ("whole", tuple(OFFLOADED)))]
-    shards, both, swap = (one.pieces(values | way).costs["t"] for way in ways)
-    assert both.backward > max(shards.backward, swap.backward)
-    assert both.forward_wires.host == pytest.approx(shards.forward_wires.host + swap.forward_wires.host - swap_rows(one, swap))
+    ways = [
+        {"weights": weights, "offload": offload} for weights, offload in (("sharded", ()), ("sharded", tuple(OFFLOADED)), ("whole", tuple(OFFLOADED)))
+    ]
+    shards, both, offload = (one.pieces(values | way).costs["t"] for way in ways)
+    assert both.backward > max(shards.backward, offload.backward)
+    assert both.forward_wires.host == pytest.approx(shards.forward_wires.host + offload.forward_wires.host - offload_rows(one, offload))
 
 
-def swap_rows(one: Coster, cost: Cost) -> float:
+def offload_rows(one: Coster, cost: PassCost) -> float:
     """Rows of experts are in both."""
     return cost.forward_wires.far * one.machine.nic / nic_link(one.machine)
 
@@ -151,8 +155,8 @@ def test_a_plan_and_a_step_state_wires_alike(pp: int, weights: str) -> None:
     one = coster(H100)
     one.task = replace(one.task, imbalance=1.0)
     planned = one.cost_of(one.space.candidate(0) | {"ep": 16, "pp": pp, "system": "deepep", "weights": weights})
-    practice = replace(one.task.practice, dispatcher="deepep")
-    stages = step_costs(MODEL, one.machine, planned.layout, one.task.sequence, None, practice=practice).stages
+    training_recipe = replace(one.task.training_recipe, dispatcher="deepep")
+    stages = step_costs(MODEL, one.machine, planned.layout, one.task.sequence, None, training_recipe=training_recipe).stages
     for own, (forward, backward, grads) in zip(stages, one.chunks_us(planned), strict=True):
         assert own.forward == pytest.approx(forward, rel=0.005)
         assert own.backward + own.weights == pytest.approx(backward + grads, rel=0.005)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dysharp.cli.texts.advice_text import table, wrapped
-from dysharp.planning.advice.libraries import Call, Cell, LibraryAdvice
+from dysharp.planning.advice.libraries import Call, LibraryAdvice, LibraryCell
 
 
 def screen(done: LibraryAdvice) -> list[str]:
@@ -16,7 +16,7 @@ def screen(done: LibraryAdvice) -> list[str]:
     return [*lines, *wrapped([_without(done.cells)]), "More: --json (every library, its bar, and why a library has no kernel)"]
 
 
-def _cells(cell: Cell) -> tuple[str, ...]:
+def _cells(cell: LibraryCell) -> tuple[str, ...]:
     if not cell.calls:
         return str(cell.gpus), str(cell.nodes), str(cell.tokens), "none has a kernel", "-", "-", ""
     first, ties = cell.calls[0], cell.ties()
@@ -50,7 +50,7 @@ def _answer(done: LibraryAdvice) -> str:
     return f"Fastest: {'; '.join(parts)}."
 
 
-def _without(cells: Sequence[Cell]) -> str:
+def _without(cells: Sequence[LibraryCell]) -> str:
     reasons: dict[str, list[str]] = {}
     for cell in cells:
         for library, why in cell.without.items():

@@ -24,7 +24,7 @@ GROUPS = {
     "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
     "weak": "the file marks the row so",
 }
-"""Rows that are judged apart, by their note."""
+"""Rows that are left out of the bars, by their note."""
 OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")
 ERRORS = ("median\nerror %=median_ape:.1f", "nine of ten\nwithin %=p90_ape:.1f")
 MOST_ROWS = 100
@@ -168,7 +168,7 @@ def print_hold_out(done: Validation) -> None:
 ABOVE = {
     "simulators": "beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)",
     "parts": "whole layers by part: host where its launches take more than half of the time, else device",
-    "apart": "judged apart: predicted, but in no mean, bar or fit",
+    "left_out": "left out of the bars: predicted, but in no mean, bar or fit",
     "forms": "",
 }
 

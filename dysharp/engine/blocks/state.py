@@ -22,7 +22,7 @@ class Members(NamedTuple):
     fill_row: Array
 
 
-class Stores(NamedTuple):
+class RowStores(NamedTuple):
     """Regions: their rows and tiles, and the edges that leave a tile when it is ready.
 
     `rows`: [n_rows, 4] int32. `regions`: [n_regions, 5] int32. `slot_row`: [n_rows] int32, the row in a slot, -1 = free.
@@ -253,7 +253,7 @@ class BurstState(NamedTuple):
 
     ops: Ops
     members: Members
-    stores: Stores
+    stores: RowStores
     releases: Releases
     holds: Holds
     issue: Issuers

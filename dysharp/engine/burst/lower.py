@@ -6,7 +6,7 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.base.threads import at_once, in_parts
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Stores, Switch, Tables
+from dysharp.engine.blocks.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, RowStores, Switch, Tables
 from dysharp.engine.burst.lower_bulk import add_pieces, pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
 from dysharp.program.builder import PULLS
@@ -124,7 +124,7 @@ def dependencies(p: Program) -> Array:
     return (np.bincount(heads, minlength=p.n_ops) + np.bincount(notified, minlength=p.n_ops)).astype(np.int32)
 
 
-def _stores(p: Program, kinds: Array) -> Stores:
+def _stores(p: Program, kinds: Array) -> RowStores:
     r, n, e = p.regions, p.n_regions, p.edges
     counts, region_of_row, region_of_tile = np.diff(r.row_ptr), owners(r.row_ptr), owners(r.tile_ptr)
     rows = _records(p.n_rows, 4)
@@ -150,7 +150,7 @@ def _stores(p: Program, kinds: Array) -> Stores:
     from_tile = e.tail_kind == Tail.TILE_READY
     edge_ptr, order = group(e.tail[from_tile], p.n_tiles)
     times = np.full((p.n_tiles, 2), -1, np.int64)
-    return Stores(rows, regions, slot_row, tiles, times, edge_ptr, heads_of(p, kinds)[from_tile][order], e.head[from_tile][order])
+    return RowStores(rows, regions, slot_row, tiles, times, edge_ptr, heads_of(p, kinds)[from_tile][order], e.head[from_tile][order])
 
 
 def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:

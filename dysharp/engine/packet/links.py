@@ -163,7 +163,7 @@ def out_ask(o, p, s, packet, link, outputs, c):
 
 
 @block
-def answer_ask(q, vc, flits, packet, link, outputs, c):
+def switch_send(q, vc, flits, packet, link, outputs, c):
     """The switch itself sends packet q to its output, as a packet of VC `vc`."""
     packet[q, f.PACKET_VC] = vc
     packet[q, f.PACKET_OUT_FLITS] = flits

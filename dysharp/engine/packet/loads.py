@@ -7,7 +7,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.loads import ANSWERED, GOES_ON, load_look, load_responds
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.links import answer_ask, slot_free, slot_take
+from dysharp.engine.packet.links import slot_free, slot_take, switch_send
 
 
 @kernel
@@ -33,7 +33,7 @@ def load_take(p, flits, packets, link, outputs, units, loads, agenda):
     packet[q, f.PACKET_KIND] = f.ANSWER
     packet[q, f.PACKET_OUT] = packet[p, f.PACKET_LINK]
     if look == ANSWERED:
-        answer_ask(q, entries[row, col.LOAD_TAIL], flits, packet, link, outputs, agenda.c)
+        switch_send(q, entries[row, col.LOAD_TAIL], flits, packet, link, outputs, agenda.c)
     return True
 
 
@@ -51,5 +51,5 @@ def loads_answer(p, flits, packet, link, outputs, units, loads, agenda):
         loads.entries[row, col.LOAD_TAIL] = packet[p, f.PACKET_VC]
     while q >= 0:
         following = packet[q, f.PACKET_PARENT]
-        answer_ask(q, packet[p, f.PACKET_VC], flits, packet, link, outputs, agenda.c)
+        switch_send(q, packet[p, f.PACKET_VC], flits, packet, link, outputs, agenda.c)
         q = following

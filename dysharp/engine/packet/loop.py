@@ -21,7 +21,7 @@ from dysharp.engine.packet.ops import (
     grant_issuer,
     grant_link,
     local,
-    node_links_ask,
+    node_links_update,
     node_wake_up,
     notes_make,
     result_delivered,
@@ -134,7 +134,7 @@ def run_events(budget, state, fabric):
                 while dirty_nodes[word] != 0:
                     i = bit_take(dirty_nodes, word)
                     if i < n_nodes:
-                        node_links_ask(i, links, lanes, c[f.C_LINKS])
+                        node_links_update(i, links, lanes, c[f.C_LINKS])
                     else:
                         message_out(i, now, ops, members, links, switch, clock)
             for word in range(len(switch.dirty_down)):

@@ -286,7 +286,7 @@ def node_wake_up(node, leaf, sources, lanes, agenda):
 
 
 @block
-def node_links_ask(node, links, lanes, n_links):
+def node_links_update(node, links, lanes, n_links):
     """Add the classes that became non-empty in the hub of `node` to the masks of its links. Idle links ask for a grant."""
     for i in range(node * n_links, (node + 1) * n_links):
         lanes.link[i, f.LINK_MASK] |= links.nodes[node, col.UP + col.SERVER_MASK]

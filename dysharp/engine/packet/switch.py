@@ -7,7 +7,6 @@ from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, 
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.links import (
-    answer_ask,
     credit_put,
     dirty_mark,
     due_take,
@@ -22,6 +21,7 @@ from dysharp.engine.packet.links import (
     ring_join,
     slot_free,
     slot_take,
+    switch_send,
 )
 from dysharp.engine.packet.loads import load_take, loads_answer
 
@@ -84,7 +84,7 @@ def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
         packet[p, f.PACKET_ACKS] = sessions[session, SESSION_COUNT] if part == 1 else 0
         packet[p, f.PACKET_OUT] = packet[session, f.PACKET_LINK]
         flits = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[session, f.PACKET_CHUNK])
-        answer_ask(p, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
+        switch_send(p, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
 
 
 @block
@@ -197,7 +197,7 @@ def push_take(p, packets, link, outputs, units, agenda):
         for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_MEMBER, f.PACKET_OUT):
             packet[q, column] = packet[p, column]
         packet[q, f.PACKET_KIND] = f.SUM
-        answer_ask(q, c[f.C_ACK_GROUP] * c[f.C_VPG], packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, c)
+        switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, c)
     return True
 
 
@@ -211,7 +211,7 @@ def sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
         packet[q, f.PACKET_PARENT] = q
         packet[q, f.PACKET_OUT] = packet[q, f.PACKET_LINK]
         flits = cuts[op[packet[q, f.PACKET_OP], col.WIRE], f.CUT_SOURCE_ACK]
-        answer_ask(q, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
+        switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
         q = following
 
 

@@ -26,7 +26,7 @@ def closed_form(point: Point, choices: Choices) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCase:
+class StoreFormat:
     """A store of `granularity` bytes in the packet format `format`."""
 
     format: Text
@@ -41,8 +41,8 @@ METRICS = {
 }
 
 
-@calculated("packet-format", options=StoreCase, metrics=METRICS)
-def packet_format(point: Point, store: StoreCase) -> dict[str, float]:
+@calculated("packet-format", options=StoreFormat, metrics=METRICS)
+def packet_format(point: Point, store: StoreFormat) -> dict[str, float]:
     """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
     closed = closed_efficiency(store.format, store.granularity, targets)

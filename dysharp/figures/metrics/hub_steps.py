@@ -9,7 +9,7 @@ from dysharp.model import Layout
 from dysharp.specs import choice_str, load_cluster, load_whole
 from dysharp.specs.choices import Scalar, overridden
 from dysharp.training.block import Block
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 MODELS = {"paper-mixtral-8x7b": "mixtral-8x7b", "paper-qwen2-moe": "qwen2-moe", "paper-phi-3.5-moe": "phi-3.5-moe"}
 """Model of the paper's table -> the public model with its attention and shared experts."""
@@ -20,7 +20,7 @@ MEASURED = "hw-dgx-h800"
 def _beside_us(model: str, cluster: str, gpus: int, tokens: int, host: bool, choices: tuple[tuple[str, Scalar], ...]) -> tuple[float, float]:
     """Time of everything but the experts of a layer, forward and backward. `choices`: the changed choices, which tell cached times apart."""
     layout = Layout(ep=gpus, dp=gpus)
-    cost = Block(load_whole(model), Machine(load_cluster(cluster)), layout, tokens, Practice(host=host)).layer(0, None)
+    cost = Block(load_whole(model), Machine(load_cluster(cluster)), layout, tokens, TrainingRecipe(host=host)).layer(0, None)
     return cost.forward, cost.backward + cost.weights
 
 

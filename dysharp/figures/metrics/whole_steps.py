@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from dysharp.base.units import PS_PER_US
-from dysharp.costs.attention import Attention as Call
+from dysharp.costs.attention import AttentionCall as Call
 from dysharp.costs.attention import attention_flops
 from dysharp.costs.machine import Direction, Machine, number
 from dysharp.figures.metric import Seen, metric, quotient
@@ -19,7 +19,7 @@ from dysharp.specs import choice_int, choice_str, load_cluster, load_model
 from dysharp.specs.choices import Scalar, overridden
 from dysharp.specs.whole import Attention, WholeModel
 from dysharp.training.block import Block
-from dysharp.training.cost import Cost, EpTimes
+from dysharp.training.cost import EpTimes, PassCost
 from dysharp.training.costs import step_costs
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.schedules import make_schedule
@@ -189,7 +189,7 @@ def generation_us(here: Seen) -> float | None:
     return batch * prefill + DECODED * (small.time_us + decode_us(here, batch, prompt + DECODED / 2))
 
 
-def _beside(here: Seen) -> Cost:
+def _beside(here: Seen) -> PassCost:
     """What is beside the experts of a layer, for one sequence of the paper's length per GPU."""
     machine = machine_of(here)
     gpus = machine.cluster.n_gpus

@@ -19,7 +19,7 @@ from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction, check_program
 from dysharp.functional.packets.output import Output
-from dysharp.functional.packets.stores import Stores
+from dysharp.functional.packets.stores import PacketStores
 from dysharp.functional.progress import Progress
 from dysharp.functional.rows import Outcome
 from dysharp.isa.commands import FLIT_BYTES, Command
@@ -83,7 +83,7 @@ class _PacketDriver:
         entries = (faults.tlb_entries or cluster.al_tlb_entries, faults.tracker_entries or cluster.ts_entries)
         self.hubs = [Hub(g, self.network, self.memory, self.decoder, entries, row_bytes, self._tile_ready) for g in range(p.n_nodes)]
         self.output = Output(self.memory, self.hubs)
-        self.stores = Stores(p, self.memory, self.decoder, self.hubs, self.output, self._tile_ready)
+        self.stores = PacketStores(p, self.memory, self.decoder, self.hubs, self.output, self._tile_ready)
         self._make_readiness(faults.tracker_entries or cluster.or_entries)
         self.progress = Progress(p, self)
 

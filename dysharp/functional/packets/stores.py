@@ -14,7 +14,7 @@ from dysharp.isa.packets import Packet
 from dysharp.program import Program
 
 
-class Stores:
+class PacketStores:
     """Writes the memory of the GPUs. `tile_ready(tile)`: all rows of a tile without a tracker are complete.
 
     `row_missing[row]`: bytes that a row of such a tile lacks.

@@ -17,7 +17,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
-from dysharp.measured.predictions import frozen
+from dysharp.measured.predictions import hashable_constants
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.workload.collective import even
@@ -84,7 +84,7 @@ def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
 
 def program_us(case: AllReduceCase, constants: Constants) -> float:
     """The Program that systems of the kernel run."""
-    cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
+    cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     program = kernel_program(even("all-reduce", case.n_bytes, case.gpus), cluster, case.kernel, case.in_flight)
     return run_burst(program)[0].time_ps / PS_PER_US
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs import moe
-from dysharp.costs.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, Tile, attention_us, decode_us, flash_tile, fmha_tile
+from dysharp.costs.attention import COLUMNS, DECODE_ROWS, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us
 from dysharp.measured.family import Case, Constants, Level, family
@@ -32,7 +32,7 @@ CAST, STORE = 3.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionCase(Case, Attention):
+class AttentionCase(Case, AttentionCall):
     """One call.
 
     | field | meaning |

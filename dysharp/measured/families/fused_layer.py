@@ -15,7 +15,7 @@ from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label, number, whole
-from dysharp.measured.predictions import Frozen, frozen
+from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 from dysharp.systems import get_system
@@ -101,7 +101,7 @@ def closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
 def program_us(case: FusedCase, constants: Constants) -> float:
     """A layer under Mega MoE: a run, or the line through the two largest."""
     far = min(FAR, MOST_TOKENS // case.gpus)
-    near, key = far * NEAR // FAR, frozen(constants)
+    near, key = far * NEAR // FAR, hashable_constants(constants)
     # A power law keeps the expert loads of the whole case in every run, so such cases share no runs.
     tokens = case.tokens if case.distribution.startswith("power") else 0
     shape = replace(case, tokens=tokens, rows=0.0, touched=0.0)
@@ -112,7 +112,7 @@ def program_us(case: FusedCase, constants: Constants) -> float:
 
 
 @lru_cache(maxsize=512)
-def _run(shape: FusedCase, tokens: int, constants: Frozen) -> float:
+def _run(shape: FusedCase, tokens: int, constants: HashableConstants) -> float:
     cluster = cluster_of(shape.gpu, shape.gpus, constants)
     model = Model("measured", shape.hidden, shape.inter, shape.experts, shape.topk, tokens, 3, 2, "fp8")
     megamoe = get_system("megamoe")

@@ -12,7 +12,7 @@ from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import busiest_rank
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number, whole
-from dysharp.measured.predictions import frozen
+from dysharp.measured.predictions import hashable_constants
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems import get_system
@@ -112,7 +112,7 @@ def weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F
 
 def program_us(case: LayerCase, constants: Constants) -> float:
     """The layer under uniform routing: its Program, kernels that only training or un-gated experts have, and the host."""
-    cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
+    cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     model = Model(
         name="measured",
         hidden=case.hidden,

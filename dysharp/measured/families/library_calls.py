@@ -23,7 +23,7 @@ from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, un
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
-from dysharp.measured.predictions import Frozen
+from dysharp.measured.predictions import HashableConstants
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.nccl_ep import RELEASED
 
@@ -185,7 +185,7 @@ def _line(tokens: int, knots: list[int], times: list[float]) -> float:
     return times[-1] + (tokens - knots[-1]) / (knots[-1] - knots[-2]) * (times[-1] - times[-2])
 
 
-def one_domain(gpu: str, gpus: int, constants: Frozen) -> Cluster:
+def one_domain(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     """GPUs of one NVLink domain: a node, or trays of a rack."""
     return replace(load_cluster(RACKS.get(gpu) or CLUSTERS[gpu]).with_gpus(gpus), constants=constants)
 

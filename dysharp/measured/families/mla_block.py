@@ -10,7 +10,7 @@ from dysharp.costs.machine import Machine
 from dysharp.costs.regime import regime_of
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.formats import Formats
 from dysharp.serving.layer import attention_ops
 from dysharp.serving.layout import ServeLayout
@@ -58,7 +58,7 @@ def _machine(gpu: str, constants: tuple[tuple[str, float], ...]) -> Machine:
 def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, queries: float, past: float) -> float:
     model = load_whole(case.model)
     replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), machine)
-    step = Batch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
+    step = StepBatch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in BESIDE]
     return sum(op.us + op.kernels * machine.constants["serving.launch_us" if case.launched else "serving.gap_us"] for op in ops)
 

@@ -17,7 +17,7 @@ from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Opt
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
-from dysharp.measured.predictions import Frozen, frozen
+from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.gpu import Gpu
 
@@ -62,13 +62,13 @@ def nodes_us(case: MoriCase, constants: Constants) -> float:
     return _line(case, constants, two_nodes)
 
 
-def two_nodes(gpu: str, gpus: int, constants: Frozen) -> Cluster:
+def two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     """The packaged cluster of two nodes of a GPU with `constants`."""
     return replace(load_cluster(f"{CLUSTERS[gpu]}-x2").with_gpus(gpus), constants=constants)
 
 
 def _line(case: MoriCase, constants: Constants, machine_of: MachineOf) -> float:
-    key = (case.verb, case.options(), case.layout(), frozen(constants), machine_of)
+    key = (case.verb, case.options(), case.layout(), hashable_constants(constants), machine_of)
     if case.tokens <= FAR:
         return _run(*key, case.tokens)
     near, far = (_run(*key, tokens) for tokens in (NEAR, FAR))
@@ -76,7 +76,7 @@ def _line(case: MoriCase, constants: Constants, machine_of: MachineOf) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _run(verb: str, options: Options, layout: Layout, constants: Frozen, machine_of: MachineOf, tokens: int) -> float:
+def _run(verb: str, options: Options, layout: Layout, constants: HashableConstants, machine_of: MachineOf, tokens: int) -> float:
     program = program_of("mori", options, uniform, machine_of, layout, constants, tokens)
     trace, _ = run_burst(program)
     received = trace.done[np.isin(program.ops.template, [i for i, t in enumerate(program.templates) if t.name == "received"])]

@@ -9,7 +9,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
-from dysharp.measured.predictions import frozen
+from dysharp.measured.predictions import hashable_constants
 from dysharp.systems.collectives import get_collective
 from dysharp.workload.collective import even
 
@@ -41,7 +41,7 @@ class MultimemCase(Case):
 def program_us(case: MultimemCase, constants: Constants) -> float:
     """All bytes through the engine."""
     one = get_collective("nvls-two-shot")
-    work, cluster = even(case.operation, case.n_bytes, case.gpus), cluster_of(case.gpu, case.gpus, frozen(constants))
+    work, cluster = even(case.operation, case.n_bytes, case.gpus), cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     return run_burst(one.plan(work, cluster, one.options(blocks=case.blocks, late=case.late)))[0].time_ps / PS_PER_US
 
 

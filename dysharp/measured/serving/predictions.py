@@ -1,7 +1,7 @@
-"""Predictions of serving runs: the run step by step where prefill and decode share GPUs, prompt by prompt where they are apart.
+"""Predictions of serving runs: the run step by step where prefill and decode share GPUs, prompt by prompt where they are disaggregated.
 
 `fastest_layouts`: which measured layout is fastest at a speed per user, and which a prediction would choose. A group holds runs of equal engine
-version, model, hardware, precision and lengths with two layouts or more, prefill apart or not. Speed per user is 1 / TPOT; throughput of a GPU is
+version, model, hardware, precision and lengths with two layouts or more, disaggregated or not. Speed per user is 1 / TPOT; throughput of a GPU is
 the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT alike.
 
 `Bar`: how far predictions of TPOT miss runs like a point; a test compares the numbers with the packaged runs.
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 from dysharp.base.values import frozen
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
-from dysharp.serving.apart import WorkerPool, run_pools
+from dysharp.serving.disaggregated import WorkerPool, run_pools
 from dysharp.serving.loop import run_closed_loop
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 
 TPOT, TTFT, LATENCY, STEP = "serving", "serving-ttft", "serving-latency", "serving-step"
-APART = "1.2.0rc6.post3"
+SPECULATES = "1.2.0rc6.post3"
 """Engine version whose rows are suspected of speculation: they are predicted and in no bar."""
 SINCE = "2026-02"
 """Month from which benchmarks warm up with as many requests as users, so that a TTFT has no graph capture."""
 COLD_MS, COLD_USERS = 1000.0, 30
-"""A TTFT of seconds with few users, prefill apart, is a cold start."""
+"""A TTFT of seconds with few users, disaggregated, is a cold start."""
 FEW_USERS = 4
 
 
@@ -46,14 +46,14 @@ class ServingCase:
         return self.row.id
 
     @property
-    def apart(self) -> bool:
+    def suspected(self) -> bool:
         """Whether the row is in no bar."""
-        return APART in self.row.text("engine_version")
+        return SPECULATES in self.row.text("engine_version")
 
     @property
     def scored(self) -> bool:
         """Whether the row's quality counts."""
-        return self.row.text("quality") in ("A", "B", "") and self.row.text("mode") in ("agg", "disagg") and not self.apart
+        return self.row.text("quality") in ("A", "B", "") and self.row.text("mode") in ("agg", "disagg") and not self.suspected
 
     def error(self, family: str) -> float | None:
         """Predicted over measured, minus 1, in percent."""
@@ -108,16 +108,16 @@ def predict_step(row: ServingRow) -> float:
 
 def predict_setting(setting: ServeSetting) -> tuple[float, float]:
     """(TPOT, TTFT) in microseconds. All users decode at once: the measured engine ran them, whatever its memory."""
-    load, engine = setting.load, setting.engine
+    scenario, engine = setting.scenario, setting.engine
     if setting.decode is not None:
         pools = [
-            WorkerPool(StepTable(replica, engine, load), workers)
+            WorkerPool(StepTable(replica, engine, scenario), workers)
             for replica, workers in zip((setting.replica, setting.decode), setting.workers, strict=True)
         ]
-        served = run_pools(pools[0], pools[1], load, ratio=setting.ratio, rounds=setting.rounds)
+        served = run_pools(pools[0], pools[1], scenario, ratio=setting.ratio, rounds=setting.rounds)
         return served.tpot, served.ttft
-    top = load.users / setting.replica.layout.dp
-    done = run_closed_loop(StepTable(setting.replica, engine, load), load, top, ratio=setting.ratio, rounds=setting.rounds)
+    top = scenario.concurrency / setting.replica.layout.dp
+    done = run_closed_loop(StepTable(setting.replica, engine, scenario), scenario, top, ratio=setting.ratio, rounds=setting.rounds)
     return done.tpot, done.ttft
 
 
@@ -232,27 +232,27 @@ class Bar(NamedTuple):
 
 MODELS = ("deepseek-v3", "qwen3-32b", "minimax-m2.5", "llama3-8b", "qwen3-235b")
 GPUS = ("h100-sxm", "h200-sxm", "b200", "gb200")
-MOST_EP, MOST_EP_APART = 8, 32
-PROMPTS, ANSWERS = (128, 32768), (100, 8192)
+MOST_EP, MOST_EP_DISAGGREGATED = 8, 32
+ISL, OSL = (128, 32768), (100, 8192)
 """Models, GPUs, EP degrees and lengths of the runs that are judged."""
 
 
-def bar_of(replica: Replica, *, apart: bool = False) -> Bar:
+def bar_of(replica: Replica, *, disaggregated: bool = False) -> Bar:
     """The errors of runs that are most like a point."""
-    moe = "prefill and decode apart" if apart else f"MoE models with {'attention groups' if replica.layout.dp > 1 else 'tensor parallel attention'}"
+    moe = "disaggregated" if disaggregated else f"MoE models with {'attention groups' if replica.layout.dp > 1 else 'tensor parallel attention'}"
     group = "dense models" if replica.model.layer is None else moe
     return Bar(group, *TABLES["error_bars"][group])
 
 
-def outside_of(replica: Replica, load: Load, *, apart: bool = False) -> list[str]:
-    """What the replica or load has and no judged run had, each as "found (measured: ...)"."""
-    most, ep = MOST_EP_APART if apart else MOST_EP, replica.layout.ep
+def outside_of(replica: Replica, scenario: Scenario, *, disaggregated: bool = False) -> list[str]:
+    """What the replica or scenario has and no judged run had, each as "found (measured: ...)"."""
+    most, ep = MOST_EP_DISAGGREGATED if disaggregated else MOST_EP, replica.layout.ep
     checks = (
         (replica.model.name in MODELS, f"model {replica.model.name} (measured: {', '.join(MODELS)})"),
         (replica.machine.gpu.name in GPUS, f"GPU {replica.machine.gpu.name} (measured: {', '.join(GPUS)})"),
         (ep <= most or replica.layout.dp == 1, f"EP{ep} (measured: up to EP{most})"),
-        (PROMPTS[0] <= load.prompt <= PROMPTS[1], f"prompts of {load.prompt:g} tokens (measured: {PROMPTS[0]} to {PROMPTS[1]:,})"),
-        (ANSWERS[0] <= load.answer <= ANSWERS[1], f"answers of {load.answer:g} tokens (measured: {ANSWERS[0]} to {ANSWERS[1]:,})"),
-        (not load.drafts, "drafts (no measured run says that it has them)"),
+        (ISL[0] <= scenario.isl <= ISL[1], f"ISL {scenario.isl:g} (measured: {ISL[0]} to {ISL[1]:,})"),
+        (OSL[0] <= scenario.osl <= OSL[1], f"OSL {scenario.osl:g} (measured: {OSL[0]} to {OSL[1]:,})"),
+        (not scenario.draft_tokens, "speculative decoding (no measured run says that it has it)"),
     )
     return [words for inside, words in checks if not inside]

@@ -7,18 +7,18 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.formats import Formats, formats_of
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_clusters, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 
 STEPS = ("decode only", "prefill only")
 """Modes of rows that measure steps without a scheduler: tokens per second of a GPU with `batch` requests (tokens of prompts) on each."""
 MODES = ("agg", "disagg", *STEPS)
-"""Prefill and decode on the same GPUs, apart, and one of them alone."""
+"""Prefill and decode on the same GPUs, disaggregated, and one of them alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
 
 @dataclass(frozen=True, slots=True)
 class ServeSetting:
-    """What a run serves. `decode` is the decode worker where prefill is apart. `ratio`: least over longest length."""
+    """What a run serves. `decode` is the decode worker of a disaggregated run. `ratio`: least over longest length."""
 
     replica: Replica
     engine: Engine
-    load: Load
+    scenario: Scenario
     ratio: float
     rounds: int
     decode: Replica | None = None
@@ -99,12 +99,12 @@ def setting_of(row: ServingRow) -> ServeSetting:
         raise Unsupported("no length of prompts or answers, or no number of users")
     try:
         engine = engine_of(re.sub(r"[^a-z]", "", row.text("engine").lower()).replace("tensorrtllm", "trtllm"))
-        return _apart(row, engine) if row.text("mode") == "disagg" else _together(row, engine)
+        return _disaggregated(row, engine) if row.text("mode") == "disagg" else _together(row, engine)
     except ConfigError as error:
         raise Unsupported(str(error)) from None
 
 
-def step_setting_of(row: ServingRow) -> tuple[Replica, Batch, bool]:
+def step_setting_of(row: ServingRow) -> tuple[Replica, StepBatch, bool]:
     """The replica and the batch of a row that measures steps, and whether two batches overlap. Raises `Unsupported`."""
     degrees, engine = row.degrees, engine_of("sglang")
     if not degrees["isl"] or not degrees["batch"]:
@@ -119,7 +119,7 @@ def step_setting_of(row: ServingRow) -> tuple[Replica, Batch, bool]:
     except ConfigError as error:
         raise Unsupported(str(error)) from None
     drafts = int(row.acceptance > 0)
-    decodes = Batch(decodes=float(degrees["batch"]), context=float(degrees["isl"]), queries=1 + drafts)
+    decodes = StepBatch(decodes=float(degrees["batch"]), context=float(degrees["isl"]), queries=1 + drafts)
     batch = prompt_batch(float(degrees["batch"]), float(degrees["isl"])) if row.text("mode") == "prefill only" else decodes
     return replica, batch, re.search("two-batch overlap|TBO(?! off)", row.text("note")) is not None
 
@@ -137,7 +137,7 @@ def _together(row: ServingRow, engine: Engine) -> ServeSetting:
     return _setting(row, rules, users, _replica(row, rules, layout, layout.gpus))
 
 
-def _apart(row: ServingRow, engine: Engine) -> ServeSetting:
+def _disaggregated(row: ServingRow, engine: Engine) -> ServeSetting:
     if not row.degrees["p_workers"] or not row.degrees["d_workers"]:
         raise Unsupported("no numbers of prefill and decode workers")
     first, second = _layout(row, "p_"), _layout(row, "d_")
@@ -152,10 +152,10 @@ def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) ->
     random = "InferenceX" in row.text("where")
     part = (1 + RATIO) / 2 if random else 1.0
     accepted = sum(ACCEPTANCE**n for n in range(row.drafts + 1))
-    load = Load(users, row.degrees["isl"] * part, row.degrees["osl"] * part, accepted, row.drafts)
+    scenario = Scenario(users, row.degrees["isl"] * part, row.degrees["osl"] * part, accepted, row.drafts)
     # Where prompts go first, equal lengths come in waves; mixed steps spread them (chosen after these rows were seen).
     ratio, rounds = (RATIO, 10) if random or engine.mixed else (1.0, 2)
-    return ServeSetting(replica, engine, load, ratio, rounds)
+    return ServeSetting(replica, engine, scenario, ratio, rounds)
 
 
 def _layout(row: ServingRow, part: str) -> ServeLayout:

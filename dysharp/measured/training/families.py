@@ -20,11 +20,11 @@ from dysharp.model.flops import model_flops
 from dysharp.model.layout import layout_of
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.cost import Cost
-from dysharp.training.memory import Memory, memory_of
+from dysharp.training.cost import PassCost
+from dysharp.training.memory import TrainingMemory, memory_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import WIRE, Phases, pairs_time, phases_of
-from dysharp.training.practice import SMS, Practice
+from dysharp.training.recipe import SMS, TrainingRecipe
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 
@@ -124,7 +124,7 @@ def memory_cases(rows: Sequence[TrainingRow]) -> list[RunCase]:
     return [_memory_case(row) for row in rows if row.numbers["mem_gib"] is not None]
 
 
-def memory_of_row(row: TrainingRow) -> Memory:
+def memory_of_row(row: TrainingRow) -> TrainingMemory:
     """The memory of a row's step by its own layout: 1F1B, or interleaved with several chunks. Raises `Unsupported`."""
     setting = setting_of(row)
     layout = setting.layout
@@ -177,16 +177,16 @@ FP8_ROW = 0.5 + 2 / 128
 def modelled() -> Phases:
     """Phases of one pair in milliseconds, by closed forms on the SMs that DeepEP leaves."""
     model, machine = load_whole("deepseek-v3"), Machine(load_cluster("hw-dgx-h800-x8"))
-    practice = Practice(dtype="fp8", dispatcher="deepep", recompute=REPLAYED)
-    block = Block(model, machine, layout_of(LAYOUT), TOKENS, practice)
+    training_recipe = TrainingRecipe(dtype="fp8", dispatcher="deepep", recompute=REPLAYED)
+    block = Block(model, machine, layout_of(LAYOUT), TOKENS, training_recipe)
     assert model.layer is not None
     before, behind = block.pieces(model.n_layers - 1)
     behind |= {name: one for name, one in block.experts(None).items() if name not in ("counts", "exchange")}
     pieces = block.with_replays({**before, **behind})
-    early = sum((pieces.pop(name) for name in (*before, "router")), Cost())
-    sent = exchange(machine, block.layout, model.layer, TOKENS, practice)
+    early = sum((pieces.pop(name) for name in (*before, "router")), PassCost())
+    sent = exchange(machine, block.layout, model.layer, TOKENS, training_recipe)
     wires = 2 * (sent.wait + FP8_ROW * sent.dispatch, sent.wait + sent.combine)
-    done = phases_of(early, sum(pieces.values(), Cost()), wires, 1 - SMS["deepep"] / machine.cluster.n_sms)
+    done = phases_of(early, sum(pieces.values(), PassCost()), wires, 1 - SMS["deepep"] / machine.cluster.n_sms)
     return Phases(*(getattr(done, f.name) / 1e3 for f in fields(Phases)))
 
 

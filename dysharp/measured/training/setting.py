@@ -14,7 +14,7 @@ from dysharp.specs import load_cluster
 from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL, MODULES, Saving
-from dysharp.training.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
+from dysharp.training.recipe import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,10 @@ class TrainingRow(Run):
 
     columns = Columns(
         "training",
-        texts=("id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note", "fabric", "a2a_overlap"),
+        texts=(
+            "id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note", "fabric",
+            "a2a_overlap",
+        ),
         degrees=("gpus", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "fsdp", "ga", "layers"),
         numbers=("tok_s_gpu", "tflops_gpu", "step_s", "mem_gib"),
         required=("id", "model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp"),
@@ -188,7 +191,7 @@ def machine_of(row: TrainingRow) -> tuple[str, Machine]:
     return gpu, Machine(load_cluster(clusters[gpu]))
 
 
-def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
+def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
     """How a row ran. Raises `Unsupported` for a precision without a rate."""
     precision = row.text("precision").lower().replace("_", "-")
     if precision not in DTYPES:
@@ -196,7 +199,7 @@ def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
     own, bridge = row.text("source").startswith(SIMUMAX), row.text("source").startswith(BRIDGE)
     recipe = moe and bridge and gpu in BLACKWELL
     graphs, overlaps = _preset(row, gpu) if moe and bridge else ((), False)
-    return Practice(
+    return TrainingRecipe(
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
         overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
         frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",

@@ -13,7 +13,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.training.families import RunCase
-from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, practice_of, setting_of
+from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, setting_of, training_recipe_of
 from dysharp.model.flops import core_flops, flops_of, mean_context
 from dysharp.model.layout import Layout, chunks_of
 from dysharp.model.operators import CORE, operators
@@ -21,7 +21,7 @@ from dysharp.model.state import rank_parameters
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.estimate import Estimate, estimate
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
 """Forward and data gradients, weight gradients, experts: parts of the tensor peak."""
@@ -32,10 +32,10 @@ COLLECTIVE_US, ALLTOALL_US = 30.0, 60.0
 OPTIMIZER_BYTES = 30
 
 
-def floor_us(setting: Setting, machine: Machine, practice: Practice) -> float:
+def floor_us(setting: Setting, machine: Machine, training_recipe: TrainingRecipe) -> float:
     """Microseconds of a step. One rank's share of all FLOPs at the rates above, collectives, the bubble of equal stages, optimizer."""
     model, layout, cluster = setting.model, setting.layout, machine.cluster
-    kind = "bf16" if practice.dtype == "bf16" else "fp8"
+    kind = "bf16" if training_recipe.dtype == "bf16" else "fp8"
     peak, dense = cluster.peak_flops_per_us(kind), cluster.peak_flops_per_us("bf16")
     forward = dict(flops_of(model, setting.sequence).forward)
     core, experts = forward.pop(CORE), forward.pop("routed experts", 0.0)
@@ -113,7 +113,7 @@ def estimate_row(row: TrainingRow, change: Callable[[Cluster], Cluster] | None =
     if change is not None:
         machine = Machine(change(machine.cluster))
     try:
-        return estimate(setting.model, machine, setting.layout, setting.sequence, practice_of(row, gpu, setting.model.layer is not None))
+        return estimate(setting.model, machine, setting.layout, setting.sequence, training_recipe_of(row, gpu, setting.model.layer is not None))
     except ConfigError as error:
         raise Unsupported(str(error)) from None
 
@@ -135,11 +135,11 @@ def _case(row: TrainingRow) -> StepCase | None:
             id=row.id, model=row.text("model"), gpu=row.text("hardware"), release=release, measured=measured, predicted=None, note=str(reason)
         )  # fmt: skip
     layout = setting.layout
-    practice = practice_of(row, gpu, setting.model.layer is not None)
+    training_recipe = training_recipe_of(row, gpu, setting.model.layer is not None)
     degrees = (layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.dp, layout.micro_batch, setting.sequence)
-    ways = (practice.dtype, practice.dispatcher, practice.overlap_ep, *practice.graphs, *practice.recompute)
+    ways = (training_recipe.dtype, training_recipe.dispatcher, training_recipe.overlap_ep, *training_recipe.graphs, *training_recipe.recompute)
     shape = ".".join(map(str, degrees)) + " " + " ".join(str(way) for way in ways if way)
-    floor = floor_us(setting, machine_of(row)[1], practice) / 1e6
+    floor = floor_us(setting, machine_of(row)[1], training_recipe) / 1e6
     return StepCase(
         id=row.id, model=setting.model.name, gpu=gpu, group=group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
         floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),

@@ -64,7 +64,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class LibraryCell:
     """One machine, number of GPUs and batch: the calls, fastest first, and {library: why it has none}."""
 
     cluster: str
@@ -96,7 +96,7 @@ class LibraryAdvice:
 
     model: str
     regime: str
-    cells: tuple[Cell, ...]
+    cells: tuple[LibraryCell, ...]
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _fits(cluster: Cluster, gpus: int, model: Model) -> bool:
     return gpus > 1 and whole and model.n_experts % gpus == 0
 
 
-def _cell(model: Model, cluster: Cluster, gpus: int, tokens: int, regime: str) -> Cell:
+def _cell(model: Model, cluster: Cluster, gpus: int, tokens: int, regime: str) -> LibraryCell:
     nodes = max(1, gpus // _domain(cluster))
     calls, without = [], {}
     for library, mode in LIBRARIES:
@@ -164,7 +164,7 @@ def _cell(model: Model, cluster: Cluster, gpus: int, tokens: int, regime: str) -
         except (DysharpError, Unsupported) as error:
             without[name] = str(error)
     ranked = tuple(sorted(calls, key=lambda call: call.us))
-    return Cell(cluster.name, gpus, nodes, tokens, ranked, {name: why for name, why in without.items() if why})
+    return LibraryCell(cluster.name, gpus, nodes, tokens, ranked, {name: why for name, why in without.items() if why})
 
 
 def _why_not(case: CallCase, model: Model, cluster: Cluster) -> str:
@@ -178,7 +178,7 @@ def _why_not(case: CallCase, model: Model, cluster: Cluster) -> str:
     return "" if system.reach.runs_on(here, "real") else "no kernels over nodes" if case.nodes > 1 else "other links than its kernels need"
 
 
-def _notes(cells: Sequence[Cell], machines: Sequence[Cluster], regime: str) -> list[str]:
+def _notes(cells: Sequence[LibraryCell], machines: Sequence[Cluster], regime: str) -> list[str]:
     notes = ["round trips: Dispatch and Combine in one window, uniform routing, without GEMMs", REGIME_NOTES[regime]]
     notes += [line for cluster in machines if (line := no_rows(cluster)).startswith("no rows:")]
     pools = dict.fromkeys(text for cell in cells for text in cell.pools)

@@ -41,7 +41,7 @@ Runs = Callable[[Sequence[Job]], "list[Result]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class TuningSearch:
     """What was tried for one system.
 
     tried    [(setting, layer time in us)] in the order of the grid; empty where the leading tokens do not tell
@@ -65,7 +65,7 @@ class Search:
 
 def search(
     runs: Runs, workload: Workload, systems: Mapping[str, System], options: Mapping[str, Mapping[str, Value]], knobs: Sequence[str] = tuple(KNOBS)
-) -> dict[str, Search]:
+) -> dict[str, TuningSearch]:
     """{system: what was tried} of the systems with a knob among `knobs` that `options` does not give.
 
     Every system is tried with at most `BUDGET` settings, on the same leading tokens of the same workload. A setting that is refused is
@@ -88,7 +88,7 @@ def search(
     return {name: _search(() if name in unknown else tried[name], len(grids[name]), sizes[name] or (request.tokens,)) for name in grids}
 
 
-def tune(systems: Mapping[str, System], request: Request) -> dict[str, Search]:
+def tune(systems: Mapping[str, System], request: Request) -> dict[str, TuningSearch]:
     """`search` for one call: at burst level, all ranks alike, in processes where they pay."""
     burst = dataclasses.replace(request, fidelity="burst", fabric=(), window=None, skew=None, waiting=False)
     options, workload = options_by_system(request.options, systems, request.model, request.cluster), make_workload(burst)
@@ -154,9 +154,9 @@ def _thinned(values: Sequence[int], most: int, default: object) -> list[int]:
     return [v for v in values if v in kept]
 
 
-def _search(tried: Sequence[tuple[Mapping[str, int], float]], n_settings: int, sizes: Sequence[int]) -> Search:
+def _search(tried: Sequence[tuple[Mapping[str, int], float]], n_settings: int, sizes: Sequence[int]) -> TuningSearch:
     best = min(tried, key=lambda entry: entry[1])[0] if tried else {}
-    return Search(tuple(tried), best, n_settings * len(sizes), sizes[-1])
+    return TuningSearch(tuple(tried), best, n_settings * len(sizes), sizes[-1])
 
 
 def _time(rows: tuple[Row, ...], tokens: int) -> float:

@@ -168,7 +168,7 @@ class MergeModel(BlockModel):
             self.seen[f"out {type(output).__name__.lower()}"] += 1
             if isinstance(output, merging.Forward):
                 forward, merges = 1, int(output.merges)
-            elif isinstance(output, merging.Answer):
+            elif isinstance(output, merging.LoadResponse):
                 answers |= 1 << int(str(output.asker))
             elif isinstance(output, merging.Taken):
                 place = int(output.has_place)

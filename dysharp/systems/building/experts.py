@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
+from dysharp.costs import GemmTask, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
 from dysharp.program import F64, I32, LAYER, Kind, Nature, Operator, Tail, Template, frozen
 from dysharp.program.schema import BESIDE
@@ -226,7 +226,7 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
         task, tasks = gemm_task(layer, gemm), gang(gemm)
         if blocks and not gemm.of_weights:
             each = -(-tasks // blocks)
-            task, tasks = Task(task.ps * each, task.bytes * each), -(-tasks // each)
+            task, tasks = GemmTask(task.ps * each, task.bytes * each), -(-tasks // each)
         duration = layer.b.duration(*task)
         template = Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
         urgency = filler if gemm.of_weights else prio
@@ -244,7 +244,7 @@ def gang(gemm: Gemm) -> int:
     return tasks
 
 
-def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
+def gemm_task(layer: LayerBuilder, gemm: Gemm) -> GemmTask:
     """Time and memory traffic of one task of `gemm`, by the rows of the tile."""
     tiling = layer.tiling
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)

@@ -37,7 +37,7 @@ _REGISTRY: dict[str, ScheduleFamily] = {}
 def schedule(
     name: str, source: str, *, chunks: int = 1, two_way: bool = False, greedy: bool = False, splits: bool = False
 ) -> Callable[[Build], Build]:
-    """Register a function (Shape) -> slots of every rank as the family `name`. The first line of its docstring is shown to users."""
+    """Register a function (`ScheduleShape`) -> slots of every rank as the family `name`. The first line of its docstring is shown to users."""
 
     def register(build: Build) -> Build:
         summary = (build.__doc__ or "").strip().splitlines()[0]

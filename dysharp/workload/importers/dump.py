@@ -14,7 +14,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
-from dysharp.base.reading import decode, json_of, open_regular, read_bytes
+from dysharp.base.reading import decode_utf8, json_of, open_regular, read_bytes
 from dysharp.base.values import frozen
 from dysharp.workload.importers.torch_file import is_torch_file, read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
@@ -96,7 +96,7 @@ def _is_torch(path: Path) -> bool:
 
 
 def _read_json(path: Path, n_bytes: int) -> list[Any]:
-    text = decode(read_bytes(path, n_bytes), str(path))
+    text = decode_utf8(read_bytes(path, n_bytes), str(path))
     lines = text.split("\n") if path.suffix == ".jsonl" else [text]
     where = f"{path}: line {{}}" if len(lines) > 1 else str(path)
     return [json_of(line, where.format(number)) for number, line in enumerate(lines, 1) if line.strip()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.break_even import break_even
-from dysharp.measured.beyond import judge
+from dysharp.measured.beyond import beyond_errors
 from dysharp.measured.family import Family, classify
 from dysharp.measured.hold_out import hold_out_nodes
 from dysharp.measured.internode import Straggler, domains_of, machine, straggler_us
@@ -104,7 +104,7 @@ def _has_bars(family: Family | None) -> bool:
 @pytest.mark.long
 def test_the_bars_between_domains(packaged_measurements) -> None:
     classified, predicted = predict(classify(packaged_measurements)._keep(_has_bars), fitted_values())
-    rows = judge(classified, fitted_values(), predicted=predicted)
+    rows = beyond_errors(classified, fitted_values(), predicted=predicted)
     bars = beyond_bars(rows, fitted())
     missed = {bar["name"] for bar in bars if not bar["holds"]}
     assert missed <= {"between domains: fitted constants and counted numbers"}, bars  # docs/deviations.md: 10 of 8

@@ -7,7 +7,7 @@ import pytest
 from bench import error_bars
 from dysharp.api.run_validation import ServingReport, validate_serving
 from dysharp.measured.measurements import TABLES, Unsupported
-from dysharp.measured.serving.predictions import ANSWERS, GPUS, MODELS, MOST_EP, MOST_EP_APART, PROMPTS, ServingCase
+from dysharp.measured.serving.predictions import GPUS, ISL, MODELS, MOST_EP, MOST_EP_DISAGGREGATED, OSL, ServingCase
 from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of
 from dysharp.measured.training.step_time import MEDIAN_P90
 
@@ -65,8 +65,8 @@ def test_the_measured_range(settings: dict[str, tuple[ServingRow, ServeSetting]]
     last = [(row, setting.decode or setting.replica) for row, setting in runs]
     assert {replica.model.name for _, replica in last} == set(MODELS)
     assert {replica.machine.gpu.name for _, replica in last} == set(GPUS)
-    for mode, most in (("agg", MOST_EP), ("disagg", MOST_EP_APART)):
+    for mode, most in (("agg", MOST_EP), ("disagg", MOST_EP_DISAGGREGATED)):
         assert max(r.layout.ep for row, r in last if row.text("mode") == mode and r.layout.dp > 1) == most
-    for column, limits in (("isl", PROMPTS), ("osl", ANSWERS)):
+    for column, limits in (("isl", ISL), ("osl", OSL)):
         lengths = [row.degrees[column] for row, _ in runs]
         assert (min(lengths), max(lengths)) == limits

@@ -45,13 +45,13 @@ def test_every_row_has_a_setting_or_a_reason(rows: dict[str, ServingRow]) -> Non
 def test_what_a_row_serves(rows: dict[str, ServingRow]) -> None:
     own = setting_of(rows["in0889"])  # 448 users, 56 of each group, experts on the same GPUs
     assert own.replica.layout.name == "DP8 EP8"
-    assert (own.load.users, own.load.prompt) == (448, 4000)
+    assert (own.scenario.concurrency, own.scenario.isl) == (448, 4000)
     copies = setting_of(rows["in0891"])
-    assert (copies.replica.layout.name, copies.load.users) == ("TP2", 13)
+    assert (copies.replica.layout.name, copies.scenario.concurrency) == ("TP2", 13)
     pools = setting_of(rows["in0671"])
     assert pools.decode is not None
     assert (pools.workers, pools.replica.layout.name, pools.decode.layout.name) == ((5, 1), "DP8 EP8", "DP32 EP32")
-    assert pools.load.prompt == pytest.approx(0.9 * 8192)
+    assert pools.scenario.isl == pytest.approx(0.9 * 8192)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_stages_drafts_and_experts_that_no_engine_cuts(rows: dict[str, ServingRo
     (one,) = ServingRow.from_csv(f"{head}\n{line},2,MTP 1", "f")
     own = setting_of(one)
     assert own.replica.layout.name == "TP8 PP2"
-    assert (own.load.drafts, own.load.accepted) == (1, 1.8)
+    assert (own.scenario.draft_tokens, own.scenario.accepted) == (1, 1.8)
     assert rows["in5396"].drafts == 0  # "MTP 60 % acceptance" has its own way
     pools = setting_of(rows["in0783"])
     assert pools.decode is not None

@@ -10,11 +10,11 @@ import pytest
 from bench import error_bars
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
+from dysharp.measured.training.setting import TrainingRow, machine_of, setting_of, training_recipe_of
 from dysharp.measured.training.step_time import BARS, MEDIAN_P90, error_bar, estimate_row, judge_groups, measured_s, slopes, step_cases, votes
 from dysharp.model import layout_of
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.practice import WHOLE
+from dysharp.training.recipe import WHOLE
 
 DENSE = ("tr293", "tr294", "tr295", "tr309", "tr310", "tr311")
 
@@ -63,7 +63,8 @@ def test_every_group_against_its_bar(rows: dict[str, TrainingRow]) -> None:
 
 def test_what_a_row_says_about_its_framework(rows: dict[str, TrainingRow]) -> None:
     of = {
-        name: practice_of(rows[name], machine_of(rows[name])[0], moe=True) for name in ("tr227", "tr523", "tr525", "tr042", "tr008", "tr307", "tr106")
+        name: training_recipe_of(rows[name], machine_of(rows[name])[0], moe=True)
+        for name in ("tr227", "tr523", "tr525", "tr042", "tr008", "tr307", "tr106")
     }
     assert (of["tr227"].dispatcher, of["tr227"].graphs, of["tr227"].dtype) == ("deepep", ("moe_router", "moe_preprocess"), "mxfp8")
     assert (of["tr523"].overlap_ep, of["tr525"].overlap_ep) == (False, True)
@@ -74,7 +75,7 @@ def test_what_a_row_says_about_its_framework(rows: dict[str, TrainingRow]) -> No
 
 
 def test_rows_without_a_preset_run_as_those_of_their_container(rows: dict[str, TrainingRow]) -> None:
-    of = {name: practice_of(rows[name], machine_of(rows[name])[0], moe=True) for name in ("tr251", "tr247", "tr259", "tr191", "tr230")}
+    of = {name: training_recipe_of(rows[name], machine_of(rows[name])[0], moe=True) for name in ("tr251", "tr247", "tr259", "tr191", "tr230")}
     assert (of["tr251"].graphs, of["tr247"].graphs) == (("attn", "moe_router", "moe_preprocess"), ("moe_router", "moe_preprocess"))
     assert (of["tr259"].graphs, of["tr259"].overlap_ep, of["tr251"].overlap_ep) == ((), True, False)
     assert (of["tr247"].recompute, of["tr251"].recompute) == (("mla_up_proj",), ())
@@ -86,9 +87,9 @@ def test_adapters_of_frozen_weights_have_no_gradients_and_automodel_recomputes_a
     of = {case.id: case.error for case in step_cases([rows[name] for name in ("tr071", "tr072", "tr073", "tr339", "tr340")])}
     assert all(abs(error) < 10 for error in of.values() if error is not None)  # +44 to +53 % with gradients, -23 and -35 % without recomputation
     assert len(of) == 5
-    practice = practice_of(rows["tr348"], "h100-sxm", moe=False)
-    assert (practice.frozen, practice.recompute) == (True, ("full",))
-    assert not practice_of(rows["tr293"], "b200", moe=False).frozen
+    training_recipe = training_recipe_of(rows["tr348"], "h100-sxm", moe=False)
+    assert (training_recipe.frozen, training_recipe.recompute) == (True, ("full",))
+    assert not training_recipe_of(rows["tr293"], "b200", moe=False).frozen
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def _arrive(c: CaisConfig, state: State, message: Message) -> State:
     for one in outputs:
         if isinstance(one, merging.Forward):
             state = replace(state, wire=state.wire | {("response" if one.merges else "data", gpu, block)})
-        elif isinstance(one, merging.Answer):
+        elif isinstance(one, merging.LoadResponse):
             assert isinstance(one.asker, int)
             state = replace(state, got=_put(state.got, one.asker, (block, state.home[block][1])))
     return state

@@ -49,7 +49,7 @@ def rings_of(cluster: Cluster) -> I64:
     return rail_rings(cluster.n_gpus, cluster.domain_gpus) if cluster.domains > 1 else np.arange(cluster.n_gpus)[None]
 
 
-def ring_program(work: Collective, cluster: Cluster, protocol: times.Protocol, *, bulk: bool = False) -> Program:
+def ring_program(work: Collective, cluster: Cluster, protocol: times.RingProtocol, *, bulk: bool = False) -> Program:
     """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`. `bulk`: see `Steps`."""
     rings = Rings(work, cluster, protocol, bulk=bulk)
     if work.operation != "all-gather":
@@ -62,7 +62,7 @@ def ring_program(work: Collective, cluster: Cluster, protocol: times.Protocol, *
 class Rings(Steps):
     """Rings under construction. A stream is a (GPU, ring): streams of one GPU are neighbours."""
 
-    def __init__(self, work: Collective, cluster: Cluster, protocol: times.Protocol, *, bulk: bool = False) -> None:
+    def __init__(self, work: Collective, cluster: Cluster, protocol: times.RingProtocol, *, bulk: bool = False) -> None:
         self.rings = rings_of(cluster)
         self.slices = times.SIMPLE_SLICES if protocol is times.SIMPLE else 1
         super().__init__(work, cluster, len(self.rings) * self.slices, bulk=bulk)

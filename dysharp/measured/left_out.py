@@ -8,7 +8,7 @@
 
 The launch time of a host is read from launch-bound measurements.
 
-Eager layers have two parts (`part_of`). All of them are judged, and tables show the parts apart.
+Eager layers have two parts (`part_of`). All of them are judged, and tables show each part.
 
 The rules are the same for every GPU.
 """
@@ -67,10 +67,12 @@ def _host_us(entry: Parsed, constants: Constants) -> float:
 
 
 def split(classified: Classified, constants: Constants) -> tuple[Classified, Classified]:
-    """(judged, apart). Measurements apart count as missing among the judged ones, and lower the coverage."""
+    """(judged, left out). Measurements left out count as missing among the judged ones, and lower the coverage."""
     groups = [group_of(entry, constants) for entry in classified.parsed]
     pairs = list(zip(classified.parsed, groups, strict=True))
-    missing = tuple(Missing(entry.measurement, entry.family, f"judged apart: {group}", entry.family.in_bars) for entry, group in pairs if group)
+    missing = tuple(
+        Missing(entry.measurement, entry.family, f"left out of the bars: {group}", entry.family.in_bars) for entry, group in pairs if group
+    )
     judged = Classified(tuple(entry for entry, group in pairs if not group), classified.missing + missing)
     return judged, Classified(tuple(entry for entry, group in pairs if group), ())
 
@@ -99,10 +101,10 @@ def _floor(times: F64) -> float:
     return value
 
 
-def judge(every: Classified, constants: Constants, predicted: F64) -> list[dict[str, Any]]:
-    """One entry per family and group apart: `n` predictions and their errors in percent (`predictions.Errors`).
+def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> list[dict[str, Any]]:
+    """One entry per family and group left out: `n` predictions and their errors in percent (`predictions.Errors`).
 
-    `all_median_ape`, `all_p90_ape`: errors of the family with all rows, judged or apart. `predicted`: `[parsed]` (`predictions.predict`).
+    `all_median_ape`, `all_p90_ape`: errors of the family with all rows, judged or left out. `predicted`: `[parsed]` (`predictions.predict`).
     """
     groups = [(entry.family.order, entry.family.name, group_of(entry, constants)) for entry in every.parsed]
     errors, whole = sorted(errors_by(groups, predicted, measured_values(every.parsed)).items()), _families(every, predicted)
@@ -111,7 +113,7 @@ def judge(every: Classified, constants: Constants, predicted: F64) -> list[dict[
 
 
 def all_rows(every: Classified, predicted: F64) -> dict[str, float]:
-    """The means over families of `Validation.overall`, with the rows apart."""
+    """The means over families of `Validation.overall`, with the rows left out."""
     families = _families(every, predicted).values()
     means = {f"all_macro_{key}": [getattr(family, key) for family in families] for key in ("median_ape", "p90_ape")}
     return {key: float(np.mean(values)) for key, values in means.items() if values}

@@ -1,12 +1,12 @@
-"""Measurements that are judged apart, by rules that are the same for every GPU."""
+"""Measurements that are left out of the bars, by rules that are the same for every GPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from dysharp.measured.apart import AT_FLOOR, all_rows, group_of, judge, part_of, read_hosts, split
 from dysharp.measured.family import Classified, Parsed, classify
+from dysharp.measured.left_out import AT_FLOOR, all_rows, group_of, left_out_errors, part_of, read_hosts, split
 from dysharp.measured.predictions import predict
 from dysharp.measured.validation import validate_measurements
 from dysharp.specs.fitted import Fitted, fitted, fitted_values
@@ -71,21 +71,21 @@ def _predicted(*parsed: Parsed) -> tuple[Classified, dict[str, Fitted]]:
     return Classified(parsed, ()), dict(fitted())
 
 
-def test_apart_rows_count_against_coverage_and_have_a_line_of_their_own() -> None:
+def test_rows_left_out_count_against_coverage_and_have_a_line_of_their_own() -> None:
     weak = line("w", kind="moe_layer_fwd", system="Megatron-TE", hardware="8xH100", config=WEAK, value=900)
     classified = classify(read(_eager("a", 80.0), _eager("b", 800.0), weak))
     judged, _ = split(classified, fitted_values())
     assert [entry.measurement.id for entry in judged.parsed] == ["b"]
     assert {(entry.measurement.id, entry.reason, entry.counted) for entry in judged.missing} == {
-        ("a", "judged apart: launch-bound", True),
-        ("w", "judged apart: weak", True),
+        ("a", "left out of the bars: launch-bound", True),
+        ("w", "left out of the bars: weak", True),
     }
     every, predicted = predict(classified, fitted_values())
-    table = judge(every, fitted_values(), predicted)
+    table = left_out_errors(every, fitted_values(), predicted)
     assert [(row["family"], row["group"], row["n"]) for row in table] == [("dense-gemm", "launch-bound", 1), ("layer", "weak", 1)]
     assert all(row["median_ape"] >= 0 for row in table)
     a, b = (abs(100 * (value / entry.measurement.value - 1)) for value, entry in zip(predicted[:2], every.parsed[:2], strict=True))
-    assert table[0]["all_median_ape"] == pytest.approx((a + b) / 2), "the family with the rows apart"
+    assert table[0]["all_median_ape"] == pytest.approx((a + b) / 2), "the family with the rows left out"
     weak_error = abs(100 * (predicted[2] / 900 - 1))
     assert all_rows(every, predicted)["all_macro_median_ape"] == pytest.approx(((a + b) / 2 + weak_error) / 2)
 

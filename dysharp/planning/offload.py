@@ -1,4 +1,4 @@
-"""Swap: saved inputs of modules leave for the host behind a forward pass and come back before the backward pass, beside computing.
+"""Activation offload: saved inputs of modules leave for the host behind a forward pass and come back before the backward pass, beside computing.
 
 The names are those of Megatron's --offload-modules. `training.costs.beside` has the time of the copies, which share the GPU's link with its NICs.
 """
@@ -16,13 +16,13 @@ OFFLOADED = {
 }  # fmt: skip
 """Module -> the saved tensor that is its input."""
 SETS: tuple[tuple[str, ...], ...] = ((), ("core_attn",), ("core_attn", "expert_fc1", "moe_act"))
-"""Swap sets that a plan tries where none are named."""
+"""Offload sets that a plan tries where none are named."""
 LAYERS = 2
-"""Layers whose swapped tensors are on the GPU: one that leaves, one that comes back."""
+"""Layers whose offloaded tensors are on the GPU: one that leaves, one that comes back."""
 
 
 @lru_cache(maxsize=1 << 12)
-def swapped_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe, modules: tuple[str, ...]) -> float:
+def offloaded_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe, modules: tuple[str, ...]) -> float:
     """Bytes per token of a layer that leave: what recomputation does not drop anyway."""
     names = {OFFLOADED[module] for module in modules}
     return sum(one.bytes for one in saved_of_layer(model, layout, moe, saving, recipe) if one.op in names and not is_dropped(one, saving))

@@ -1,7 +1,7 @@
-"""Prefill and decode apart: pools of workers, rate matching, and the cache on its way from one pool to the other; which layouts, how many workers.
+"""Disaggregated prefill and decode: pools of workers, rate matching, the transfer of the KV cache from pool to pool; which layouts, how many workers.
 
 A decode worker with a full batch asks for a rate of prompts; a plan has decode workers, and as many prefill workers as serve this rate.
-Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`disaggregated`).
+Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`steady_pools`).
 """
 
 import heapq
@@ -18,7 +18,7 @@ from dysharp.serving.loop import Served
 from dysharp.serving.memory import kv_bytes, memory_of
 from dysharp.serving.search import BATCHES, layouts_of, most_that
 from dysharp.serving.step import StepTable
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 
 REPEATS = 4
 SEED = 0
@@ -55,79 +55,81 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
     return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
 
 
-def prompt_us(table: StepTable, load: Load, together: float) -> float:
+def prompt_us(table: StepTable, scenario: Scenario, together: float) -> float:
     """Time that a worker takes for one of `together` prompts, which come at once."""
     most = table.engine.step_tokens
-    n = max(1.0, min(together, most * table.groups / load.prompt))
-    chunks = max(1.0, load.prompt / most)
-    tokens = n * load.prompt / chunks
-    busiest = max(tokens / table.groups, min(tokens, load.prompt / chunks))
+    n = max(1.0, min(together, most * table.groups / scenario.isl))
+    chunks = max(1.0, scenario.isl / most)
+    tokens = n * scenario.isl / chunks
+    busiest = max(tokens / table.groups, min(tokens, scenario.isl / chunks))
     return table.prompts_us(tokens, busiest, 0.0) * chunks / n
 
 
-def disaggregated(prefill: WorkerPool, decode: WorkerPool, load: Load, cap: float = float("inf")) -> Served:
-    """The steady state of `load.users` users of both pools. `cap`: requests of an attention group of a decode worker that fit.
+def steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
+    """The steady state of both pools under `scenario.concurrency` requests. `cap`: requests of an attention group of a decode worker that fit.
 
     Layers are sent while later layers are computed, so the last layer's part of the transfer waits alone.
     """
     first, second = prefill.table, decode.table
-    places = min(load.users, cap * second.groups * decode.workers)
-    sent = transfer_us(first.replica, load.prompt, prefill.gpus + decode.gpus) / first.replica.model.n_layers
-    text = first.engine.text_us(first.replica, load.prompt)
+    places = min(scenario.concurrency, cap * second.groups * decode.workers)
+    sent = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus) / first.replica.model.n_layers
+    text = first.engine.text_us(first.replica, scenario.isl)
     requests, rate = places, 0.0
-    most = first.engine.step_tokens * first.groups / load.prompt
-    fastest = MOST_SHARE * prefill.workers / prompt_us(first, load, most)
+    most = first.engine.step_tokens * first.groups / scenario.isl
+    fastest = MOST_SHARE * prefill.workers / prompt_us(first, scenario, most)
     for _ in range(ROUNDS):
         step = second.decode_us(requests / decode.workers)
-        together = _together(first, load, rate / prefill.workers, max(1.0, most))
-        served = together * prompt_us(first, load, together)
+        together = _together(first, scenario, rate / prefill.workers, max(1.0, most))
+        served = together * prompt_us(first, scenario, together)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
         own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
-        busy = waits + own + load.steps * step
+        busy = waits + own + scenario.steps * step
         new = min(places / busy, fastest)
         settled = abs(new - rate) < EQUAL * rate
         rate = new if rate == 0.0 else 0.5 * (rate + new)
-        requests = max(1.0, min(places, rate * load.steps * step))
+        requests = max(1.0, min(places, rate * scenario.steps * step))
         if settled:
             break
-    queued = max(0.0, load.users / rate - busy)
+    queued = max(0.0, scenario.concurrency / rate - busy)
     batch = requests / decode.workers / second.groups
-    return Served(step / load.accepted, waits + own + queued, rate * 1e6, batch, share, step, queued)
+    return Served(step / scenario.accepted, waits + own + queued, rate * 1e6, batch, share, step, queued)
 
 
-def _together(table: StepTable, load: Load, rate: float, most: float) -> float:
+def _together(table: StepTable, scenario: Scenario, rate: float, most: float) -> float:
     """Prompts that one step of a worker takes at `rate`: as many as come during a step."""
     together = 1.0
     for _ in range(ROUNDS):
-        more = min(most, max(1.0, rate * together * prompt_us(table, load, together)))
+        more = min(most, max(1.0, rate * together * prompt_us(table, scenario, together)))
         if abs(more - together) < EQUAL * together:
             break
         together = more
     return together
 
 
-def run_pools(prefill: WorkerPool, decode: WorkerPool, load: Load, cap: float = float("inf"), *, ratio: float = 0.8, rounds: int = 10) -> Served:
-    """As `disaggregated`, prompt by prompt: the first prompts of all users come at once, and a worker takes all that wait, up to its tokens.
+def run_pools(
+    prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf"), *, ratio: float = 0.8, rounds: int = 10
+) -> Served:
+    """As `steady_pools`, prompt by prompt: the first prompts of all users come at once, and a worker takes all that wait, up to its tokens.
 
     A request decodes at the mean batch of the run.
     """
-    start = disaggregated(prefill, decode, load, cap)
+    start = steady_pools(prefill, decode, scenario, cap)
     table, second = prefill.table, decode.table
-    users = max(1, round(load.users))
-    lengths = load.answer * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / load.accepted
-    most = max(1, int(table.engine.step_tokens * table.groups / load.prompt))
-    took = [0.0, *(n * prompt_us(table, load, n) for n in range(1, most + 1))]
-    after = transfer_us(table.replica, load.prompt, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
-    text = table.engine.text_us(table.replica, load.prompt)
+    users = max(1, round(scenario.concurrency))
+    lengths = scenario.osl * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / scenario.accepted
+    most = max(1, int(table.engine.step_tokens * table.groups / scenario.isl))
+    took = [0.0, *(n * prompt_us(table, scenario, n) for n in range(1, most + 1))]
+    after = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
+    text = table.engine.text_us(table.replica, scenario.isl)
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
     for _ in range(REPEATS):
         tail = after + text + second.engine.first_us(second.replica, step)
         waited, end = _prompt_step(users, prefill.workers, took, (lengths * step).tolist())
         ttft, rate = waited + tail, users * rounds / end * 1e6
-        requests = min(load.users, rate / 1e6 * load.answer / load.accepted * step)
+        requests = min(scenario.concurrency, rate / 1e6 * scenario.osl / scenario.accepted * step)
         step = 0.5 * (step + second.decode_us(requests / decode.workers))
-    return replace(start, tpot=step / load.accepted, ttft=ttft, rate=rate, batch=requests / decode.workers / second.groups, decode=step)
+    return replace(start, tpot=step / scenario.accepted, ttft=ttft, rate=rate, batch=requests / decode.workers / second.groups, decode=step)
 
 
 def _prompt_step(users: int, workers: int, took: list[float], decoding: list[float]) -> tuple[float, float]:
@@ -157,7 +159,7 @@ PLANS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Disaggregated:
     """Pools within the limits. `idle`: GPUs that rounding leaves; `transfer`: microseconds of one prompt's cache on its way."""
 
     prefill: ServeLayout
@@ -176,44 +178,44 @@ class _Plan(NamedTuple):
     """Requests per second of all GPUs."""
     prefill: WorkerPool
     decode: WorkerPool
-    load: Load
+    scenario: Scenario
     cap: float
 
 
-def best_apart(
-    start: Replica, engine: Engine, load: Load, gpus: int, ttft: float, tpot: float, layouts: Iterable[ServeLayout] | None = None
-) -> Apart | None:
+def best_disaggregated(
+    start: Replica, engine: Engine, scenario: Scenario, gpus: int, ttft: float, tpot: float, layouts: Iterable[ServeLayout] | None = None
+) -> Disaggregated | None:
     """The pools with most tokens per second within the limits; None: no pools keep the limits."""
     rules = replace(engine, mixed=False, gathered_steps=0)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
     fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]
-    first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, load, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
-    plans = [plan for replica in fits for plan in _plans(replica, rules, load, gpus, tpot, first[:PREFILL_LAYOUTS])]
+    first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, scenario, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
+    plans = [plan for replica in fits for plan in _plans(replica, rules, scenario, gpus, tpot, first[:PREFILL_LAYOUTS])]
     found = [made for plan in sorted(plans, key=lambda p: -p.rate)[:PLANS] if (made := _run(plan, gpus, ttft, tpot))]
     return max(found, key=lambda one: one.tokens_per_gpu) if found else None
 
 
-def _prompts(replica: Replica, engine: Engine, load: Load, ttft: float) -> tuple[float, WorkerPool] | None:
+def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) -> tuple[float, WorkerPool] | None:
     """Prompts per microsecond of one prefill worker that is never idle, if one prompt keeps the limit."""
-    if not memory_of(replica, engine.beside(replica.layout.dp), load.prompt).requests:
+    if not memory_of(replica, engine.beside(replica.layout.dp), scenario.isl).requests:
         return None
-    table = StepTable(replica, engine, load)
-    many = max(1.0, table.engine.step_tokens * table.groups / load.prompt)
-    rate = MOST_SHARE / prompt_us(table, load, many)
-    return (rate, WorkerPool(table, 1)) if prompt_us(table, load, 1.0) < ttft else None
+    table = StepTable(replica, engine, scenario)
+    many = max(1.0, table.engine.step_tokens * table.groups / scenario.isl)
+    rate = MOST_SHARE / prompt_us(table, scenario, many)
+    return (rate, WorkerPool(table, 1)) if prompt_us(table, scenario, 1.0) < ttft else None
 
 
-def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float, first: list[tuple[float, WorkerPool]]) -> list[_Plan]:
+def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot: float, first: list[tuple[float, WorkerPool]]) -> list[_Plan]:
     """For each batch within the limit the numbers of prefill and decode workers whose rates match on so many GPUs."""
-    memory = memory_of(replica, engine.beside(replica.layout.dp), load.prompt, load.answer)
+    memory = memory_of(replica, engine.beside(replica.layout.dp), scenario.isl, scenario.osl)
     most = min(memory.requests, engine.most_requests)
     if not most:
         return []
-    table = StepTable(replica, engine, load)
+    table = StepTable(replica, engine, scenario)
     plans = []
 
     def keeps(size: int) -> bool:
-        return table.decode_us(size * replica.layout.dp) / load.accepted <= tpot
+        return table.decode_us(size * replica.layout.dp) / scenario.accepted <= tpot
 
     tried = {min(1 << i, most) for i in range(BATCHES)}
     kept = {size for size in tried if keeps(size)}
@@ -223,13 +225,13 @@ def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float,
     for size in sorted(kept):
         users = size * replica.layout.dp
         step = table.decode_us(users)
-        wanted = users / (load.steps * step)
+        wanted = users / (scenario.steps * step)
         for rate, pool in first:
-            plans += _matched(rate, pool, wanted, WorkerPool(table, 1), replace(load, users=users), gpus, size)
+            plans += _matched(rate, pool, wanted, WorkerPool(table, 1), replace(scenario, concurrency=users), gpus, size)
     return plans
 
 
-def _matched(rate: float, prefill: WorkerPool, wanted: float, decode: WorkerPool, load: Load, gpus: int, cap: float) -> list[_Plan]:
+def _matched(rate: float, prefill: WorkerPool, wanted: float, decode: WorkerPool, scenario: Scenario, gpus: int, cap: float) -> list[_Plan]:
     """The number of decode workers for which the slower of both pools is fastest."""
     best, made = 0.0, list[_Plan]()
     for count in range(1, gpus // decode.gpus + 1):
@@ -239,25 +241,25 @@ def _matched(rate: float, prefill: WorkerPool, wanted: float, decode: WorkerPool
             needed = min(left, int(-(-count * wanted // rate)))
             best = whole
             pools = replace(prefill, workers=max(1, needed)), replace(decode, workers=count)
-            made = [_Plan(whole, *pools, replace(load, users=load.users * count), cap)]
+            made = [_Plan(whole, *pools, replace(scenario, concurrency=scenario.concurrency * count), cap)]
     return made
 
 
-def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Apart | None:
+def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Disaggregated | None:
     """The steady state with most users for which both limits hold."""
 
     def served(users: int) -> Served:
-        return disaggregated(plan.prefill, plan.decode, replace(plan.load, users=float(users)), plan.cap)
+        return steady_pools(plan.prefill, plan.decode, replace(plan.scenario, concurrency=float(users)), plan.cap)
 
     def keeps(users: int) -> bool:
         done = served(users)
         return done.ttft <= ttft and done.tpot <= tpot
 
-    all_users = int(plan.load.users)
+    all_users = int(plan.scenario.concurrency)
     users = all_users if keeps(all_users) else most_that(keeps, 0, all_users)
     if not users:
         return None
     first, second, used = plan.prefill.table.replica, plan.decode.table.replica, plan.prefill.gpus + plan.decode.gpus
-    done, sent = served(users), transfer_us(first, plan.load.prompt, used)
-    tokens = done.rate * plan.load.answer / gpus
-    return Apart(first.layout, plan.prefill.workers, second.layout, plan.decode.workers, float(users), done, tokens, gpus - used, sent)
+    done, sent = served(users), transfer_us(first, plan.scenario.isl, used)
+    tokens = done.rate * plan.scenario.osl / gpus
+    return Disaggregated(first.layout, plan.prefill.workers, second.layout, plan.decode.workers, float(users), done, tokens, gpus - used, sent)

@@ -1,4 +1,4 @@
-"""`Practice`: how a framework runs a step beside its layout (types of GEMMs, dispatcher, overlap, graphs), and the kernels that its host launches."""
+"""`TrainingRecipe`: how a framework runs a step beside its layout (types of GEMMs, dispatcher, overlap, graphs), and what its host launches."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dysharp.model.formats import Formats
-from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, Operator, Weight
+from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL
 
@@ -46,8 +46,8 @@ class SubLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class Practice:
-    """What a recipe says beside the layout.
+class TrainingRecipe:
+    """What a training recipe says beside the layout.
 
     | field | meaning |
     |---|---|
@@ -102,7 +102,7 @@ class Practice:
             return none, none
         return none if self._in_graph("moe_preprocess") else SORTS[0], none if self.whole_graph else SORTS[1]
 
-    def launches(self, ops: Iterable[Operator], local_experts: int = 0, others: Launches = (0.0, 0.0)) -> tuple[Launches, Launches]:
+    def launches(self, ops: Iterable[LayerOperator], local_experts: int = 0, others: Launches = (0.0, 0.0)) -> tuple[Launches, Launches]:
         """(operations, kernels inside an operation's loop) that the host launches for `ops`: forward, backward.
 
         Anchors of the op list: 151 kernels per layer and micro-batch, Qwen3-30B with Hybrid-EP and 8 local experts (Megatron-Bridge, skill of
@@ -130,8 +130,8 @@ class Practice:
     def _type(self, op: Weight) -> str:
         return self.formats.of(op.part).compute if self.formats else self.dtype
 
-    def choices(self, moe: bool, shared: bool) -> Iterator["Practice"]:
-        """This practice, and those that keep linears of a part in BF16, where FP8 costs more in casts and launches than its products gain.
+    def choices(self, moe: bool, shared: bool) -> Iterator["TrainingRecipe"]:
+        """This recipe, and those that keep linears of a part in BF16, where FP8 costs more in casts and launches than its products gain.
 
         Megatron-LM says the precision of every linear and grouped linear by name (--te-precision-config-file). That FP8 can lose is measured: 16 H100
         train Qwen3-30B at 8,900 tokens/s each in FP8 (Megatron-Bridge's preset), at 12,400 in BF16. `products` of `formats` forbids the choice.
@@ -148,7 +148,7 @@ class Practice:
     def _in_graph(self, scope: str) -> bool:
         return self.whole_graph or scope in self.graphs
 
-    def replays(self, ops: Sequence[Operator], local_experts: int = 0) -> tuple[float, Launches]:
+    def replays(self, ops: Sequence[LayerOperator], local_experts: int = 0) -> tuple[float, Launches]:
         """Launches of modules that a layer of `ops` computes again: operations before its forward pass, and (operations, kernels inside loops) that
         the backward pass launches as a forward pass does.
         """
