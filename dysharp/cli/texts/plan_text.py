@@ -2,9 +2,9 @@
 
 import click
 
-from dysharp.api.planning import CHECKED, COUNTS, LAYOUTS, MOVED, RANKED, SERVED, SHAPES, Answer
+from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES, Answer
 from dysharp.planning.names import for_step
-from dysharp.planning.plan import NOT_CONSIDERED
+from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
 from dysharp.show.output import print_columns, print_header, print_lines
 from dysharp.specs import list_whole_models
 
