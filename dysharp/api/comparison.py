@@ -8,7 +8,7 @@ from dysharp.analysis import Row
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import sentences
-from dysharp.base.values import plain
+from dysharp.base.values import named
 from dysharp.model.formats import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.runs.arguments import RequestArgs
@@ -85,8 +85,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [row.to_dict() | COMPARED.more(row) for row in self.rows]
-        more = plain(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
-        found = plain(self, "baseline", "baselines", "speedup", "header", "sentence")
+        more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
+        found = named(self, "baseline", "baselines", "speedup", "header", "sentence")
         return {"rows": rows} | found | {name: value for name, value in more.items() if value}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.columns import Column, Columns
-from dysharp.base.values import older_name, plain
+from dysharp.base.values import named, older_name
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
@@ -231,12 +231,12 @@ class Serving:
         found = self.disaggregated
         pools = found and _milliseconds(asdict(found) | {"prefill": found.prefill.name, "decode": found.decode.name})
         return {
-            **plain(self, "model", "cluster", "gpus"), "engine": self.engine.name,
+            **named(self, "model", "cluster", "gpus"), "engine": self.engine.name,
             "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, "users": self.users, "gpus_for_users": self.gpus_for_users,
-            **plain(self, "sentences", "advice", "trust", "launch"),
+            **named(self, "sentences", "advice", "trust", "launch"),
             "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
             "disaggregated": pools, "apart": pools, "what_ifs": [*map(_change, self.what_ifs)],
-        } | plain(self, "overlap", "break_even", "systems", "layers", "slots", "formats") | {
+        } | named(self, "overlap", "break_even", "systems", "layers", "slots", "formats") | {
             "rejected": REJECTED.values(self.rejected), "header": list(self.header),
         }  # fmt: skip
 
@@ -260,7 +260,7 @@ class Serving:
 
 def _change(one: ServeWhatIf) -> dict[str, Any]:
     layout = one.point and one.point.replica.layout.name
-    return plain(one, "name", "how") | {"tokens_per_s_gpu": one.tokens_per_gpu, "layout": layout}
+    return named(one, "name", "how") | {"tokens_per_s_gpu": one.tokens_per_gpu, "layout": layout}
 
 
 def _weights(formats: Formats) -> str:

@@ -13,7 +13,7 @@ from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US, GiB
-from dysharp.base.values import plain
+from dysharp.base.values import named, plain
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
 from dysharp.measured.trust import no_rows
@@ -103,7 +103,7 @@ class Step:
         path = {name: ps / PS_PER_US for name, ps in self.split.path.items()}
         exposed = {name: self.shares[name] * self.step_us for name in (EP, SEND, DATA_PARALLEL)}
         moe = None if self.ep is None else {"forward_us": self.ep.forward, "backward_us": self.ep.backward}
-        found = plain(self, "system", "step_us", "tokens_per_s_gpu", "tflops", "mfu") | {"bubble": self.shares[BUBBLE], "exposed_us": exposed}
+        found = named(self, "system", "step_us", "tokens_per_s_gpu", "tflops", "mfu") | {"bubble": self.shares[BUBBLE], "exposed_us": exposed}
         found |= {"shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path, "energy": plain(self.energy)}
         return found | COLUMNS.more(found) | ({"kind": self.stands_on} if self.stands_on else {})
 
@@ -168,9 +168,9 @@ class Steps:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
-        top = plain(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
+        top = named(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
         top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
-        top |= {"memory": self._memory()} | plain(self, "steps", "gains", "formats", "sentence", "header")
+        top |= {"memory": self._memory()} | named(self, "steps", "gains", "formats", "sentence", "header")
         return top | ({"quick": True} if self.quick else {})
 
 

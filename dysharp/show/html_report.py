@@ -22,7 +22,7 @@ from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
-from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
+from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
 from dysharp.base.errors import ConfigError, one_line, show
 from dysharp.base.values import frozen
 from dysharp.runs.causes import Cause, causes
@@ -222,7 +222,8 @@ class Report:
 
 def report_of_comparison(done: Comparison, command: str) -> Report:
     """A report of `compare`."""
-    entries = tuple(Entry(row.system, row.to_dict(), row.layer_us, speedup=done.speedup[row.system]) for row in done.rows)
+    rows = zip(done.rows, done.to_dict()["rows"], strict=True)
+    entries = tuple(Entry(row.system, plain, row.layer_us, speedup=done.speedup[row.system]) for row, plain in rows)
     panel = _panel(entries, done.header, done.sentence)
     return Report(f"{len(entries)} systems on {panel.heading}", command, (panel,), (done.sentence,))
 
@@ -364,6 +365,7 @@ def render(report: Report) -> str:
     """The page. Text of files and options is escaped."""
     views = [_view(i, panel) for i, panel in enumerate(report.panels)]
     page: str = template("report.html", us=_us).render(
+        more=[one.heading or one.name for one in COMPARED.added],
         title=report.title, command=one_line(report.command), answer=report.answer, panels=views,
         overview=_overview(report.panels), version=__version__, model_version=MODEL_VERSION,
     )  # fmt: skip
@@ -415,6 +417,7 @@ def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause],
         "warnings": tuple(row.get("warnings", ())), "parts": parts, "phases": phases,
         "options": [(name, str(value).lower() if isinstance(value, bool) else value) for name, value in row.get("options", {}).items()],
         "use": row.get("utilization", {}), "exposed": row.get("exposed_comm_us"),
+        "more": [one._replace(of=None).cell(row) if one.name in row else "–" for one in COMPARED.added],
     }  # fmt: skip
 
 

@@ -34,6 +34,6 @@ def paragraph(text: str) -> str:
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table. The cells are escaped, the names of the columns are not."""
-    rows = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    """A table. The cells are escaped, the names of the columns are not but for their line ends."""
+    rows = [f"| {' | '.join(columns)} |".replace("\n", " "), "|" + "---|" * len(columns)]
     return "\n".join([*rows, *(f"| {' | '.join(map(escaped, line))} |" for line in lines)])

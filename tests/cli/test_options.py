@@ -8,7 +8,6 @@ from click.testing import CliRunner
 
 from dysharp.api import arguments
 from dysharp.api.serving import serve
-from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.cli.flags import options
@@ -78,12 +77,3 @@ def test_a_command_is_spelled_as_it_was_typed(words: list[str]) -> None:
     told = command_line(context).replace("'", "").split()
     assert told[0] == "dysharp"
     assert sorted(told[1:]) == sorted(words)
-
-
-def test_columns_are_declared_once() -> None:
-    columns = Columns("layout\nname=layout", "part\n%=part:.1%", "step\nms=us/1e3:,.1f", "range=low_high:.0f", "n=n:")
-    assert columns.headings == ["layout\nname", "part\n%", "step\nms", "range", "n"]
-    assert columns.text == ["layout\nname"]
-    rows: list[dict[str, Any]] = [{"layout": "tp=8", "part": 0.1234, "us": 1234567.0, "low_high": [1.2, 3.9], "n": 5}]
-    rows.append(dict.fromkeys(rows[0]))
-    assert columns.cells(rows) == [("tp=8", "12.3", "1,234.6", "1 to 4", "5"), ("-",) * 5]

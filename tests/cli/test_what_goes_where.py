@@ -109,7 +109,7 @@ def test_a_block_that_was_fed_by_a_run_says_with_what(traced: bool, capsys: pyte
 def test_the_front_has_a_sentence_above_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     from dysharp.api import serving_answer
 
-    row = dict.fromkeys((column.partition("=")[2].partition(":")[0] for column in serving_answer.POINTS), None)
+    row = dict.fromkeys((column.name for column in serving_answer.POINTS.own), None)
     none: dict[str, Any] = {name: [] for name in ("best", "what_ifs", "systems", "rejected")}
     none |= {name: lambda: [] for name in ("trust", "advice")}
     done: Any = SimpleNamespace(sentences=lambda: ["first"], front=[1, 2], points_of=lambda points: [row for _ in points], **none)

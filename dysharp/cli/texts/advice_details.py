@@ -1,10 +1,11 @@
 """All tables of `dysharp advise`: for a terminal with `--details`, or Markdown for a design review."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dysharp.analysis.load import MOST_GPUS, Load
+from dysharp.base.columns import Column, Columns
 from dysharp.base.values import frozen
-from dysharp.cli.texts.advice_text import UNKNOWN
 from dysharp.planning.advice.advise import PARTS, Advice
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.runs.causes import cause_names
@@ -26,13 +27,32 @@ class Block:
     left: int = 1
 
 
+def _block(title: str, columns: Columns, rows: Iterable[Any], lines: Iterable[str] = ()) -> Block:
+    return Block(title, tuple(columns.headings), tuple(columns.cells(rows)), tuple(lines), len(columns.text))
+
+
+RANKING = Columns(
+    "system", "formats", "layer us=time_us:.0f", Column("bar", "90 % within", ".0f", Predicted.bar), "eager us=eager_us:.0f",
+    Column("rate", "Mtok/s", ".2f", lambda entry: entry.tokens_per_s / 1e6),
+)  # fmt: skip
+LOADS = Columns(
+    "placement", "rows per GPU max/mean=rows_max_mean:.3f", "received tokens max/mean=received_max_mean:.3f", "GPU pair max/mean=pair_max_mean:.3f",
+    "busiest pair=busiest_pair:d", Column("nic_out", "NIC out max/mean", ".3f", lambda load: load.nics_max_mean[0]),
+    Column("nic_in", "NIC in max/mean", ".3f", lambda load: load.nics_max_mean[1]),
+)  # fmt: skip
+CHANGES = Columns(
+    "change", "system", "form", "GPUs=gpus:d", "layer us=time_us:.0f", "speed-up=speedup:.2f",
+    Column("bar", "90 % within", ".0f", lambda row: "not measured" if row["low_us"] is None else (row["low_us"], row["high_us"])),
+)  # fmt: skip
+"""Rows: `WhatIf.to_dict`."""
+
+
 def blocks_of(done: Advice) -> list[Block]:
     """All tables of the advice, in reading order."""
     return [_ranking(done), _parts(done), _limits(done), *_loads(done.load), _what_ifs(done)]
 
 
 def _ranking(done: Advice) -> Block:
-    heads = ("system", "formats", "layer us", "90 % within", "eager us", "Mtok/s")
     lines = [
         "layer us: layer time in a CUDA graph; eager us: layer time with the launches of the host, where they are known",
         "90 % within: range from the measured errors of the parts; for a fused kernel, of whole layers",
@@ -58,25 +78,13 @@ def _ranking(done: Advice) -> Block:
     known = [line.removeprefix("warning: ") for line in done.header]
     lines += [f"warning: {text}" for text in grouped({entry.system: entry.warnings for entry in entries}, known)]
     lines += [f"not run: {name}: {why}" for name, why in done.not_ranked.items()]
-    return Block("Ranking", heads, tuple(_ranked(entry) for entry in entries), tuple(lines), left=2)
-
-
-def _ranked(entry: Predicted) -> tuple[str, ...]:
-    row, bar, eager = entry.row, entry.bar(), entry.eager_us
-    return (
-        row.system,
-        entry.formats,
-        f"{entry.time_us:.0f}",
-        f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN,
-        UNKNOWN if eager is None else f"{eager:.0f}",
-        f"{row.gpus * entry.tokens / entry.time_us:.2f}",
-    )
+    return _block("Ranking", RANKING, entries, lines)
 
 
 def _parts(done: Advice) -> Block:
-    heads = ("system", *(PARTS.get(name, name) for name in done.best.parts_us()), "layer")
+    columns = Columns("system", *(Column(name, PARTS.get(name, name), ".1f") for name in done.best.parts_us()), "layer:.1f")
     entries = (*done.ranking, *done.unjudged)
-    rows = tuple((entry.row.system, *(f"{us:.1f}" for us in (*entry.parts_us().values(), entry.time_us))) for entry in entries)
+    rows = [entry.parts_us() | {"system": entry.system, "layer": entry.time_us} for entry in entries]
     fused = [(entry.system, parts) for entry in entries if (parts := entry.one_kernel_us())]
     lines = (
         *(f"{name} is one kernel: {', '.join(f'{part} {us:.1f} us' for part, us in parts.items())}" for name, parts in fused),
@@ -84,7 +92,7 @@ def _parts(done: Advice) -> Block:
         "software: launches, barriers and counts of communication kernels",
         "other kernels: permutation, activation, casts and launches of GEMMs",
     )
-    return Block("Critical path, us", heads, rows, lines)
+    return _block("Critical path, us", columns, rows, lines)
 
 
 def _limits(done: Advice) -> Block:
@@ -103,29 +111,16 @@ def _limits(done: Advice) -> Block:
 
 
 def _loads(loads: Sequence[Load]) -> list[Block]:
-    heads: tuple[str, ...] = ("placement", "rows per GPU max/mean", "received tokens max/mean", "GPU pair max/mean", "busiest pair")
-    rows: tuple[tuple[str, ...], ...] = tuple(
-        (
-            load.placement,
-            f"{load.rows_max_mean:.3f}",
-            f"{load.received_max_mean:.3f}",
-            f"{load.pair_max_mean:.3f}",
-            f"{load.busiest_pair[0]} to {load.busiest_pair[1]}",
-        )
-        for load in loads
-    )
-    nics = [load.nics_max_mean for load in loads]
-    if nics[0] is not None:
-        heads = (*heads, "NIC out max/mean", "NIC in max/mean")
-        rows = tuple((*row, *(f"{value:.3f}" for value in both or ())) for row, both in zip(rows, nics, strict=True))
+    over_domains = loads[0].nics_max_mean is not None
     gpus = len(loads[0].rows)
     notes = [f"{load.placement}: {load.note}" for load in loads if load.note]
     notes.append("a token counts once per destination GPU; a pair is source to destination")
-    if nics[0] is not None:
+    if over_domains:
         notes.append("NIC: token rows that the NICs of a GPU send or receive, once per remote domain of a token")
     if gpus > MOST_PAIRS:
         notes.append(f"GPU pairs of {gpus} GPUs are not printed (at most {MOST_PAIRS}); --json has them for up to {MOST_GPUS} GPUs")
-    return [Block("Load", heads, rows, tuple(notes)), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
+    columns = LOADS if over_domains else LOADS.without("nic_out", "nic_in")
+    return [_block("Load", columns, loads, notes), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
 
 
 def _pairs(load: Load) -> Block:
@@ -138,13 +133,7 @@ def _pairs(load: Load) -> Block:
 def _what_ifs(done: Advice) -> Block:
     best = done.best.row.system
     lines = [f"speed-up: layer time of {best} divided by the layer time after the change, at the same tokens per GPU"]
-    rows = []
-    for entry in done.what_if:
-        p = entry.predicted
-        bar = p.bar()
-        width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not measured"
-        rows.append((entry.change, p.row.system, p.row.form, str(p.row.gpus), f"{p.time_us:.0f}", f"{entry.speedup:.2f}", width))
-        lines.append(f"{entry.change}: {entry.assumes}")
+    lines += [f"{entry.change}: {entry.assumes}" for entry in done.what_if]
     real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
     lines += [f"warning: {text}" for text in grouped({name: entry.warnings for name, entry in real.items()}, done.best.warnings)]
     if any(entry.predicted.row.form == "paper" for entry in done.what_if):
@@ -152,8 +141,7 @@ def _what_ifs(done: Advice) -> Block:
             "paper forms charge no software cost and no SMs to communication: compare them with `software for free`, not with the ranking",
             "`overlap by rows`, `DySHARP switches` and `communication for free` place rows by expert on arrival: no permutation is charged",
         ]
-    heads = ("change", "system", "form", "GPUs", "layer us", "speed-up", "90 % within")
-    return Block("What if: one change at a time", heads, tuple(rows), tuple(lines), 3)
+    return _block("What if: one change at a time", CHANGES, (entry.to_dict() for entry in done.what_if), lines)
 
 
 def print_details(done: Advice) -> None:

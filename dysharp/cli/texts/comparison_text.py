@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
-from dysharp.api.comparison import marked, out_of_ranking
+from dysharp.api.comparison import COMPARED, marked, out_of_ranking
+from dysharp.base.columns import Column, Columns
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.planning.advice.tuning import BUDGET
 from dysharp.program.nets import NET_KINDS, NetKind
 from dysharp.runs.formats import KNOB, rows_sent
-from dysharp.show.output import UNKNOWN, WIDTH, console, print_lines, print_table
+from dysharp.show.output import UNKNOWN, WIDTH, console, print_columns, print_lines, print_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
@@ -54,17 +55,16 @@ def _print_windows(done: Comparison) -> None:
     whole = ", ".join(row.system for row in done.rows if not row.window)
     but = f" ({whole}: of all {tokens})" if whole else ""
     print_lines(["", f"the table is of the first {size} tokens of each GPU{but}; this is the estimate for all {tokens}"])
-    cells = [
-        (
-            marked(row),
-            f"{row.layer_us:.1f}",
-            f"{row.window['us_per_token']:.3f}" if row.window else "simulated",
-            f"{row.window['half_window_time_us'] / row.layer_us - 1:+.1%}".replace("%", " %") if row.window else "-",
-            f"{done.speedup[row.system]:.2f}",
-        )
-        for row in done.rows
-    ]
-    print_table(("system", "layer us", "us per token", "from half the tokens", "speed-up"), cells, left=1)
+    print_columns(Columns(
+        Column("system", of=marked), "layer us=layer_us:.1f",
+        Column("per_token", "us per token", ".3f", lambda row: row.window["us_per_token"] if row.window else "simulated"),
+        Column("half", "from half the tokens", of=_from_half, number=True),
+        Column("speedup", "speed-up", ".2f", lambda row: done.speedup[row.system]),
+    ), done.rows)  # fmt: skip
+
+
+def _from_half(row: Row) -> str:
+    return f"{row.window['half_window_time_us'] / row.layer_us - 1:+.1%}".replace("%", " %") if row.window else UNKNOWN
 
 
 def _print_tuned(done: Comparison) -> None:
@@ -93,31 +93,29 @@ def _columns(rows: Sequence[Row]) -> list[NetKind]:
     return [kind for kind in NET_KINDS.values() if kind.column[0] and any(kind.sides[0] in row.utilization for row in rows)]
 
 
+def _of_net(net: NetKind) -> Column:
+    return Column(net.column[0], of=lambda row: percent(row, max(net.sides, key=row.utilization.__getitem__), narrow=True), unit="%", number=True)
+
+
 def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     """One line per Row. On an hw cluster the formats and SMs of each system are columns."""
     divisor, unit = bytes_unit(rows)
-    out = console()
-    surrounded = any(row.surroundings_us for row in rows)
-    nets = _columns(rows)
-    narrow = out.width < WIDTH or surrounded or bool(nets) or bool(done.formats)
+    surrounded, nets = any(row.surroundings_us for row in rows), _columns(rows)
+    narrow = console().width < WIDTH or surrounded or bool(nets) or bool(done.formats)
     gap = 1 if narrow or max(len(marked(row)) for row in rows) > SHORT_NAME else 2
-    headings = (
-        "\nsystem", *(("rows\nout / back", "\nSMs") if done.formats else ()), "\nus" if done.rows[0].workload else "layer\nus",
-        *(("outside\nkernels",) if surrounded else ()), "exposed\ncomm us", f"payload\nup {unit}", f"payload\ndown {unit}",
-        "link\nup %" if narrow else "link up %\nmean / max", "link\ndown %" if narrow else "down %\nmean / max",
-        *(f"{kind.column[0]}\n%" for kind in nets), "speed\nup x", "own\nbound", "lower\nbound",
+    links = ("link\nup %", "link\ndown %") if narrow else ("link up %\nmean / max", "down %\nmean / max")
+    columns = COMPARED.like(
+        Column("system", "\nsystem", of=marked), Column("formats", "rows\nout / back", of=lambda row: rows_sent(done.formats[row.system])),
+        Column("sms", "\nSMs", of=lambda row: str(row.options.get(KNOB, UNKNOWN)), number=True),
+        "\nus=time_us:.1f" if done.rows[0].workload else "layer\nus=time_us:.1f",
+        Column("outside", "outside\nkernels", ".1f", lambda row: row.time_us - row.simulated_us), "exposed\ncomm us=exposed_comm_us:.1f",
+        Column("up", f"payload\nup {unit}", ".2f", lambda row: sum(row.traffic_bytes[near_sides(row)[0]].values()) / divisor),
+        Column("down", f"payload\ndown {unit}", ".2f", lambda row: sum(row.traffic_bytes[near_sides(row)[1]].values()) / divisor),
+        Column(links[0], of=lambda row: percent(row, near_sides(row)[0], narrow=narrow), number=True),
+        Column(links[1], of=lambda row: percent(row, near_sides(row)[1], narrow=narrow), number=True), *map(_of_net, nets),
+        Column("speedup", "speed\nup x", ".2f", lambda row: done.speedup[row.system]),
+        Column("own", "own\nbound", ".2f", lambda row: row.time_us / row.bound_us if row.bound_us else None),
+        Column("lower", "lower\nbound", ".2f", lambda row: row.time_us / row.workload_bound_us if row.workload_bound_us else None),
     )  # fmt: skip
-
-    def cells(row: Row) -> tuple[str, ...]:
-        out, into = near_sides(row)
-        return (
-            marked(row), *((rows_sent(done.formats[row.system]), str(row.options.get(KNOB, UNKNOWN))) if done.formats else ()),
-            f"{row.time_us:.1f}", *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()), f"{row.exposed_comm_us:.1f}",
-            f"{sum(row.traffic_bytes[out].values()) / divisor:.2f}", f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
-            percent(row, out, narrow=narrow), percent(row, into, narrow=narrow),
-            *(percent(row, max(kind.sides, key=row.utilization.__getitem__), narrow=True) for kind in nets),
-            f"{done.speedup[row.system]:.2f}", f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
-            f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
-        )  # fmt: skip
-
-    print_table(headings, map(cells, rows), left=2 if done.formats else 1, gap=gap, fold=False)
+    absent = (*(() if done.formats else ("formats", "sms")), *(() if surrounded else ("outside",)))
+    print_columns(columns.without(*absent), rows, gap=gap, fold=False)

@@ -10,7 +10,7 @@ from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.text import sentences, table
-from dysharp.base.values import frozen, plain
+from dysharp.base.values import frozen, named, plain
 from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.model.formats import Formats, formats_of, trained
@@ -154,8 +154,8 @@ class Advice:
     def limits(self) -> dict[str, Any]:
         """Where the time of the best system goes, as plain values."""
         row = self.best.row
-        bounds = plain(row, "system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us")
-        bounds |= plain(row, "attribution", "utilization", "exposed_comm_us")
+        bounds = named(row, "system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us")
+        bounds |= named(row, "attribution", "utilization", "exposed_comm_us")
         return bounds | {"surroundings_us": plain(self.best.around), "load": plain(self.load)}
 
     def __str__(self) -> str:
@@ -170,9 +170,9 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found = plain(self, "answer", "ranking", "unjudged", "limits", "what_if", "no_what_if")
+        found = named(self, "answer", "ranking", "unjudged", "limits", "what_if", "no_what_if")
         found["ties"] = [entry.system for entry in self.ties()]
-        return found | plain(self, "not_ranked", "formats") | {"layer_errors": plain(self.layers), "header": list(self.header)}
+        return found | named(self, "not_ranked", "formats") | {"layer_errors": plain(self.layers), "header": list(self.header)}
 
 
 @takes(AdviseArgs, cluster=DEFAULT_CLUSTER)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import plain
+from dysharp.base.values import named
 from dysharp.measured.calls import CallErrors, errors_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine
@@ -60,7 +60,7 @@ class Call:
         """Plain values for JSON."""
         (low, high), e = self.bar() or (None, None), self.errors
         errors = {} if e is None else {"median_error": e.median, "p90_error": e.p90, "rows": e.n, "own_rows": e.own}
-        return plain(self, "library", "fp8", "us") | {"low_us": low, "high_us": high, "sources": self.pool} | errors
+        return named(self, "library", "fp8", "us") | {"low_us": low, "high_us": high, "sources": self.pool} | errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class LibraryCell:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         ties = {"ties": [call.library for call in self.ties()]}
-        return plain(self, "cluster", "gpus", "nodes", "tokens", "calls") | ties | plain(self, "without")
+        return named(self, "cluster", "gpus", "nodes", "tokens", "calls") | ties | named(self, "without")
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class LibraryAdvice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return plain(self, "model", "regime", "cells", "notes")
+        return named(self, "model", "regime", "cells", "notes")
 
 
 def advise_libraries(

@@ -8,7 +8,7 @@ from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen, plain
+from dysharp.base.values import frozen, named, plain
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
@@ -111,12 +111,12 @@ class Predicted:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         low, high = self.bar() or (None, None)
-        found = plain(self.row, "system", "form", "options") | plain(self, "formats", "time_us") | {"low_us": low, "high_us": high}
+        found = named(self.row, "system", "form", "options") | named(self, "formats", "time_us") | {"low_us": low, "high_us": high}
         found |= {"eager_us": self.eager_us, "typical_error": self.typical, "p90_error": self.wide, "families": list(self.families)}
         found |= {"tokens_simulated": self.row.tokens_per_gpu, "simulated_us": self.time_us - self.parts_us()["around"]}
-        found |= {"surroundings_us": plain(self.around)} | plain(self, "parts_us", "one_kernel_us") | plain(self.row, "phases_us", "exposed_comm_us")
+        found |= {"surroundings_us": plain(self.around)} | named(self, "parts_us", "one_kernel_us") | named(self.row, "phases_us", "exposed_comm_us")
         found |= {"tokens_per_s": self.tokens_per_s, "tried": {f"{KNOB}={n}": us for n, us in self.tried.items()}}
-        return found | plain(self, "edge", "warnings")
+        return found | named(self, "edge", "warnings")
 
 
 def _leading(job: Job, like: Row | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.base.errors import DysharpError
-from dysharp.base.values import plain
+from dysharp.base.values import named
 from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
@@ -60,7 +60,7 @@ class TuningSearch:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         tried = [{"setting": dict(setting), "time_us": us} for setting, us in self.tried]
-        return plain(self, "best", "overruled", "runs", "tokens") | {"tried": tried}
+        return named(self, "best", "overruled", "runs", "tokens") | {"tried": tried}
 
 
 def search(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
 from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import frozen, plain
+from dysharp.base.values import frozen, named
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.runs.formats import KNOB
 from dysharp.runs.job import Job
@@ -63,8 +63,8 @@ class WhatIf:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        own = plain(self, "change", "assumes", "speedup", "difference_us")
-        return own | plain(self.predicted.row, "cluster", "gpus") | self.predicted.to_dict()
+        own = named(self, "change", "assumes", "speedup", "difference_us")
+        return own | named(self.predicted.row, "cluster", "gpus") | self.predicted.to_dict()
 
 
 def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dict[str, str]]:
