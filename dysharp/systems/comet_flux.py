@@ -241,7 +241,7 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     """
     token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
     order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))
-    rows, _ = layer.partial_rows((token, gpu, home))
+    rows, _ = layer.partial_rows(home, token)
     n, ends = len(slices), np.array([end for _, end, _ in slices]) * layer.back_bytes // layer.model.hidden
     starts = np.append(0, ends[:-1])
     pair, part = np.repeat(order, n), np.tile(np.arange(n), len(order))
