@@ -246,15 +246,7 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     starts = np.append(0, ends[:-1])
     pair, part = np.repeat(order, n), np.tile(np.arange(n), len(order))
     issuer = layer.ready("combine")
-    op = layer.puts(
-        layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial"),
-        gpu[pair],
-        home[pair],
-        rows[pair],
-        issuer=issuer[gpu[pair]],
-        bytes=(ends - starts)[part],
-        key=token[pair],
-        aux_bytes=np.where(part == n - 1, layer.combine_aux, 0),
-        offset=starts[part],
-    )
+    template = layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial")
+    columns = {"issuer": issuer[gpu[pair]], "bytes": (ends - starts)[part], "key": token[pair], "offset": starts[part]}
+    op = layer.puts(template, gpu[pair], home[pair], rows[pair], aux_bytes=np.where(part == n - 1, layer.combine_aux, 0), **columns)
     return SlicedSums(op=op, node=gpu[pair], to=home[pair], slice=part)

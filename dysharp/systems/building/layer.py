@@ -98,18 +98,10 @@ class LayerBuilder(SoftwareBase):
         prio = turns_by(discipline, np.arange(len(sent)))
         if at_once > 1:
             discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
-        op = self.puts(
-            self._row_template("dispatch.row", Kind.PUT, framing, table),
-            source,
-            gpu,
-            self.row_of[sent],
-            issuer=self.per_gpu(discipline, "dispatch")[source],
-            bytes=np.tile(n_bytes, len(order)),
-            key=self.p.row_token[sent],
-            prio=prio,
-            aux_bytes=np.tile(aux, len(order)),
-            offset=np.tile(offset, len(order)) if n > 1 else 0,
-        )
+        train, issuer = np.tile(np.arange(n), len(order)), self.per_gpu(discipline, "dispatch")
+        columns: dict[str, Any] = {"issuer": issuer[source], "key": self.p.row_token[sent], "prio": prio, "offset": offset[train] if n > 1 else 0}
+        template = self._row_template("dispatch.row", Kind.PUT, framing, table)
+        op = self.puts(template, source, gpu, self.row_of[sent], bytes=n_bytes[train], aux_bytes=aux[train], **columns)
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=flat_ones(len(order))))
         return batch
 
@@ -174,18 +166,10 @@ class LayerBuilder(SoftwareBase):
         train = np.tile(np.arange(n), units)
         packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
         ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
-        ops = self.add(
-            template,
-            source[unit],
-            issuer=issuer[source[unit]],
-            bytes=n_bytes[train],
-            key=token[unit],
-            prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[unit],
-            to=To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext),
-            targets=targets if np.ndim(targets) == 0 else np.asarray(targets)[unit],
-            aux_bytes=aux[train],
-            offset=offset[train] if n > 1 else 0,
-        )
+        turn, listed = (column if np.ndim(column) == 0 else np.asarray(column)[unit] for column in (prio, targets))
+        columns = {"issuer": issuer[source[unit]], "key": token[unit], "prio": turn, "targets": listed, "offset": offset[train] if n > 1 else 0}
+        members = To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext)
+        ops = self.add(template, source[unit], bytes=n_bytes[train], aux_bytes=aux[train], to=members, **columns)
         several = np.broadcast_to(np.int32(-1), (len(unit),))
         rows_of_unit = np.add.reduceat(self.p.rows, first_pair) if units else np.zeros(0, np.int64)
         to = several if to is None else to[unit]
