@@ -241,20 +241,12 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     """
     token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
     order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))
-    rows, _ = layer.partial_rows((token, gpu, home))
+    rows, _ = layer.partial_rows(home, token)
     n, ends = len(slices), np.array([end for _, end, _ in slices]) * layer.back_bytes // layer.model.hidden
     starts = np.append(0, ends[:-1])
     pair, part = np.repeat(order, n), np.tile(np.arange(n), len(order))
     issuer = layer.ready("combine")
-    op = layer.puts(
-        layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial"),
-        gpu[pair],
-        home[pair],
-        rows[pair],
-        issuer=issuer[gpu[pair]],
-        bytes=(ends - starts)[part],
-        key=token[pair],
-        aux_bytes=np.where(part == n - 1, layer.combine_aux, 0),
-        offset=starts[part],
-    )
+    template = layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial")
+    columns = {"issuer": issuer[gpu[pair]], "bytes": (ends - starts)[part], "key": token[pair], "offset": starts[part]}
+    op = layer.puts(template, gpu[pair], home[pair], rows[pair], aux_bytes=np.where(part == n - 1, layer.combine_aux, 0), **columns)
     return SlicedSums(op=op, node=gpu[pair], to=home[pair], slice=part)

@@ -37,5 +37,5 @@ FACTS = replace(
 
 
 @kernels("uccl-ep", FACTS, between=Internode)
-class Channels(deepep.Channels):
+class Uccl(deepep.Channels):
     """The paper form with the software costs of DeepEP's kernels."""

@@ -98,18 +98,10 @@ class LayerBuilder(SoftwareBase):
         prio = turns_by(discipline, np.arange(len(sent)))
         if at_once > 1:
             discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
-        op = self.puts(
-            self._row_template("dispatch.row", Kind.PUT, framing, table),
-            source,
-            gpu,
-            self.row_of[sent],
-            issuer=self.per_gpu(discipline, "dispatch")[source],
-            bytes=np.tile(n_bytes, len(order)),
-            key=self.p.row_token[sent],
-            prio=prio,
-            aux_bytes=np.tile(aux, len(order)),
-            offset=np.tile(offset, len(order)) if n > 1 else 0,
-        )
+        train, issuer = np.tile(np.arange(n), len(order)), self.per_gpu(discipline, "dispatch")
+        columns: dict[str, Any] = {"issuer": issuer[source], "key": self.p.row_token[sent], "prio": prio, "offset": offset[train] if n > 1 else 0}
+        template = self._row_template("dispatch.row", Kind.PUT, framing, table)
+        op = self.puts(template, source, gpu, self.row_of[sent], bytes=n_bytes[train], aux_bytes=aux[train], **columns)
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=flat_ones(len(order))))
         return batch
 
@@ -174,18 +166,10 @@ class LayerBuilder(SoftwareBase):
         train = np.tile(np.arange(n), units)
         packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
         ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
-        ops = self.add(
-            template,
-            source[unit],
-            issuer=issuer[source[unit]],
-            bytes=n_bytes[train],
-            key=token[unit],
-            prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[unit],
-            to=To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext),
-            targets=targets if np.ndim(targets) == 0 else np.asarray(targets)[unit],
-            aux_bytes=aux[train],
-            offset=offset[train] if n > 1 else 0,
-        )
+        turn, listed = (column if np.ndim(column) == 0 else np.asarray(column)[unit] for column in (prio, targets))
+        columns = {"issuer": issuer[source[unit]], "key": token[unit], "prio": turn, "targets": listed, "offset": offset[train] if n > 1 else 0}
+        members = To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext)
+        ops = self.add(template, source[unit], bytes=n_bytes[train], aux_bytes=aux[train], to=members, **columns)
         several = np.broadcast_to(np.int32(-1), (len(unit),))
         rows_of_unit = np.add.reduceat(self.p.rows, first_pair) if units else np.zeros(0, np.int64)
         to = several if to is None else to[unit]
@@ -218,21 +202,11 @@ class LayerBuilder(SoftwareBase):
 
         `order`: the discipline of the issuers, or issuers of `turn`.
         """
-        turns = order if isinstance(order, np.ndarray) else None
-        issuer = order if isinstance(order, np.ndarray) else self.per_gpu(order, "combine")
-        columns = self.p.token, self.p.gpu, self.p.source
-        prio = self.turn(self.p.gpu, self.p.source, turns)
-        into = self.partial_rows(columns)
-        return self._push_back("combine.put", "sum", issuer, self.p.push_order, columns, self.p.rows, into, prio)
+        return self._push_back([self.p.push_order], order)[0]
 
     def combine_pair_chunks(self, orders: Sequence[I64]) -> list[Returns]:
         """As `combine_puts`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders` (together all pairs)."""
-        columns = self.p.token, self.p.gpu, self.p.source
-        into = self.partial_rows(columns)
-        issuers = (self.issuers("combine") for _ in orders)
-        return [
-            self._push_back("combine.put", "sum", issuer, order, columns, self.p.rows, into) for issuer, order in zip(issuers, orders, strict=True)
-        ]
+        return self._push_back(orders, Discipline.PROGRAM_ORDER)
 
     def combine_rows(self, discipline: Discipline, order: I64 | None = None, *, framing: Framing = STORE) -> Returns:
         """Push every expert's row back to the source of the token, which sums the rows.
@@ -246,40 +220,30 @@ class LayerBuilder(SoftwareBase):
 
         `orders`: together all useful rows. `of_useful_row` is for a single chunk only.
         """
-        columns = self.p.row_token, self.p.row_gpu, self.p.row_source
-        into = self.partial_rows(columns)
-        batches = []
+        return self._push_back(orders, discipline, rows=True, framing=framing)
+
+    def partial_rows(self, home: I32, token: I32) -> tuple[I32, I32]:
+        """Add the regions "partial", with a row per entry of `token`, which goes to `home`. Returns (row of each, `Returns.tile`)."""
+        return self.gathering_rows("partial", home, self.back_bytes, token)
+
+    def _push_back(self, orders: Sequence[I64], issuer: Discipline | I32, *, rows: bool = False, framing: Framing = STORE) -> list[Returns]:
+        """PUTs of pairs, or of `rows`, each into its own row of the regions "partial": a batch for each of `orders`."""
+        p, batches = self.p, []
+        token, node, home = (p.row_token, p.row_gpu, p.row_source) if rows else (p.token, p.gpu, p.source)
+        unit_rows = flat_ones(len(token)) if rows else p.rows
+        into, tile = self.partial_rows(home, token)
+        name, fn = ("combine.row", "row") if rows else ("combine.put", "sum")
         for order in orders:
-            issuer, prio, rows = self.per_gpu(discipline, "combine"), turns_by(discipline, order), flat_ones(len(order))
-            batches.append(self._push_back("combine.row", "row", issuer, order, columns, rows, into, prio, framing=framing))
+            issuers, prio = (issuer, self.turn(node, home, issuer)) if isinstance(issuer, np.ndarray) else (self.per_gpu(issuer, "combine"), 0)
+            if rows and isinstance(issuer, Discipline):
+                prio = turns_by(issuer, order)
+            template = self.transfer(name, Kind.PUT, "combine", fn, self.result, "partial", framing=framing)
+            turn = prio if np.ndim(prio) == 0 else np.asarray(prio)[order]
+            own: dict[str, Any] = {"issuer": issuers[node[order]], "key": token[order], "prio": turn}
+            op = self.puts(template, node[order], home[order], into[order], **self.result_columns, **own)
+            batches.append(Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
+        self.returned += batches
         return batches
-
-    def partial_rows(self, columns: tuple[I32, I32, I32]) -> tuple[I32, I32]:
-        """Add the regions "partial", with a row per entry of `columns`. Returns (row of each, `Returns.tile`)."""
-        return self.gathering_rows("partial", columns[2], self.back_bytes, columns[0])
-
-    def _push_back(
-        self,
-        name: str,
-        fn: str,
-        issuer: I32,
-        order: I64,
-        columns: tuple[I32, I32, I32],
-        unit_rows: Ints,
-        into: tuple[I32, I32],
-        prio: I32 | int = 0,
-        framing: Framing = STORE,
-    ) -> Returns:
-        """PUTs in `order` of (token, from GPU, to GPU) `columns`, each into its own row of the regions "partial".
-
-        `issuer`: `[gpus]`. `into`: of `partial_rows`. `prio`: one per column entry, or one for all entries.
-        """
-        template = self.transfer(name, Kind.PUT, "combine", fn, self.result, "partial", framing=framing)
-        token, node, home = columns
-        own: dict[str, Any] = {"issuer": issuer[node[order]], "key": token[order], "prio": prio if np.ndim(prio) == 0 else np.asarray(prio)[order]}
-        op = self.puts(template, node[order], home[order], into[0][order], **self.result_columns, **own)
-        self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=into[1]))
-        return batch
 
     def combine_pulls(self, discipline: Discipline, window: int, framing: Framing = DYMULTIMEM, *, every_gpu: bool = False) -> Transfers:
         """The source of each token in `sent` pulls the sum over the token's GPUs through the switch.
