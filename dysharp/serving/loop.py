@@ -108,7 +108,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoopMeans:
     """Means over the measured requests. Times in microseconds, `rate` in requests per second."""
 
     tpot: float
@@ -121,7 +121,7 @@ class Run:
     requests: int
 
 
-def run_closed_loop(table: StepTable, load: Load, cap: float, *, ratio: float = 0.8, rounds: int = 10) -> Run:
+def run_closed_loop(table: StepTable, load: Load, cap: float, *, ratio: float = 0.8, rounds: int = 10) -> LoopMeans:
     """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `load`.
 
     `cap`: requests of an attention group that fit its memory.
@@ -152,7 +152,7 @@ class _Loop:
         self.tpots: list[float] = []
         self.ttfts: list[float] = []
 
-    def run(self) -> Run:
+    def run(self) -> LoopMeans:
         """All requests to their end."""
         for request in self.queue:
             self._read(request)
@@ -166,7 +166,7 @@ class _Loop:
             self.decoded += count * took
             self._ends()
         n, now = len(self.arrived), self.now
-        return Run(float(np.mean(self.tpots)), float(np.mean(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
+        return LoopMeans(float(np.mean(self.tpots)), float(np.mean(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
 
     def _read(self, request: int) -> None:
         """The text of a request becomes tokens, one request after the other."""
