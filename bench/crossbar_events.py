@@ -41,7 +41,7 @@ from dysharp.engine.packet.links import (
     slot_take,
     vc_find,
 )
-from dysharp.engine.packet.state import Agenda, Lanes, Outputs, Packets
+from dysharp.engine.packet.state import Agenda, Lanes, Outputs, PacketRecords
 from dysharp.engine.packet.switch import buffer_leave
 
 BORN_TIME, BORN_SOURCE, BORN_DEST, BORN_NEXT = range(4)  # columns of `born` [n_packets, 4]
@@ -307,7 +307,7 @@ def _settle(tree: I64) -> None:
         tree[node] = min(tree[2 * node], tree[2 * node + 1])
 
 
-def _state(config: NetworkConfig, traffic: Traffic) -> tuple[Packets, Lanes, Outputs, Agenda]:
+def _state(config: NetworkConfig, traffic: Traffic) -> tuple[PacketRecords, Lanes, Outputs, Agenda]:
     """An empty crossbar: one plane, one link per terminal, one group of VCs."""
     r, n, flits = config.router, config.n_terminals, traffic.packet_flits
     c = np.zeros(f.C_COUNT, np.int64)
@@ -331,7 +331,7 @@ def _state(config: NetworkConfig, traffic: Traffic) -> tuple[Packets, Lanes, Out
     )  # fmt: skip
     speedup = min(max(r.internal_speedup, r.output_speedup), r.num_vcs)  # a packet that crosses has a VC of its output
     return (
-        Packets(packet, packet.view(np.int64), np.zeros(slots, np.int32), np.arange(slots - 1, -1, -1, dtype=np.int64)),
+        PacketRecords(packet, packet.view(np.int64), np.zeros(slots, np.int32), np.arange(slots - 1, -1, -1, dtype=np.int64)),
         lanes,
         outputs_of(c, speedup),
         Agenda(

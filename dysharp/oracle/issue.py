@@ -68,7 +68,7 @@ class ReadyQueue:
         return self._by_destination[(after or destinations)[0]] if destinations else []
 
 
-class Issuers:
+class IssueQueues:
     """All issuers. `send(op)` starts a transfer."""
 
     def __init__(self, world: World) -> None:

@@ -8,24 +8,24 @@ import numpy as np
 from dysharp.base.errors import SimulationError
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
-from dysharp.oracle.issue import Issuers
+from dysharp.oracle.issue import IssueQueues
 from dysharp.oracle.load import Op, load
-from dysharp.oracle.stores import Stores
+from dysharp.oracle.stores import RunRegions
 from dysharp.oracle.transfers import TransferOps
 from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.program.trace import Trace
 
 
-class Run:
+class OracleRun:
     """One run of a Program: build it, `play`, read `trace`."""
 
     def __init__(self, program: Program) -> None:
         self.world = world = World(load(program))
         self.fabric = OracleFabric(world)
-        self.issuers = Issuers(world)
+        self.issuers = IssueQueues(world)
         self.dependencies = Dependencies(world)
-        self.stores = Stores(world, self.fabric, self.dependencies)
+        self.stores = RunRegions(world, self.fabric, self.dependencies)
         self.transfers = TransferOps(world, self.fabric, self.stores, self.dependencies)
         world.finished = self.issuers.finished
         world.apply = self.dependencies.apply
@@ -123,7 +123,7 @@ def run_oracle(program: Program) -> Trace:
     Raises ProgramError for a COMPUTE or DELAY without a duration, SimulationError for a deadlock.
     Source: docs/design/0001 (times), docs/design/0002 (reserved parts).
     """
-    run = Run(program)
+    run = OracleRun(program)
     run.play()
     return run.trace()
 
@@ -131,7 +131,7 @@ def run_oracle(program: Program) -> Trace:
 SHOWN = 3
 
 
-def raise_deadlock(world: World, dependencies: Dependencies, issuers: Issuers, fabric: OracleFabric, stores: Stores) -> NoReturn:
+def raise_deadlock(world: World, dependencies: Dependencies, issuers: IssueQueues, fabric: OracleFabric, stores: RunRegions) -> NoReturn:
     """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
     log, ops = world.log, world.tables.ops
     stuck = [op for op in ops[: len(log.done)] if log.done[op.id] < 0 and op.id not in log.cancelled]
@@ -159,7 +159,7 @@ def _under_way(world: World, dependencies: Dependencies, op: Op) -> str:
     return f"{op} waits for its data (issued at {world.log.issue[op.id]} ps)"
 
 
-def _unissued(world: World, issuers: Issuers, op: Op) -> str:
+def _unissued(world: World, issuers: IssueQueues, op: Op) -> str:
     name = issuers.names[op.issuer]
     head = issuers.queues[op.issuer].waiting()
     if head is not None and head.id != op.id:
@@ -172,7 +172,7 @@ def _unissued(world: World, issuers: Issuers, op: Op) -> str:
     return f"{op} waits for a slot of issuer {name}"
 
 
-def _unready(world: World, dependencies: Dependencies, stores: Stores, op: Op) -> str:
+def _unready(world: World, dependencies: Dependencies, stores: RunRegions, op: Op) -> str:
     log = world.log
     for (tail, ident), edges in dependencies.out.items():
         if not any(e.head is Head.OP_ISSUE and e.ident == op.id for e in edges):

@@ -19,7 +19,7 @@ class Place:
     first_tile: int
 
 
-class Stores:
+class RunRegions:
     """All regions of a run, on `protocol.region`."""
 
     def __init__(self, world: World, fabric: OracleFabric, dependencies: Dependencies) -> None:

@@ -7,7 +7,7 @@ from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric, is_push
 from dysharp.oracle.hub_table import Places
 from dysharp.oracle.load import Op
-from dysharp.oracle.stores import Stores
+from dysharp.oracle.stores import RunRegions
 from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Kind, Tail
 from dysharp.protocol.merging import Forward
@@ -30,7 +30,7 @@ class Session:
 class TransferOps:
     """All ops that send data or requests."""
 
-    def __init__(self, world: World, fabric: OracleFabric, stores: Stores, dependencies: Dependencies) -> None:
+    def __init__(self, world: World, fabric: OracleFabric, stores: RunRegions, dependencies: Dependencies) -> None:
         self.world, self.fabric, self.stores, self.dependencies = world, fabric, stores, dependencies
         self.parts_left: dict[int, int] = {}  # pushes: deliveries; pulls: LOCALs and the result
         self.responses_left: dict[int, int] = {}

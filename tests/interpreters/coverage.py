@@ -5,12 +5,12 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.oracle.run import Run
+from dysharp.oracle.run import OracleRun
 from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.program.trace import Trace
 
 
-def coverage(program: Program, run: Run) -> dict[str, int]:
+def coverage(program: Program, run: OracleRun) -> dict[str, int]:
     """Counts by name, additive over Programs: kinds, edge points, disciplines, holds, full tables, ties.
 
     `run`: that of `program` on the oracle, played to its end.

@@ -12,7 +12,7 @@ import pytest
 
 from dysharp.base.errors import SimulationError
 from dysharp.oracle import run as run_module
-from dysharp.oracle.run import Run
+from dysharp.oracle.run import OracleRun
 from dysharp.program.tables import Head, Program, Tail
 from tests.interpreters.varied_programs import varied_programs
 from tests.stored_values import Cases, Table, digest, parts_of
@@ -23,7 +23,7 @@ DEADLOCKS = ("random_bulk 4", "random_sums 3", "points, respond", "points, annou
 
 def run_values(program: Program) -> dict[str, Any]:
     """Counters and digests of one run."""
-    run = Run(program)
+    run = OracleRun(program)
     run.play()
     trace, world, issuers, transfers = run.trace(), run.world, run.issuers, run.fabric.bulk
     left: dict[str, Any] = {
@@ -69,7 +69,7 @@ def stuck(program: Program) -> Iterator[tuple[str, Program]]:
         yield "response", _more_edges(program, (Tail.OP_DONE, owner, Head.MEMBER_RESPOND, member))
 
 
-def _all_stuck(run: Run) -> str:
+def _all_stuck(run: OracleRun) -> str:
     """The text with every op that is stuck."""
     with patch.object(run_module, "SHOWN", 1 << 20), pytest.raises(SimulationError) as error:
         run_module.raise_deadlock(run.world, run.dependencies, run.issuers, run.fabric, run.stores)
@@ -80,7 +80,7 @@ def deadlock_texts(program: Program) -> dict[str, str]:
     """The first words of the oracle, and a digest of all of them, by change."""
     out = {}
     for change, changed in stuck(program):
-        run = Run(changed)
+        run = OracleRun(changed)
         try:
             run.play()
             out[change] = "ended"

@@ -9,7 +9,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.oracle import run_oracle
-from dysharp.oracle.run import Run
+from dysharp.oracle.run import OracleRun
 from dysharp.program.tables import Kind
 from tests.interpreters.random_programs import coverage, random_program
 
@@ -40,7 +40,7 @@ def test_every_branch_is_visited():
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         program = random_program(seed)
-        run = Run(program)
+        run = OracleRun(program)
         run.play()
         seen.update(coverage(program, run))
     print("\n".join(f"{n:8d} {name}" for name, n in sorted(seen.items())))

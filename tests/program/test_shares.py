@@ -11,7 +11,7 @@ import pytest
 
 from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.oracle.run import Run
+from dysharp.oracle.run import OracleRun
 from dysharp.program import Declared, Discipline, Kind, Program, ProgramBuilder, Template, Trace
 from dysharp.program.merge import Part, Split, merge
 from dysharp.program.sections import trace_of_part
@@ -42,7 +42,7 @@ def gemms(tasks: list[int], slots: int, node: int = 0) -> Program:
 def run(program: Program) -> tuple[Trace, Counter[str]]:
     """The Trace of engine and oracle, which are equal. At every grant no share holds more than it has."""
     verify(program)
-    oracle = Run(program)
+    oracle = OracleRun(program)
     issuers = oracle.issuers
     hold = issuers._hold
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dysharp.engine.blocks import columns as c
 from dysharp.engine.blocks import tables as t
 from dysharp.engine.blocks.points import row_fill
-from dysharp.engine.blocks.state import RowStores
+from dysharp.engine.blocks.state import StoreState
 from dysharp.engine.kernel import kernel
 from dysharp.protocol import al_table, reduction, region
 
@@ -157,7 +157,7 @@ def test_regions_agree(seed, first_touch):
     tiles, tile_times, x = np.zeros((n_tiles, 7), np.int32), np.zeros((n_tiles, 2), np.int64), np.zeros(8, np.int64)
     tiles[:, c.TILE_LEFT] = [len(region.tile_slots(state, tile)) for tile in range(n_tiles)]
     edges = np.zeros(0, np.int32)
-    stores = RowStores(rows, regions, slot_row, tiles, tile_times, edges, edges, edges)
+    stores = StoreState(rows, regions, slot_row, tiles, tile_times, edges, edges, edges)
     fills = [(row, 16) for row in range(n_rows) for _ in range(3)]
     draw.shuffle(fills)
     for i, (row, n_bytes) in enumerate(fills):

@@ -10,7 +10,7 @@ from dysharp.base.arrays import Array
 # Annotated: the number of columns of an array, which kernels are compiled with (`address.py`)
 
 
-class Members(NamedTuple):
+class MemberState(NamedTuple):
     """The copies of every op.
 
     `mem`: [n_members + 1, 8] int32. `mem_time`: the same memory as [n_members + 1, 4] int64.
@@ -22,7 +22,7 @@ class Members(NamedTuple):
     fill_row: Array
 
 
-class RowStores(NamedTuple):
+class StoreState(NamedTuple):
     """Regions: their rows and tiles, and the edges that leave a tile when it is ready.
 
     `rows`: [n_rows, 4] int32. `regions`: [n_regions, 5] int32. `slot_row`: [n_rows] int32, the row in a slot, -1 = free.
@@ -66,7 +66,7 @@ class Releases(NamedTuple):
     sem_issuer: Array
 
 
-class Holds(NamedTuple):
+class HoldState(NamedTuple):
     """What an op takes from semaphores when it is issued.
 
     `hold_ptr`: [n_ops + 1], into `hold_sem` and `hold_amount`. `sem_left`: [n_semaphores] int32, what is free.
@@ -78,7 +78,7 @@ class Holds(NamedTuple):
     sem_left: Array
 
 
-class Issuers(NamedTuple):
+class IssuerState(NamedTuple):
     """Queues of ready ops.
 
     `issuers`: [n_issuers, 7] int64. `issuer_ops`: [n_issued] int32, ops by issuer in program order.
@@ -93,7 +93,7 @@ class Issuers(NamedTuple):
     dirty_issuers: Array
 
 
-class Pools(NamedTuple):
+class PoolState(NamedTuple):
     """SM slots and the tasks that run on them.
 
     `pools`: [n_pools, 3] int64. `pool_keys`, `pool_ids`: [n_slots] int64, the heap of pool p begins at its POOL_BASE.
@@ -130,7 +130,7 @@ class Links(NamedTuple):
     dirty_up: Array
 
 
-class Switch(NamedTuple):
+class SwitchState(NamedTuple):
     """The switch of the burst level: n ports, c classes, v virtual channels. FIFOs as in `Links`.
 
     `occupied`: [n * c, v] int64 bytes. `channels`: [n * c * v, 2], trains in the input buffer.
@@ -153,7 +153,7 @@ class Switch(NamedTuple):
     dirty_down: Array
 
 
-class Tables(NamedTuple):
+class TableState(NamedTuple):
     """Tables of the hubs: t tables on n nodes, for the rows of all regions.
 
     `kinds`: [t, 4] int64, sizes and cost. `hubs`: [t * n, 5] int64. `finish`: [t * n, misses] int64 ps, ends of the
@@ -175,7 +175,7 @@ class Loads(NamedTuple):
     """Loads that merge in the switch (`engine/blocks/loads.py`).
 
     `address_of`: [n_ops] int32, the session of a load from another node than its home, -1 = none. `entries`: [n_sessions + n_nodes, 10] int64.
-    `timeout`: [1] int64 ps, 0 = never. `mem_time`: that of `Members`.
+    `timeout`: [1] int64 ps, 0 = never. `mem_time`: that of `MemberState`.
     """
 
     address_of: Array
@@ -219,11 +219,11 @@ class Points(NamedTuple):
     split_of: Array
     loads: Loads | None
     releases: Releases
-    holds: Holds
+    holds: HoldState
     links: Links
 
 
-class Ops(NamedTuple):
+class OpState(NamedTuple):
     """What every op is and where it stands.
 
     `op`: [n_ops + n_pieces + 1, 32] int32, one record an op. `ot`: the same memory as [n_ops + 1, 16] int64, for times in ps.
@@ -251,14 +251,14 @@ class Clock(NamedTuple):
 class BurstState(NamedTuple):
     """Everything that a run at burst level reads and changes."""
 
-    ops: Ops
-    members: Members
-    stores: RowStores
+    ops: OpState
+    members: MemberState
+    stores: StoreState
     releases: Releases
-    holds: Holds
-    issue: Issuers
-    slots: Pools
+    holds: HoldState
+    issue: IssuerState
+    slots: PoolState
     links: Links
-    switch: Switch
-    tables: Tables
+    switch: SwitchState
+    tables: TableState
     clock: Clock

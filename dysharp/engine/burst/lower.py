@@ -6,7 +6,7 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.base.threads import at_once, in_parts
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, RowStores, Switch, Tables
+from dysharp.engine.blocks.state import BurstState, Clock, IssuerState, Links, MemberState, OpState, PoolState, StoreState, SwitchState, TableState
 from dysharp.engine.burst.lower_bulk import add_pieces, pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
 from dysharp.program.builder import PULLS
@@ -124,7 +124,7 @@ def dependencies(p: Program) -> Array:
     return (np.bincount(heads, minlength=p.n_ops) + np.bincount(notified, minlength=p.n_ops)).astype(np.int32)
 
 
-def _stores(p: Program, kinds: Array) -> RowStores:
+def _stores(p: Program, kinds: Array) -> StoreState:
     r, n, e = p.regions, p.n_regions, p.edges
     counts, region_of_row, region_of_tile = np.diff(r.row_ptr), owners(r.row_ptr), owners(r.tile_ptr)
     rows = _records(p.n_rows, 4)
@@ -150,10 +150,10 @@ def _stores(p: Program, kinds: Array) -> RowStores:
     from_tile = e.tail_kind == Tail.TILE_READY
     edge_ptr, order = group(e.tail[from_tile], p.n_tiles)
     times = np.full((p.n_tiles, 2), -1, np.int64)
-    return RowStores(rows, regions, slot_row, tiles, times, edge_ptr, heads_of(p, kinds)[from_tile][order], e.head[from_tile][order])
+    return StoreState(rows, regions, slot_row, tiles, times, edge_ptr, heads_of(p, kinds)[from_tile][order], e.head[from_tile][order])
 
 
-def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
+def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> IssuerState:
     """`queue`, `owner`: of `queues_of`. Only an issuer in program order lists its ops; the others need a heap for as many."""
     n, n_queues = len(p.issuers.node), len(owner)
     is_issued = kinds != Kind.JOIN
@@ -170,7 +170,7 @@ def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
     issuers[turns, col.ISSUER_NEXT] = n + np.searchsorted(owner[n:], turns)
     issuers[turns, col.ISSUER_END] = n + np.searchsorted(owner[n:], turns, "right")
     issuers[turns, col.ISSUER_SEQ] = -1
-    return Issuers(issuers, issuer_ops, np.empty(ptr[-1], np.int64), np.empty(ptr[-1], np.int32), _words(n))
+    return IssuerState(issuers, issuer_ops, np.empty(ptr[-1], np.int64), np.empty(ptr[-1], np.int32), _words(n))
 
 
 def _link_chains(p: Program, op: Array) -> None:
@@ -185,7 +185,7 @@ def _link_chains(p: Program, op: Array) -> None:
     op[ops, col.FLAGS] |= col.HAS_CHAIN
 
 
-def _pools(p: Program) -> Pools:
+def _pools(p: Program) -> PoolState:
     n = len(p.pools.node)
     pools = np.zeros((n, 3), np.int64)
     pools[:, col.POOL_FREE] = p.pools.slots
@@ -194,7 +194,7 @@ def _pools(p: Program) -> Pools:
     ptr, order = group(p.issuers.pool[with_pool], n)
     slots = int(p.pools.slots.sum()) + 1
     durations, task_bytes = (table if len(table) else np.zeros((1, 1), np.int64) for table in (p.durations, p.task_bytes))
-    return Pools(pools, np.empty(slots, np.int64), np.empty(slots, np.int64), ptr, with_pool[order], durations, task_bytes)
+    return PoolState(pools, np.empty(slots, np.int64), np.empty(slots, np.int64), ptr, with_pool[order], durations, task_bytes)
 
 
 def _links(p: Program, kinds: Array) -> Links:
@@ -261,10 +261,10 @@ def _port(p: Program, port: int) -> tuple[int, ...]:
     return rate, other.lat, other.ack, other.message_ps * rate // 1_000_000, 0, 0, net
 
 
-def _switch(p: Program) -> Switch:
+def _switch(p: Program) -> SwitchState:
     n, c = p.n_ports, len(p.classes)
     n_vcs = p.channels[0] if p.channels[1] else 1
-    return Switch(
+    return SwitchState(
         occupied=np.zeros((n * c, n_vcs), np.int64),
         channels=np.full((n * c * n_vcs, 2), -1, np.int32),
         credits=np.full((n * c, 2), -1, np.int32),
@@ -278,7 +278,7 @@ def _switch(p: Program) -> Switch:
     )
 
 
-def _tables(p: Program) -> Tables:
+def _tables(p: Program) -> TableState:
     n, t = p.n_nodes, len(p.tables)
     n_rows = p.n_rows if t else 0
     kinds = np.zeros((max(1, t), 4), np.int64)
@@ -289,7 +289,7 @@ def _tables(p: Program) -> Tables:
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
     hubs, finish, waits = np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), np.full((n, 2), -1, np.int32)
-    return Tables(kinds, hubs, finish, asked, waits, row_places(p, None), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
+    return TableState(kinds, hubs, finish, asked, waits, row_places(p, None), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
 
 
 def row_places(p: Program, pieces: Array | None) -> Array:
@@ -381,8 +381,8 @@ def lower(p: Program) -> BurstState:
         p.n_ops, lambda: _links(p, kinds), lambda: _stores(p, kinds), lambda: _issuers(p, kinds, queue, owner), lambda: _tables(p)
     )
     return BurstState(
-        ops=Ops(op, op.view(np.int64), _templates(p), others_of(p, releases, holds, links, mem, of_piece)),
-        members=Members(mem, mem.view(np.int64), p.members.fill_row),
+        ops=OpState(op, op.view(np.int64), _templates(p), others_of(p, releases, holds, links, mem, of_piece)),
+        members=MemberState(mem, mem.view(np.int64), p.members.fill_row),
         stores=stores,
         releases=releases,
         holds=holds,

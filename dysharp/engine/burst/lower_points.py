@@ -4,7 +4,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.state import Holds, Links, Loads, Points, Releases
+from dysharp.engine.blocks.state import HoldState, Links, Loads, Points, Releases
 from dysharp.engine.burst.lower_bulk import bulk_state
 from dysharp.program.csr import group, owners
 from dysharp.program.shares import more_of
@@ -55,7 +55,7 @@ def _point_of(kind: Array, ident: Array, first: dict[int, int]) -> Array:
     return point
 
 
-def releases_of(p: Program, kinds: Array) -> tuple[Releases, Holds]:
+def releases_of(p: Program, kinds: Array) -> tuple[Releases, HoldState]:
     e, h, n, points = p.edges, p.holds, p.n_ops, _points(p, kinds)
     if points == n:
         from_point, waits = e.tail_kind == Tail.OP_DONE, np.ones(len(h.sem), bool)
@@ -82,10 +82,10 @@ def releases_of(p: Program, kinds: Array) -> tuple[Releases, Holds]:
         release_amount=np.append(-h.amount[~waits], h.amount)[order],
         sem_issuer_ptr=sem_ptr,
         sem_issuer=(pairs & 0xFFFFFFFF).astype(np.int32)[by_sem],
-    ), Holds(hold_ptr, h.sem[waits][holds], h.amount[waits][holds], p.semaphores.capacity.astype(np.int32))
+    ), HoldState(hold_ptr, h.sem[waits][holds], h.amount[waits][holds], p.semaphores.capacity.astype(np.int32))
 
 
-def others_of(p: Program, releases: Releases, holds: Holds, links: Links, mem: Array, of_piece: Array) -> Points | None:
+def others_of(p: Program, releases: Releases, holds: HoldState, links: Links, mem: Array, of_piece: Array) -> Points | None:
     """What a Program has besides ends of ops, or None."""
     n, passed, announced = p.n_ops, len(releases.edge_ptr) - 1 - p.n_ops, p.ops.threshold is not None
     paced = (p.issuers.interval_ps > 0).any()

@@ -16,7 +16,7 @@ from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.cycles import first_cycle
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
-from dysharp.engine.flit.records import Created, State
+from dysharp.engine.flit.records import Created, FlitState
 from dysharp.engine.flit.state import build, check_drained, clear_statistics, settled
 from dysharp.engine.flit.traffic import NEVER, Draws, Ints
 
@@ -88,7 +88,7 @@ def nothing_created() -> Created:
     return Created(*(np.full(1, NEVER, np.int64) for _ in Created._fields))
 
 
-class Run:
+class NetworkRun:
     """One network under one stream of packets."""
 
     def __init__(self, config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol) -> None:
@@ -97,7 +97,7 @@ class Run:
         self.kernel = network_run
         self.config, self.traffic, self.load, self.seed, self.protocol = config, traffic, load, seed, protocol
         self.draws = Draws(config, traffic, load, seed)
-        self.state: State = build(config, traffic)
+        self.state: FlitState = build(config, traffic)
         self.created = nothing_created()
         self.drawn = 0  # cycle up to which packets are drawn
         self.kernel_s = 0.0
@@ -168,10 +168,10 @@ def measure(
     Raises ConfigError for what cannot run, SimulationError on a deadlock (naming the cycle of waiting VCs) and if a flit or a credit
     is missing after the final drain.
     """
-    return measure_run(Run(config, traffic, load, seed, protocol or Protocol()), progress)
+    return measure_run(NetworkRun(config, traffic, load, seed, protocol or Protocol()), progress)
 
 
-def measure_run(run: Run, progress: Callable[[int, int], None] | None = None) -> NetworkPoint:
+def measure_run(run: NetworkRun, progress: Callable[[int, int], None] | None = None) -> NetworkPoint:
     """What `measure` does, with a run of another kind. Raises as it does."""
     begin = time.perf_counter()
     a, protocol, config = run.state, run.protocol, run.config
@@ -252,7 +252,7 @@ def sweep(
     return rows
 
 
-def _waits_for(a: State, in_vc: int) -> int | None:
+def _waits_for(a: FlitState, in_vc: int) -> int | None:
     """The input VC that must move before `in_vc` can, if any: the owner of the output VC that `in_vc` wants, or the buffer behind its output VC."""
     n_vcs, radix = a.shape.vcs, a.shape.radix
     go = int(a.inputs.lane[a.inputs.vcs[in_vc, u.LANE], u.LANE_ROUTER]) * radix + int(a.inputs.vcs[in_vc, u.OUT])
@@ -271,7 +271,7 @@ def _waits_for(a: State, in_vc: int) -> int | None:
     return None
 
 
-def deadlock_text(a: State, quiet: int) -> str:
+def deadlock_text(a: FlitState, quiet: int) -> str:
     """One line: how long, how many flits, and the cycle of input VCs that wait for each other."""
     n_vcs, radix = a.shape.vcs, a.shape.radix
     head = f"deadlock at cycle {int(a.run[u.RUN_NOW])}: no flit moved for {quiet} cycles with {int(a.run[u.RUN_IN_NET])} in the network"

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.config import NetworkConfig, Traffic
-from dysharp.engine.flit.network import NetworkPoint, Protocol, Run, measure_run
-from dysharp.engine.flit.records import Created, Draws
+from dysharp.engine.flit.network import NetworkPoint, NetworkRun, Protocol, measure_run
+from dysharp.engine.flit.records import Created, ReplayDraws
 from dysharp.engine.flit.traffic import NEVER, packet_rate, targets
 
 LONG, SHORT, BATCH, TAKEN = 100, 37, 1009, 100
@@ -112,7 +112,7 @@ def _started(seed: int, fractions: bool) -> Numbers:
     return state
 
 
-class _Replay(Run):
+class _Replay(NetworkRun):
     """Sources that draw as the recorded ones did."""
 
     def __init__(self, config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol) -> None:
@@ -139,7 +139,7 @@ class _Replay(Run):
         ints = stream(self.seed, False).first(3 * int(creates.sum()) + 1)
         begin = time.perf_counter()
         tree = self.config.topology == "fattree"
-        draws = Draws(creates, ints, self.cursor, self.looked, self.record, self.dest_of, self.cdf)
+        draws = ReplayDraws(creates, ints, self.cursor, self.looked, self.record, self.dest_of, self.cdf)
         self.replay_kernel(until, until_measured, tree, self.state, self.drawn_now, draws)
         self.kernel_s += time.perf_counter() - begin
         return 0

@@ -13,7 +13,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
-class Shape(NamedTuple):
+class FlitSizes(NamedTuple):
     """Numbers that do not change in a run: sizes, pipeline delays in cycles, and switches (0 or 1)."""
 
     routers: int
@@ -55,7 +55,7 @@ class Inputs(NamedTuple):
     credit_queue: Ints
 
 
-class Outputs(NamedTuple):
+class OutputPorts(NamedTuple):
     """Output ports.
 
     `ports`: [n_ports, 8]. `vcs`: [n_ports * n_vcs, 4]. `turn`: [n_out, 2], the lane that is first in the next allocation, sure and
@@ -83,7 +83,7 @@ class Routers(NamedTuple):
     held: Ints
 
 
-class Sources(NamedTuple):
+class FlitSources(NamedTuple):
     """Sources. `source`: [n_terminals, 9]. `credit`: [n_terminals * n_vcs]. `listed`: [n_terminals], sources with something to send."""
 
     source: Ints
@@ -145,7 +145,7 @@ class Created(NamedTuple):
     next: Ints
 
 
-class Draws(NamedTuple):
+class ReplayDraws(NamedTuple):
     """What sources of a replay draw, in the order they ask.
 
     `creates`: bool, does this draw make a packet. `ints`: draws of destination, of a number nobody uses, and of the way up.
@@ -162,14 +162,14 @@ class Draws(NamedTuple):
     cdf: Ints
 
 
-class State(NamedTuple):
+class FlitState(NamedTuple):
     """Everything a run changes. `accepted`: [n_terminals] flits. `run`: scalars. `stats`: sums of what was measured."""
 
-    shape: Shape
+    shape: FlitSizes
     inputs: Inputs
-    outputs: Outputs
+    outputs: OutputPorts
     routers: Routers
-    sources: Sources
+    sources: FlitSources
     packets: Packets
     wheels: Wheels
     grants: Grants

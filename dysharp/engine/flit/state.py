@@ -6,7 +6,7 @@ import numpy.typing as npt
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import MAX_SLOTS, NetworkConfig, Traffic
-from dysharp.engine.flit.records import Grants, Inputs, Outputs, Packets, Routers, Shape, Sources, State, Wheels
+from dysharp.engine.flit.records import FlitSizes, FlitSources, FlitState, Grants, Inputs, OutputPorts, Packets, Routers, Wheels
 from dysharp.engine.flit.topology import NOBODY, Wiring, wire
 
 Ints = npt.NDArray[np.int64]
@@ -16,7 +16,7 @@ def _zeros(*shape: int) -> Ints:
     return np.zeros(shape, np.int64)
 
 
-def build(config: NetworkConfig, traffic: Traffic) -> State:
+def build(config: NetworkConfig, traffic: Traffic) -> FlitState:
     """The state of an empty network at cycle 0."""
     c = config.router
     w = wire(config)
@@ -39,7 +39,7 @@ def build(config: NetworkConfig, traffic: Traffic) -> State:
     if c.hold_switch:  # packets on their way into a queue have all their places there
         queue += n_ports * v * traffic.packet_flits
     holds = c.internal_speedup if c.hold_switch else 0
-    shape = Shape(
+    shape = FlitSizes(
         routers=n_routers, radix=radix, vcs=v, depth=c.vc_buf_size, lanes=lanes, out_lanes=out_lanes, steps=c.internal_speedup, arity=config.k,
         flits=traffic.packet_flits, need=traffic.packet_flits if c.hold_switch else 1, queue=queue // n_ports, mask=wheel - 1,
         route_wait=c.routing_delay, claim_wait=c.vc_alloc_delay - 1 + c.sw_alloc_delay - 1, switch_wait=c.sw_alloc_delay - 1,
@@ -48,18 +48,18 @@ def build(config: NetworkConfig, traffic: Traffic) -> State:
     )  # fmt: skip
     x = _zeros(u.RUN_COUNT)
     x[u.RUN_ALL], x[u.RUN_FROM], x[u.RUN_TO] = 1, 1 << 60, 1 << 60
-    a = State(
+    a = FlitState(
         shape,
         Inputs(
             vcs=_zeros(n_ivc, 8), buf=_zeros(n_ivc * c.vc_buf_size), lane=_zeros(n_ports * lanes, 10), lane_vcs=_zeros(n_ports * lanes, radix),
             ports=_zeros(n_ports, 6), credit_queue=_zeros(queue if c.internal_speedup > 1 else 1),
         ),
-        Outputs(
+        OutputPorts(
             ports=_zeros(n_ports, 8), vcs=_zeros(n_ivc, 4), turn=_zeros(n_ports * out_lanes, 2), wait_vcs=_zeros(n_ports, radix),
             queue=_zeros(queue if queued else 1, 3),
         ),
         Routers(_zeros(n_routers, 4), np.ascontiguousarray(w.route), hold=_zeros(n_ports * lanes * holds, 3), held=_zeros(n_routers * holds, 2)),
-        Sources(_zeros(n, 9), credit=np.full(n * v, c.vc_buf_size, np.int64), listed=_zeros(n)),
+        FlitSources(_zeros(n, 9), credit=np.full(n * v, c.vc_buf_size, np.int64), listed=_zeros(n)),
         Packets(_zeros(pool, 8), _zeros(pool)),
         Wheels(
             flit_to=_zeros(wheel * n_ports), flit_code=_zeros(wheel * n_ports), flit_n=_zeros(wheel),
@@ -78,7 +78,7 @@ def build(config: NetworkConfig, traffic: Traffic) -> State:
     return a
 
 
-def _fill(a: State, config: NetworkConfig, w: Wiring) -> None:
+def _fill(a: FlitState, config: NetworkConfig, w: Wiring) -> None:
     """Constant columns, and the values that are not zero in an empty network."""
     c = config.router
     n_routers, radix = w.to.shape
@@ -123,7 +123,7 @@ def _bits(members: range) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def clear_statistics(a: State) -> None:
+def clear_statistics(a: FlitState) -> None:
     """Forget what was measured."""
     a.stats[:] = 0
     a.stats[[u.STAT_PACKET_MIN, u.STAT_NET_MIN, u.STAT_FLIT_MIN]] = 1 << 60
@@ -131,7 +131,7 @@ def clear_statistics(a: State) -> None:
     a.sources.source[:, u.SOURCE_SENT] = 0
 
 
-def settled(a: State) -> bool:
+def settled(a: FlitState) -> bool:
     """Nothing is on a link, in a queue or asking for anything."""
     w = a.wheels
     counts = (w.flit_n, w.sink_n, w.credit_n, w.timer_n, a.inputs.ports[:, u.IN_LEN], a.outputs.ports[:, u.OUT_LEN])
@@ -139,7 +139,7 @@ def settled(a: State) -> bool:
     return pending == 0 and not a.run[u.RUN_IN_NET] and not a.run[u.RUN_LISTED]
 
 
-def check_drained(a: State, config: NetworkConfig) -> None:
+def check_drained(a: FlitState, config: NetworkConfig) -> None:
     """Raises SimulationError, naming the port, unless every flit has left and every credit is back."""
     radix, v, size = int(a.shape.radix), config.router.num_vcs, config.router.vc_buf_size
 

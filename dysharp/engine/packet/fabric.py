@@ -14,7 +14,7 @@ from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import beyond_packets, lower, row_places, tree
 from dysharp.engine.burst.lower_points import load_entries
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.state import Agenda, Fabric, Hubs, Lanes, Outputs, Packets, Sources, Units
+from dysharp.engine.packet.state import Agenda, EgressState, Fabric, Hubs, Lanes, Outputs, PacketRecords, Units
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
 from dysharp.program.tables import HubTable, Kind, Program
@@ -147,7 +147,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     state = state._replace(tables=state.tables._replace(places=row_places(p, state.members.mem[:-1, f.MEMBER_LEFT])))
     state = _clocked(p, state, messages, leaf + n_rings)
     fabric = Fabric(
-        packets=Packets(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
+        packets=PacketRecords(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
         lanes=_lanes(p, config, c),
         outputs=outputs_of(c, config.speedup),
         sources=_sources(p, config, cuts),
@@ -227,11 +227,11 @@ def dirty_set(n: int) -> Array:
     return np.zeros(1 + -(-n // 64), np.int64)
 
 
-def _sources(p: Program, config: FabricConfig, cuts: Array) -> Sources:
+def _sources(p: Program, config: FabricConfig, cuts: Array) -> EgressState:
     total, n_classes = p.n_nodes * p.hardware.n_links, len(p.classes)
     fetches = np.full((p.n_nodes, 1 + max(1, config.queue_entries)), -NEVER, np.int64)
     fetches[:, 0] = 0
-    return Sources(
+    return EgressState(
         egress=np.full((total * (n_classes + 2), 2), -1, np.int32), cursors=np.full((total * n_classes, 2), -1, np.int32), cuts=cuts,
         groups=groups_of(p, config), fetches=fetches, node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=np.zeros(p.n_nodes, np.int64),
         requests=np.full((total, 2), -1, np.int32),
@@ -375,7 +375,7 @@ def grow(fabric: Fabric, n_slots: int) -> Fabric:
     links = sessions[:, [tables.SESSION_PREV, tables.SESSION_NEXT]]
     sessions[:, [tables.SESSION_PREV, tables.SESSION_NEXT]] = np.where(links >= old, links + n_slots - old, links)
     return fabric._replace(
-        packets=Packets(packet, packet.view(np.int64), _grown(fabric.packets.behind, n_slots), free),
+        packets=PacketRecords(packet, packet.view(np.int64), _grown(fabric.packets.behind, n_slots), free),
         units=units._replace(sessions=sessions, idle=_grown(units.idle, n_slots)),
         hubs=fabric.hubs._replace(waiters=_grown(fabric.hubs.waiters, n_slots * fills)),
         lanes=_more_credits(fabric.lanes, int(x[f.RUN_CREDIT_READ]), int(x[f.RUN_CREDITS])),

@@ -10,7 +10,7 @@ from dysharp.base.arrays import Array
 from dysharp.engine.blocks.state import Loads
 
 
-class Packets(NamedTuple):
+class PacketRecords(NamedTuple):
     """Packet records.
 
     `packet`: [n_slots, 16] int32. `packet_time`: the same memory as [n_slots, 8] int64.
@@ -57,7 +57,7 @@ class Outputs(NamedTuple):
     dirty_outputs: Array
 
 
-class Sources(NamedTuple):
+class EgressState(NamedTuple):
     """What GPUs send: the egress side of hubs.
 
     `egress`: [n_links * (n_classes + 2), 2], FIFOs of answers by response class, of acknowledgements, of notifications.
@@ -136,10 +136,10 @@ class Fabric(NamedTuple):
     `flits_by_kind`: [2, N_KINDS] int64, flits that have arrived at the switch and at hubs, by kind of packet.
     """
 
-    packets: Packets
+    packets: PacketRecords
     lanes: Lanes
     outputs: Outputs
-    sources: Sources
+    sources: EgressState
     units: Units
     hubs: Hubs
     agenda: Agenda

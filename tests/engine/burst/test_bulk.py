@@ -15,7 +15,7 @@ from dysharp.engine.burst.lower import beyond_packets
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
-from dysharp.oracle.run import Run
+from dysharp.oracle.run import OracleRun
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.tables import Alloc, Hardware, Net
 from dysharp.program.verify import verify
@@ -144,7 +144,7 @@ def test_an_op_of_any_size_costs_few_events(ack, most):
 
 
 def assert_same(program: Program, where: str) -> Counter[str]:
-    run = Run(program)
+    run = OracleRun(program)
     run.play()
     found, expected = run_burst(program)[0], run.trace()
     assert found.digest() == expected.digest(), where

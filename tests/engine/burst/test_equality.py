@@ -11,7 +11,7 @@ import pytest
 from dysharp.engine.burst import run as burst
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
-from dysharp.oracle.run import Run
+from dysharp.oracle.run import OracleRun
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To, Trace
 from dysharp.program.payload import moved_bytes
 from dysharp.program.tables import Point
@@ -70,9 +70,9 @@ MUST_OCCUR_WITH_LOADS = (
 )
 
 
-def assert_same(program: Program, where: str) -> Run:
+def assert_same(program: Program, where: str) -> OracleRun:
     """Every order column equal; returns the oracle's run."""
-    run = Run(program)
+    run = OracleRun(program)
     run.play()
     found, expected = run_burst(program)[0], run.trace()
     for name in COLUMNS:
