@@ -72,8 +72,8 @@ class Answer:
     """{shape: how it serves}."""
     quick: bool = False
     """A few candidates were costed (`search.first_look`), and a search may find a faster layout."""
-    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s\nper GPU", "MFU\n%", "GiB", "Behind\n%", "Limit")
-    TEXT: ClassVar[tuple[str, ...]] = ("Recompute", "EP", "Limit", "Then the best")
+    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Memory saved by", "EP", "tokens/s\nper GPU", "MFU\n%", "GiB", "Behind\n%", "Limit")
+    TEXT: ClassVar[tuple[str, ...]] = ("Memory saved by", "EP", "Limit", "Then the best")
     """Headings of columns whose cells are folded: their words would make every layout a block of lines."""
     SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Unbeaten", "Own best layout")
     MOVED_HEADINGS: ClassVar[tuple[str, ...]] = ("Constant", "Times", "Step %", "Then the best", "Old one behind %")
@@ -112,7 +112,7 @@ class Answer:
         second = self.plan.first.second
         lead = f"The second layout is {self.lead:.1f} % behind" if second else "No second layout fits"
         if self.error is None:
-            return f"{lead}. By closed forms; no measured step judges this machine."
+            return f"{lead}. Times are closed forms; no measured step on this machine checks them."
         median, most = self.error
         bars = f", {self.lead / median:.1f} error bars" if second else ""
         return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."

@@ -1,6 +1,6 @@
 """NCCL's NVLS (`nccl-nvls`). On one node NCCL uses it for all-reduces only; its all-gathers and reduce-scatters are rings.
 
-Channels take turns at chunks, and all GPUs exchange flags once a turn. `costs.collectives.nvls_turns` has the bytes of a turn and its time,
+Channels take turns at chunks, and all GPUs exchange flags once a turn. `costs.collectives.nvls_rounds` has the bytes of a turn and its time,
 `nvls_loads` the loads that the threads of a GPU have under way. Two turns fill and empty the pipeline: they have no transfers here, because a chunk
 is then copied inside its GPU.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
-from dysharp.costs.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_loads, nvls_turns, sync_us
+from dysharp.costs.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_loads, nvls_rounds, sync_us
 from dysharp.costs.operators import arch_of
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
@@ -44,7 +44,7 @@ def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
     gpu, m = cluster.own_gpu, cluster.fitted
     build = Kernel(work, cluster, nvls_loads(gpu, work.gpus) if options.held else 0)
-    block, fill_us = (float(value) for value in nvls_turns(gpu, m, work.gpus, work.size))
+    block, fill_us = (float(value) for value in nvls_rounds(gpu, m, work.gpus, work.size))
     build.store = reaching("store", RING_PART[arch_of(gpu)] * NVLS_PART[arch_of(gpu)], ack=1)
     hardware = build.b.hardware
     # The exchange is from end to end of a turn: a load and a store of the Program are parts of it.
