@@ -107,7 +107,7 @@ class Answer:
         second = self.plan.first.second
         lead = f"The second layout is {self.lead:.1f} % behind" if second else "No second layout fits"
         if self.error is None:
-            return f"{lead}. By closed forms; no measured step judges this machine."
+            return f"{lead}. Times are closed forms; no measured step on this machine checks them."
         median, most = self.error
         bars = f", {self.lead / median:.1f} error bars" if second else ""
         return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."

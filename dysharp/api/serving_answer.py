@@ -144,7 +144,7 @@ class Serving:
         return (
             f"Disaggregated prefill and decode: {a.prefill_workers} x {a.prefill.name} for prefill, {a.decode_workers} x {a.decode.name} for decode: "
             f"{a.tokens_per_gpu:,.0f} tokens/s per GPU{gain}, concurrency {a.users:,.0f}, TPOT {a.served.tpot / 1e3:.1f} ms, "
-            f"TTFT {a.served.ttft / 1e3:,.0f} ms; a prompt's cache takes {a.transfer / 1e3:.1f} ms{idle}.",
+            f"TTFT {a.served.ttft / 1e3:,.0f} ms; the KV cache of a prompt is sent in {a.transfer / 1e3:.1f} ms{idle}.",
         )
 
     def advice(self) -> tuple[str, ...]:
@@ -180,12 +180,12 @@ class Serving:
         bar = bar_of(first.replica)
         low, high = bar.around(first.served.tpot / 1e3)
         lines = [
-            f"Error bar: measured TPOT of runs like the best ({bar.group}) is missed by {bar.median:g} % (median), {bar.p90:g} % (90 % of runs): "
-            f"{low:.1f} to {high:.1f} ms."
+            f"Error bar: TPOT {low:.1f} to {high:.1f} ms. For measured runs like the best ({bar.group}) predictions are wrong by {bar.median:g} % "
+            f"(median), by less than {bar.p90:g} % in 90 % of runs."
         ]
         disaggregated = bar_of(first.replica, disaggregated=True)
         if self.disaggregated is not None and disaggregated is not bar:
-            lines[0] += f" Disaggregated: {disaggregated.median:g} %, {disaggregated.p90:g} %."
+            lines[0] += f" Disaggregated: {disaggregated.median:g} % and {disaggregated.p90:g} %."
         outside = outside_of(first.replica, first.scenario)
         if outside:
             lines.append(f"Outside the measured range: {'; '.join(outside)}. The error bar is no promise there.")

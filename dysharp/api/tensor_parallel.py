@@ -18,7 +18,7 @@ SIZES = (1024, 4096, 16384)
 NORM_BYTES = 3
 """Times that a norm moves a row: sum and residual read, one written."""
 _COORDINATED = {"prelaunch": True, "preaccess": True, "throttle": True}
-APART: dict[str, dict[str, bool]] = {"cais": _COORDINATED, "cais-partial": _COORDINATED, "cais-no-coord": {}}
+SERIAL: dict[str, dict[str, bool]] = {"cais": _COORDINATED, "cais-partial": _COORDINATED, "cais-no-coord": {}}
 """Systems whose sum overlaps the next gather, and the options of CAIS-Base, which has barriers between both, with their coordination."""
 
 
@@ -54,23 +54,16 @@ def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
 
 
 def _beside(
-    system: str,
-    cluster: Cluster,
-    name: str,
-    model: WholeModel,
-    size: tuple[int, int],
-    ends: tuple[Width, Width],
-    normed: float,
-    disaggregated: bool = False,
+    system: str, cluster: Cluster, name: str, model: WholeModel, size: tuple[int, int], ends: tuple[Width, Width], normed: float, serial: bool = False
 ) -> float:
     """Microseconds of a sub-layer of `size` (GPUs, tokens) beside what others count: both GEMMs, and the norm of `normed` of its rows.
 
-    `disaggregated`: the sum has ended before the next gather begins.
+    `serial`: the sum has ended before the next gather begins.
     """
     gpus, tokens = size
     options: dict[str, Any] = {}
-    if disaggregated and system in APART:
-        system, options = "cais-base", dict(APART[system])
+    if serial and system in SERIAL:
+        system, options = "cais-base", dict(SERIAL[system])
     inner, outer = (max(1, int(run)) for run, _ in ends)
     work = SubLayer(f"{name} of {model.name}", gpus, tokens, model.hidden, inner, outer)
     row = run(system, workload=work, cluster=cluster, gpus=gpus, options=options)
@@ -94,7 +87,7 @@ def step_sub_layers(system: str, model: WholeModel, cluster: Cluster, tp: int, t
 
 def step_words(system: str, model: WholeModel) -> str:
     """What a step says about the sub-layers of `system`."""
-    between = "; around experts the sum and the next gather are apart in time: cais-base, as coordinated" if model.layer and system in APART else ""
+    between = "; around experts the sum and the next gather are apart in time: cais-base, as coordinated" if model.layer and system in SERIAL else ""
     return f"tensor parallelism: {system}, a Row of each sub-layer; the gather of saved inputs is hidden{between}"
 
 

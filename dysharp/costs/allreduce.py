@@ -70,7 +70,7 @@ NO_LOADS = ("multicast", "put all")
 Flags at the end of a kernel are acknowledged too."""
 
 
-def apart(steps: tuple[str, ...]) -> tuple[str, ...]:
+def staggered(steps: tuple[str, ...]) -> tuple[str, ...]:
     """A kernel whose GPUs come at different times: the first flags are a whole exchange."""
     at = steps.index("flags")
     return (*steps[:at], "meet", *steps[at + 1 :])
@@ -124,8 +124,8 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
             if step not in NO_LOADS:
                 time = time + round_trip
             # A train takes its place in the window until its bytes have crossed the peer's link and the own one.
-            turn = round_trip + 2 * link_us(gpu, constants, np.minimum(loaded, choice_int("machine.train_bytes")))
-            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * turn)
+            round_us = round_trip + 2 * link_us(gpu, constants, np.minimum(loaded, choice_int("machine.train_bytes")))
+            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * round_us)
             if step in STORES and following != "sync":
                 time = time + 2 * flight
     return np.maximum(time, acknowledged)

@@ -242,19 +242,19 @@ def hop_us(gpu: Gpu, protocol: RingProtocol) -> float:
 def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
     """Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083).
 
-    The channels take turns at chunks, and small messages have small chunks. All GPUs exchange flags once a turn.
+    The channels work on chunks round by round, and small messages have small chunks. All GPUs exchange flags once a round.
     """
-    block, fill_us = nvls_turns(gpu, c, n, size)
+    block, fill_us = nvls_rounds(gpu, c, n, size)
     return np.asarray(SIMPLE.start_us + (size / block + NVLS_STAGES) * fill_us / NVLS_STAGES)
 
 
-def nvls_turns(gpu: Gpu, c: Constants, n_gpus: ArrayLike, n_bytes: ArrayLike) -> tuple[F64, F64]:
-    """(bytes of the vector that all channels of NVLS take in one turn, us of the turns that fill and empty the pipeline)."""
+def nvls_rounds(gpu: Gpu, c: Constants, n_gpus: ArrayLike, n_bytes: ArrayLike) -> tuple[F64, F64]:
+    """(bytes of the vector that all channels of NVLS take in one round, us of the rounds that fill and drain the pipeline)."""
     n, size = np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64)
     at_once = NVLS_CHANNELS[arch_of(gpu)] * np.minimum(n, NVLS_HEADS)
     chunk = np.select([size < most * at_once for most, _ in NVLS_CHUNKS], [chunk for _, chunk in NVLS_CHUNKS], NVLS_CHUNK)
-    turn = sync_us(gpu, c, n) + ring_us(gpu, chunk * at_once * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
-    return chunk * at_once, np.asarray(NVLS_STAGES * turn)
+    round_us = sync_us(gpu, c, n) + ring_us(gpu, chunk * at_once * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
+    return chunk * at_once, np.asarray(NVLS_STAGES * round_us)
 
 
 def nvls_loads(gpu: Gpu, n_gpus: int) -> int:

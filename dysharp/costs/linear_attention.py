@@ -60,15 +60,15 @@ def gradient_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
     return prefill_us(gpu, constants, call, BACKWARD_PASSES, BACKWARD_CHAINS)
 
 
-def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet, kernels: int = PASSES, turns: int = 1) -> float:
-    """Kernels through memory, the states of each sequence once in and out, and states that go from chunk to chunk, `turns` times.
+def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet, kernels: int = PASSES, waves: int = 1) -> float:
+    """Kernels through memory, the states of each sequence once in and out, and states that go from chunk to chunk, `waves` times.
 
     A head of a sequence is a chain; an SM takes one at a time.
     """
     rows = call.sequences * call.tokens * call.row_bytes
     passes = kernels * float(memory_kernel_us(gpu, constants, rows)) + float(hbm_us(gpu, constants, 2 * call.sequences * call.state_bytes))
     chains, chunks = call.sequences * call.value_heads, -(-call.tokens // CHUNK)
-    return passes + turns * CHUNK_US * chunks * math.ceil(chains / gpu.n_sms)
+    return passes + waves * CHUNK_US * chunks * math.ceil(chains / gpu.n_sms)
 
 
 def fused_prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
@@ -84,5 +84,5 @@ def convolution_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike, blocks: A
     """
     size, light = np.asarray(n_bytes, np.float64), light_us(gpu, constants)
     issued = size / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
-    turns = np.maximum(1.0, np.asarray(blocks, np.float64) / (gpu.n_sms * RESIDENT))
-    return np.maximum(light + np.maximum(hbm_us(gpu, constants, size), issued), light * turns)
+    waves = np.maximum(1.0, np.asarray(blocks, np.float64) / (gpu.n_sms * RESIDENT))
+    return np.maximum(light + np.maximum(hbm_us(gpu, constants, size), issued), light * waves)

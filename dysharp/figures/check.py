@@ -11,7 +11,7 @@ from dysharp.figures.metric import all_calculated, all_metrics
 from dysharp.runs.point import Point
 
 REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
-"""How a check makes one number of its points; growth: the smallest step from a point to the next one of its model."""
+"""How a check reduces its points to one number. growth: the smallest difference between a point and the next one of its model."""
 _COMMIT = re.compile(r"[0-9a-f]{8} \d{4}-\d\d-\d\d \d\d:\d\d")
 NUMBERS = ("paper", "within", "at_least", "at_most", "regression", "band")
 

@@ -131,21 +131,9 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        more = (
-            "counted_numbers",
-            "fits",
-            "parts",
-            "regimes",
-            "left_out",
-            "apart",
-            "hold_out",
-            "borrowed",
-            "beyond",
-            "calls",
-            "sources",
-            "simulators",
-        )
-        return {name: getattr(self, name) for name in (*names, *more)} | ({"rows": self.rows} if self.rows else {})
+        judged = ("counted_numbers", "fits", "parts", "regimes", "left_out", "apart", "hold_out", "borrowed", "beyond")
+        names = (*names, *judged, "calls", "sources", "simulators")
+        return {name: getattr(self, name) for name in names} | ({"rows": self.rows} if self.rows else {})
 
 
 def validate_measurements(

@@ -1,7 +1,7 @@
 """FLOPs of a token: forward, data gradients and weight gradients, by part; and what frameworks print as model FLOPs.
 
 A matrix of n parameters takes 2n FLOPs forward, 2n for the gradient of its input, 2n for its own. Core attention has no weights: its backward
-pass counts twice the forward pass in every convention, and a flash kernel executes 5 products for 2: its extra products are apart.
+pass counts twice the forward pass in every convention, and a flash kernel executes 5 products for 2: its extra products are counted separately.
 
 The same model and speed give other TFLOPS under another name or release. Every convention counts 3 x forward (forward, data gradients, weight
 gradients) and no recomputation; `Convention` has the parts in which they differ. A training speed converts with the convention of its own release;
@@ -49,7 +49,7 @@ class Flops:
 
     @property
     def executed(self) -> float:
-        """With the products that a flash kernel does again; without recomputed layers."""
+        """With the products that a flash kernel recomputes; without recomputed layers."""
         return self.total + (FLASH_BACKWARD - 2) * self.forward[CORE]
 
 

@@ -50,7 +50,7 @@ def _norm(model: WholeModel, weight: str, count: int = 1) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Numbers of parameters. MTP layers are apart: the totals of model cards are without them."""
+    """Numbers of parameters. MTP layers are counted separately: the totals of model cards are without them."""
 
     parts: dict[Part, int]
     """{part: all parameters}; "MTP" is not in `total`."""

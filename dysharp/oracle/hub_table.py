@@ -128,11 +128,8 @@ class Places:
         if op.id not in self.merging:
             return [op.id]
         self._used[op.session] = self.world.now
-        return [
-            out.asker
-            for out in self._step(home, merging.Response(op.session))
-            if isinstance(out, merging.LoadResponse) and isinstance(out.asker, int)
-        ]
+        outputs = self._step(home, merging.Response(op.session))
+        return [out.asker for out in outputs if isinstance(out, merging.LoadResponse) and isinstance(out.asker, int)]
 
     def _step(self, home: int, event: merging.Event) -> tuple[merging.Output, ...]:
         self._tables[home], outputs = merging.step(self._tables[home], event)

@@ -16,7 +16,7 @@ from dysharp.training.memory import FULL
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""
 SHARED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
-WHOLE_AGAIN = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+RECOMPUTE_ALL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 _FILE = Path(__file__).with_name("asserted.toml")
 ASSERTED: dict[str, list[dict[str, Any]]] = parse_toml(read_text(_FILE), _FILE.name)
 """Rules of Megatron: kind -> what it asks for, and when."""
@@ -99,7 +99,7 @@ def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
         yield f"--mtp-num-layers {task.model.mtp}", ""
     if FULL in values["recompute"]:
         fields = 'cfg.model.recompute_granularity = "full"\ncfg.model.recompute_method = "uniform"\ncfg.model.recompute_num_layers = 1'
-        yield WHOLE_AGAIN, fields
+        yield RECOMPUTE_ALL, fields
     elif again := values["recompute"]:
         fields = f'cfg.model.recompute_granularity = "selective"\ncfg.model.recompute_modules = {list(again)}'
         yield "--recompute-granularity selective --recompute-modules " + " ".join(again), fields
@@ -141,7 +141,7 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
         *degrees, "--sequence-parallel --use-ascend-mc2" * (at.tp > 1), f'--pipeline-model-parallel-layout "{at.stages}"' * (at.pp > 1),
         "--moe-tp-extend-ep" * extends, "--moe-token-dispatcher-type alltoall" * (task.model.layer is not None),
         "--moe-hierarchical-alltoallv" * (values["system"] == "hierarchical"), "--moe-fb-overlap" * (values["overlap"] == "pair"),
-        WHOLE_AGAIN * (FULL in values["recompute"]), "--swap-attention" * bool(values["offload"]),
+        RECOMPUTE_ALL * (FULL in values["recompute"]), "--swap-attention" * bool(values["offload"]),
         "--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion" * (at.fsdp > 1),
         "--schedules-method dualpipev" * (values["schedule"] == "dualpipev"),
         *(RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED), SHARED,

@@ -35,7 +35,7 @@ NOT_CONSIDERED = (
 
 
 LAYOUTS = Columns(
-    "Layout=short", "Recompute=saving", "EP=ep", "tokens/s\nper GPU=tokens_per_s_gpu:.0f", "MFU\n%=mfu:.1%", "GiB=memory_GiB:.1f",
+    "Layout=short", "Memory saved by=saving", "EP=ep", "tokens/s\nper GPU=tokens_per_s_gpu:.0f", "MFU\n%=mfu:.1%", "GiB=memory_GiB:.1f",
     "Behind\n%=behind:.1f", "Limit=limit",
 )  # fmt: skip
 """Rows: `Planned.entry`, and words for people."""

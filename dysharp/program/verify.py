@@ -149,7 +149,7 @@ def _check_operators(p: Program) -> None:
     if blank is not None:
         raise ProgramError(f"operators: found the name {blank!r}, expected a word without blanks")
     if not p.with_nature(Nature.HOST):
-        raise ProgramError(f"operators: found {', '.join(names) or 'none'}, expected one of nature host at least (launches, flags, late ranks)")
+        raise ProgramError(f"operators: found {', '.join(names) or 'none'}, expected at least one whose nature is host (launches, flags, late ranks)")
     for i, t in enumerate(p.templates):
         if t.operator not in names:
             raise ProgramError(f'template {i} ({t.name}): found operator "{t.operator}", expected one that the Program declares: {", ".join(names)}')

@@ -36,14 +36,13 @@ class ServePoint:
     """EP system; "" without dispatch."""
     replicas: int
     table: StepTable
+    load = older_name("scenario")
 
     def at(self, users: float) -> ServePoint:
         """The same layout with other users."""
         scenario = replace(self.scenario, concurrency=users)
         most = min(self.memory.requests, self.table.engine.most_requests)
         return replace(self, scenario=scenario, served=closed_loop(self.table, scenario, most))
-
-    load = older_name("scenario")
 
     @property
     def tokens_per_gpu(self) -> float:
@@ -99,13 +98,9 @@ def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
 
 
 def search(
-    start: Replica,
-    engine: Engine,
-    scenario: Scenario,
-    gpus: int,
-    layouts: Iterable[ServeLayout] | None = None,
+    start: Replica, engine: Engine, scenario: Scenario, gpus: int, layouts: Iterable[ServeLayout] | None = None,
     tick: Callable[[str], None] = lambda _: None,
-) -> tuple[list[ServePoint], list[Rejected]]:
+) -> tuple[list[ServePoint], list[Rejected]]:  # fmt: skip
     """All points of all layouts on `gpus` GPUs. `scenario.concurrency` is not used: each layout is tried with several numbers of users."""
     points, rejected = list[ServePoint](), list[Rejected]()
     for layout in layouts if layouts is not None else layouts_of(start, gpus):
@@ -180,15 +175,14 @@ def _most_users(points: list[ServePoint], ttft_us: float, tpot_us: float) -> Ser
     if not inside:
         return None
     best = max(inside, key=lambda p: p.tokens_per_gpu)
-    beyond = next(
-        (p.scenario.concurrency for p in points if p.scenario.concurrency > best.scenario.concurrency and not keeps(p)), best.scenario.concurrency
-    )
+    least = best.scenario.concurrency
+    beyond = next((p.scenario.concurrency for p in points if p.scenario.concurrency > least and not keeps(p)), least)
 
     def better(users: int) -> bool:
         point = best.at(float(users))
         return keeps(point) and point.tokens_per_gpu >= best.tokens_per_gpu
 
-    return best.at(float(most_that(better, int(best.scenario.concurrency), int(beyond))))
+    return best.at(float(most_that(better, int(least), int(beyond))))
 
 
 def most_that(keeps: Callable[[int], bool], least: int, beyond: int) -> int:

@@ -2,7 +2,7 @@
 
 Stages and their order are those of SGLang (batch_overlap/operations_strategy.py). One stream computes both halves, stage after stage, and waits
 where a stage needs messages of all GPUs. Decoding: the second half runs two stages behind the first, and low-latency kernels take SMs only to send
-and to unpack. Prompts: the halves take turns, and EP kernels keep `NORMAL_SMS` SMs. Weights are read twice and every kernel starts twice. Every GPU
+and to unpack. Prompts: the halves alternate, and EP kernels keep `NORMAL_SMS` SMs. Weights are read twice and every kernel starts twice. Every GPU
 has rows by chance, anew in each layer and half, and a cache of its own: while it waits for messages anyway, it catches up.
 """
 
@@ -25,7 +25,7 @@ from dysharp.serving.work import ELEMENT, Replica
 
 BEHIND = 2
 """Stages between the halves of decoding requests (tbo_delta_stages)."""
-PREPARED = ("q and kv down", "latent norms", "q up", "rope and cache", "qkv")
+ATTENTION_INPUTS = ("q and kv down", "latent norms", "q up", "rope and cache", "qkv")
 AFTER = ("dispatch", "shared experts", "experts", "combine")
 COMPUTE, SEND, RETURN, WAIT = "compute", "send", "return", "wait"
 
@@ -48,7 +48,7 @@ def stages_of(ops: Sequence[OpTime], gap: float, *, prompts: bool, hot: Sequence
     """The stages of a layer with dispatch; `gap`: microseconds between two kernels. `hot`: the same ops where rows and cache are one standard
     deviation above the mean. `kernels`: SM time of dispatch and combine, to send and to unpack each; it is part of their time."""
     own, more = _sums(ops, gap), _sums(hot or ops, gap)
-    parts = dict.fromkeys((*PREPARED, *AFTER), 0.0) | own
+    parts = dict.fromkeys((*ATTENTION_INPUTS, *AFTER), 0.0) | own
 
     def compute(names: Sequence[str]) -> Action:
         rows, cache = (sum(more.get(name, 0.0) - own.get(name, 0.0) for name in names if (name == "experts") == rows) for rows in (True, False))
@@ -59,12 +59,12 @@ def stages_of(ops: Sequence[OpTime], gap: float, *, prompts: bool, hot: Sequence
         return Action(COMPUTE, kernels[at]), Action(RETURN if at else SEND, left, more[name] - own[name])
 
     dispatched, combined = ((Action(WAIT), Action(COMPUTE, kernels[at])) for at in (1, 3))
-    core = [name for name in own if name not in (*PREPARED, *AFTER)]
+    core = [name for name in own if name not in (*ATTENTION_INPUTS, *AFTER)]
     route: Stage = (*dispatched, compute(["experts"]), *send("combine", 2))
     shared = compute(["shared experts"])
     if prompts:
-        return [(compute([*PREPARED, *core]), *send("dispatch", 0)), route, (shared, *combined)]
-    return [(compute(PREPARED),), (compute(core),), (*send("dispatch", 0), shared), route, combined, ()]
+        return [(compute([*ATTENTION_INPUTS, *core]), *send("dispatch", 0)), route, (shared, *combined)]
+    return [(compute(ATTENTION_INPUTS),), (compute(core),), (*send("dispatch", 0), shared), route, combined, ()]
 
 
 def _sums(ops: Sequence[OpTime], gap: float) -> dict[str, float]:
@@ -82,8 +82,8 @@ def alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int =
     line = list(chain.from_iterable([stages] * layers))
     clock, links, arrived = (np.zeros(gpus) for _ in range(3))
     halves = [arrived, arrived]
-    for turn in range(len(line) + behind):
-        for half, at in enumerate((turn, turn - behind)):
+    for slot in range(len(line) + behind):
+        for half, at in enumerate((slot, slot - behind)):
             for kind, us, by_rows, by_cache in line[at] if 0 <= at < len(line) else ():
                 took: F64 = np.maximum(0.0, us + by_rows * rows[at // len(stages), half] + by_cache * cache)
                 if kind == COMPUTE:

@@ -121,7 +121,7 @@ class PassCost:
         return self.forward_exposed, self.forward_host
 
     def waits_backward(self) -> tuple[float, float]:
-        """The same of a backward pass, whose weight gradients may be apart."""
+        """The same of a backward pass, whose weight gradients may be separate."""
         return min(self.backward_exposed, self.backward - self.backward_host), self.backward_host
 
     def waits_in_pair(self, backward: "PassCost") -> tuple[float, float]:

@@ -205,5 +205,5 @@ def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: in
     shard = held.dense / replicas[0] + held.experts / replicas[1]
     element = number("step.gradient_bytes")
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
-    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if training_recipe.plain_ddp else 0)
-    return machine.update((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))
+    passes = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if training_recipe.plain_ddp else 0)
+    return machine.update((number("step.optimizer_bytes") + element) * shard + passes * element * (held.dense + held.experts))

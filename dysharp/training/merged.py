@@ -1,7 +1,7 @@
 """A MoE block as a merged Program, and the overlapped pair of a forward block beside a backward block of another micro-batch (0022, 0026).
 
 Operators beside the MoE layer are a chain of kernels on every GPU, on the SMs, on the links or on the host. A kernel is DELAY ops of declared
-nature, a task per SM and turn. Its time is the time of the closed form: alone it takes as long, beside GEMMs and kernels of other parts it shares the
+nature, a task per SM and wave. Its time is the time of the closed form: alone it takes as long, beside GEMMs and kernels of other parts it shares the
 SMs task by task.
 
 Order of a pair: DualPipe's, which is Megatron's overlap of EP communication with delayed gradients of weights. Attention (F) and the MoE layer (B)
@@ -25,7 +25,7 @@ from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, PassCost
 
 TASK_US = 20.0
-"""Least time of a task on an SM: longer kernels have several turns of tasks, so that others get SMs in between."""
+"""Least time of a task on an SM: longer kernels have several waves of tasks, so that others get SMs in between."""
 HOST = "other"
 SM = "sm"
 LINKS = "links"
@@ -77,7 +77,7 @@ def _way(pieces: Mapping[str, PassCost], way: str) -> tuple[MergedKernel, ...]:
 
 
 def kernels_program(kernels: Sequence[MergedKernel], like: Program, task_us: float = TASK_US, n_sms: int = 1) -> Program:
-    """A chain of `kernels` on every GPU of the machine of `like`, whose pools of SMs they take. `n_sms`: of a GPU, where `like` has no such pool."""
+    """A chain of `kernels` on every GPU, on the pools of SMs of the Program `like`. `n_sms`: of a GPU, where `like` has no such pool."""
     gpus = np.arange(like.n_nodes, dtype=np.int32)
     named = {one.name: Operator(one.name, one.nature) for one in kernels}
     b = ProgramBuilder(
@@ -94,10 +94,10 @@ def kernels_program(kernels: Sequence[MergedKernel], like: Program, task_us: flo
     for i, kernel in enumerate(kernels):
         pool, each = POOL[kernel.nature], np.broadcast_to(kernel.us, like.n_nodes)
         sms = min(slots) if pool == SM else 1
-        turns = max(1, min(int(each.max() / task_us), (MAX_TASKS - 1) // sms)) if pool == SM else 1
+        waves = max(1, min(int(each.max() / task_us), (MAX_TASKS - 1) // sms)) if pool == SM else 1
         for own in (gpus,) if np.ndim(kernel.us) == 0 else np.split(gpus, len(gpus)):
-            duration = b.duration([0, max(1, us_to_ps(float(each[own[0]]) / turns))])
-            template = b.template(Template(kernel.name, Kind.DELAY, kernel.name, "delay", tasks=turns * sms, duration=duration))
+            duration = b.duration([0, max(1, us_to_ps(float(each[own[0]]) / waves))])
+            template = b.template(Template(kernel.name, Kind.DELAY, kernel.name, "delay", tasks=waves * sms, duration=duration))
             b.ops(template, own, issuer=issuers[pool][own], rows=1)
         if i:
             b.edges(Tail.OP_DONE, (i - 1) * len(gpus) + gpus, Head.OP_ISSUE, i * len(gpus) + gpus)
@@ -121,16 +121,16 @@ def last_ops(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 PARTS = ATTENTION_F, MOE_B, SHARED_B, MOE_F, SHARED_F, ATTENTION_B, WEIGHTS, HOST_F, HOST_B = (
     "attention_f", "moe_b", "shared_b", "moe_f", "shared_f", "attention_b", "weights", "host_f", "host_b",
 )  # fmt: skip
-TURN = dict(zip(PARTS, "abcdefghi", strict=True))
-"""Part of a block -> its turn at the SMs: parts are served in the order of their labels."""
+ORDER = dict(zip(PARTS, "abcdefghi", strict=True))
+"""Part of a block -> its place in the order of the SMs: parts are served in the order of their labels."""
 FORWARD, BACKWARD = (ATTENTION_F, MOE_F, SHARED_F, HOST_F), (MOE_B, SHARED_B, ATTENTION_B, WEIGHTS, HOST_B)
 STEADY = 2
 """Pairs that run one behind the other; the time of a pair is what the last one adds."""
 
 
-def label(part: str, turn: int = 0) -> str:
-    """The label of a part of block `turn` in a merge."""
-    return f"p{turn}{TURN[part]}_{part}"
+def label(part: str, block: int = 0) -> str:
+    """The label of a part of block `block` in a merge."""
+    return f"p{block}{ORDER[part]}_{part}"
 
 
 def merged_block(parts: Mapping[str, Program], blocks: int = 1, held: int = 0) -> Program:

@@ -67,7 +67,7 @@ def nic_link(machine: Machine) -> float:
 
 
 def on_nics(machine: Machine, n_bytes: float, stride: int = 1) -> WireTimes:
-    """`n_bytes` over a GPU's NICs to a rank that is `stride` away. The spine is passed unless `stride` keeps the place in a domain (the rail)."""
+    """`n_bytes` over a GPU's NICs to a rank that is `stride` away. It passes the spine unless both ranks are on one rail."""
     out, domain = machine.cluster.scale_out, machine.domain
     rate = out.spine_rate if out and stride % domain and domain % stride else machine.nic
     return WireTimes(far=n_bytes / rate, host=n_bytes / nic_link(machine))

@@ -119,9 +119,9 @@ def collective_times(gpu: Gpu) -> Columns:
         out[f"nvls {nvls}"] = collectives.collective_us(gpu, C, "all_reduce", n[2:6], size, nvls=nvls)
     out["chosen"] = [collectives.ring_protocol(gpu, p, n, np.geomspace(1e3, 1e10, 60), in_switch=s) for p in (1, 2) for s in (False, True)]
     out["in switch"] = collectives.in_switch(gpu, n[:, 0], None)
-    block, fill = collectives.nvls_turns(gpu, C, n, np.array([1e5, 1048576.0, 4e6, 2e7, 3e8]))
+    block, fill = collectives.nvls_rounds(gpu, C, n, np.array([1e5, 1048576.0, 4e6, 2e7, 3e8]))
     out["turns"] = [block, fill]
-    out["limits"] = collectives.nvls_turns(
+    out["limits"] = collectives.nvls_rounds(
         gpu, C, 4.0, [at * collectives.NVLS_CHANNELS[operators.arch_of(gpu)] * 4 for at in (65536, 524288, 8388608)]
     )[0]
     out["loads"] = [collectives.nvls_loads(gpu, g) for g in (5, 6, 7)]
@@ -140,8 +140,8 @@ def kernel_times(gpu: Gpu) -> Columns:
     out: Columns = {name: [allreduce.kernel_allreduce_us(gpu, C, name, n, size, window) for window in (0.0, 1e5)] for name in allreduce.KERNELS}
     steps = dict.fromkeys(step for kernel in allreduce.KERNELS.values() for step in kernel)
     out["moved"] = {step: allreduce.moved_bytes(step, 5, 1000) for step in steps}
-    out["apart"] = {name: allreduce.apart(kernel) for name, kernel in allreduce.KERNELS.items() if "flags" in kernel}
-    allreduce.KERNELS["apart"] = allreduce.apart(allreduce.KERNELS["vllm two-stage"])
+    out["apart"] = {name: allreduce.staggered(kernel) for name, kernel in allreduce.KERNELS.items() if "flags" in kernel}
+    allreduce.KERNELS["apart"] = allreduce.staggered(allreduce.KERNELS["vllm two-stage"])
     out["apart us"] = allreduce.kernel_allreduce_us(gpu, C, "apart", n, size, 3e4)
     del allreduce.KERNELS["apart"]
     return out

@@ -86,7 +86,7 @@ def _reductions(run: Recording, edges: I64) -> list[Counter]:
 
 
 def _inside(begin: I64, end: I64, gpu: NDArray[np.integer], edges: I64, name: str, n_nodes: int) -> list[Counter]:
-    """How many intervals of each GPU hold each edge."""
+    """For each GPU and each time of `edges`: the number of its intervals from `begin` to `end` that contain this time."""
     out = []
     for node in range(n_nodes):
         mine = gpu == node

@@ -35,7 +35,7 @@ def _legend(done: Comparison) -> list[str]:
     """What the columns mean."""
     lines = [
         "own bound: time divided by the time that the busiest resource of this system needs",
-        "lower bound: time divided by the lower bound of every system that moves rows; of ideal: divided by its own",
+        "lower bound: time over the lower bound of all systems that move rows (for `ideal`: over its own)",
     ]
     lines += [f"* {name} {why}: it does less work than the others and is out of the ranking" for name, why in out_of_ranking(done.rows).items()]
     if any(row.surroundings_us for row in done.rows):

@@ -9,7 +9,7 @@ from dysharp.planning.advice.libraries import Call, LibraryAdvice, LibraryCell
 def screen(done: LibraryAdvice) -> list[str]:
     """The answer, a line per machine, number of GPUs and batch, and what the numbers rest on."""
     several = len({cell.cluster for cell in done.cells}) > 1
-    heads = (*(("cluster",) if several else ()), "GPUs", "nodes", "tokens", "fastest", "us", "90 % within", "then (= bars overlap)")
+    heads = (*(("cluster",) if several else ()), "GPUs", "nodes", "tokens", "fastest", "us", "error bar", "next fastest, us (=: error bars overlap)")
     rows = [(*((cell.cluster,) if several else ()), *_cells(cell)) for cell in done.cells]
     lines = [*wrapped([_answer(done)]), "", f"{done.model}: us per round trip, {', '.join(dict.fromkeys(cell.cluster for cell in done.cells))}"]
     lines += ["", *table(heads, rows, left=1, last=True), *wrapped(done.notes)]

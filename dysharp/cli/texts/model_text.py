@@ -86,7 +86,7 @@ def _print_parts(done: Description) -> None:
     lines = [
         "",
         f"forward {forward:.2f}, gradients of data {work['data_gradients']:.2f}, of weights {work['weight_gradients']:.2f} GFLOP per token; "
-        f"{work['executed']:.2f} with what a flash kernel does again",
+        f"{work['executed']:.2f} with what a flash kernel recomputes",
     ]
     lines += ["MTP: not in the total; its share of GFLOP counts its head, and its attention is in core attention"] if p["mtp"] else []
     print_lines([*lines, f"source: {done.source}"])

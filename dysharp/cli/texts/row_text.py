@@ -46,7 +46,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
     return [
         ("system", f"{row.system} ({row.form} form)"), *_window_facts(row),
         ("time" if row.workload else "layer time", f"{row.time_us:.2f} us"), *_surroundings_facts(row),
-        ("exposed communication", f"{row.exposed_comm_us:.2f} us, of which at most {_to_gain(row):.2f} us can go: lower bound, any system"),
+        ("exposed communication", f"{row.exposed_comm_us:.2f} us, of which at most {_to_gain(row):.2f} us can be saved: lower bound, any system"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
         ("lower bound, any system", f"{row.workload_bound_us:.2f} us"), ("critical path", _times(row.attribution, short_names())),
         ("phases, GPU that ends last", ""), *phases, *_waiting_facts(row), ("waits, GPU that ends last", _times(row.stalls, STALLS)),

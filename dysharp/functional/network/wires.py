@@ -49,7 +49,8 @@ class PacketWires:
         self._acts[kind](what)
 
     def post(self, packet: Packet, home: int, plane: int, lane: Any = 0) -> None:
-        """Send a packet that nobody answers from its source to GPU `home` through `plane`. To itself a GPU sends no packet, in order of `lane`."""
+        """Send a packet that nobody answers from its source to GPU `home` through `plane`. What a GPU sends to itself is no packet on a wire; it
+        arrives in the order of its `lane`."""
         if packet.source == home:
             self._queues.put((LOCAL, (home, lane)), partial(self._arrived, home, packet))
         else:

@@ -60,7 +60,7 @@ class Output:
         self._history[token][chunk] = ("source", value.parts)
 
     def add_partial_rows(self, row_missing: Sequence[int]) -> None:
-        """Add the partial rows that pushes left, in the order of rows: one per GPU or one per expert of a token."""
+        """Add the partial rows that pushes have brought, in the order of rows: one per GPU or one per expert of a token."""
         for token, rows in self._layout.rows_of_token(self._layout.partial).items():
             if any(row_missing[row] for row in rows):
                 continue

@@ -225,7 +225,7 @@ def _case(m: Measurement) -> CallCase:
         raise Unsupported(f"{read['gpus']} GPUs on {nodes} nodes, expected {NODE_GPUS} a node")
     fp8 = dtype_of(m, "dispatch_dtype", "dtype", expected=("fp8", "bf16")) == "fp8"
     if fp8 and not LIBRARIES[library, mode].fp8:
-        raise Unsupported(f"FP8 rows of {library}: the library converts none")
+        raise Unsupported(f"FP8 rows of {library}: the library does not convert rows")
     given = int(number(m, "capacity")) if "capacity" in m.config else CAPACITIES.get(str(m.config.get("phase", "")), 0)
     return CallCase(
         **read,

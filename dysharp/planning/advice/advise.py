@@ -31,7 +31,7 @@ PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "aro
 """Parts of `Predicted.parts_us` that are printed under another name."""
 NEAR = 1.15
 """The answer also names predictions without an error bar that take at most this many times as long as the fastest."""
-SMALL = 0.005
+NO_CHANGE = 0.005
 """A change of the layer time below this share is printed as none."""
 
 
@@ -55,7 +55,7 @@ def settings_of(entry: Predicted) -> str:
 
 def percent(share: float) -> str:
     """A relative change: "-7 %", "+0.6 %", "no change" below 0.5 %."""
-    if abs(share) < SMALL:
+    if abs(share) < NO_CHANGE:
         return "no change"
     return f"{share:+.0%}".replace("%", " %") if abs(share) >= 0.015 else f"{100 * share:+.1f} %"
 

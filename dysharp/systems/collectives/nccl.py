@@ -1,7 +1,7 @@
 """NCCL: its own choice of algorithm and protocol (`nccl`), its rings, trees and all-to-all (`nccl-ring`, `nccl-tree`, `nccl-a2a`), and NVLS.
 
 On one node NCCL uses NVLS (`nccl-nvls`) for all-reduces only; its all-gathers and reduce-scatters are rings. Channels take turns at chunks, and all
-GPUs exchange flags once a turn. `costs.collectives.nvls_turns` has the bytes of a turn and its time, `nvls_loads` the loads that the threads of a GPU
+GPUs exchange flags once a turn. `costs.collectives.nvls_rounds` has the bytes of a turn and its time, `nvls_loads` the loads that the threads of a GPU
 have under way. Two turns fill and empty the pipeline: they have no transfers here, because a chunk is then copied inside its GPU.
 """
 
@@ -94,7 +94,7 @@ def nvls(work: Collective, cluster: Cluster, options: NvlsOptions) -> Program:
     """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
     gpu, m = cluster.own_gpu, cluster.fitted
     build = Kernel(work, cluster, times.nvls_loads(gpu, work.gpus) if options.held else 0)
-    block, fill_us = (float(value) for value in times.nvls_turns(gpu, m, work.gpus, work.size))
+    block, fill_us = (float(value) for value in times.nvls_rounds(gpu, m, work.gpus, work.size))
     build.store = reaching("store", times.RING_PART[arch_of(gpu)] * times.NVLS_PART[arch_of(gpu)], ack=1)
     hardware = build.b.hardware
     # The exchange is from end to end of a turn: a load and a store of the Program are parts of it.

@@ -34,7 +34,7 @@ def starts_at_a_glance(case: CheckedPass) -> Lines:
         if case.system.peels:
             raise NotRun(f"the verifier peels the Program: {case.system.peels}")
         if case.program.nets:
-            raise NotRun("the verifier peels the Program: between domains an issuer has ops of two networks, or a hop waits for a hop")
+            raise NotRun("the verifier peels the Program: over several domains an issuer has ops of two networks, or one hop waits for another")
         yield 'waits: found a circle of templates, expected none (or Facts(peels="why"), which makes the verifier slow on large layers)'
         return
     peel = Peel(case.program)

@@ -134,7 +134,7 @@ class Schedule:
 def in_flight(schedule: Schedule, until: str = DGRAD) -> list[int]:
     """Most chunks of activations that each rank holds at once: forward done, backward (`until` "I") or weight gradient (`until` "W") not.
 
-    A pair counts as one step: it takes one and gives one back.
+    A merged pair leaves the number as it is: its forward pass adds a chunk and its backward pass frees one.
     """
     most = []
     for slots in schedule.slots:

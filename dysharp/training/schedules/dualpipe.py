@@ -43,7 +43,7 @@ class _Writer:
 
 
 def _eight_steps(write: _Writer, depth: int, most: int, batches: int) -> list[Slot]:
-    """The order of a rank that is `depth` ranks from an end, `most` for the rank at the turn; `batches` micro-batches of each phase."""
+    """The order of a rank that is `depth` ranks from an end, `most` for the rank in the middle; `batches` micro-batches of each phase."""
     outside, inside = most - depth, depth + 1
     for _ in range(2 * outside):
         write.forward(0)
@@ -55,7 +55,7 @@ def _eight_steps(write: _Writer, depth: int, most: int, batches: int) -> list[Sl
         write.weights()
         write.forward(1)
     for i in range(batches - 2 * (most + 1) + inside):
-        if i == 0 and not outside:  # the ranks at the turn run the first two cells apart: a pair would delay both
+        if i == 0 and not outside:  # the middle ranks run the first two cells one after the other: a pair would delay both
             write.forward(0)
             write.backward(1)
         else:

@@ -95,7 +95,7 @@ class _GreedyV:
                 self._weights(rank)
 
     def _peer(self, rank: int, chunk: int) -> int:
-        """The rank that a chunk of a rank waits for, in both kinds of passes; -1 at the turn and at the ends."""
+        """The rank that a chunk of a rank waits for, in both kinds of passes; -1 at the bottom of the V and at its ends."""
         if chunk == 0:
             return rank - 1
         return rank + 1 if rank + 1 < self.p else -1

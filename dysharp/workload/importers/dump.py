@@ -152,7 +152,7 @@ def base64_bytes(text: str, where: str) -> bytes:
         raise ConfigError(f"{where}: malformed base64: {error}") from None
 
 
-def bare(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+def checked_array(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> Array:
     """`data` in C order as an array. Raises ConfigError unless it has exactly the bytes of `shape` in `dtype`."""
     kind = _kind(dtype, where)
     wanted = math.prod(shape) * kind.itemsize

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump, answers, bare, base64_bytes, child, choices
+from dysharp.workload.importers.dump import Dump, answers, base64_bytes, checked_array, child, choices
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
 SUMMARY = "NVIDIA Dynamo: JSON object {data, shape, dtype, start}, base64 (or base85 without dtype)"
@@ -49,7 +49,7 @@ def _shape(where: str, value: list[Any]) -> tuple[int, int, int]:
 
 def _numbers(where: str, item: dict[str, Any], shape: tuple[int, int, int]) -> Any:
     if "dtype" in item:
-        return bare(base64_bytes(item["data"], where), where, item["dtype"], shape)
+        return checked_array(base64_bytes(item["data"], where), where, item["dtype"], shape)
     try:
         data = base64.b85decode(item["data"])
     except ValueError as error:
@@ -58,4 +58,4 @@ def _numbers(where: str, item: dict[str, Any], shape: tuple[int, int, int]) -> A
     n_bytes, rest = divmod(len(data), math.prod(shape))
     if rest or n_bytes not in _BY_BYTES:
         raise ConfigError(f"{where}: found {len(data)} bytes, expected {' or '.join(map(str, _BY_BYTES))} for each number of shape {shape}")
-    return bare(data, where, _BY_BYTES[n_bytes], shape)
+    return checked_array(data, where, _BY_BYTES[n_bytes], shape)

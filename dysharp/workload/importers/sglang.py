@@ -6,7 +6,7 @@ The numbers are int32 unless the answer names another dtype, as newer servers do
 from typing import Any
 
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump, answers, bare, base64_bytes, child, choices, item_bytes
+from dysharp.workload.importers.dump import Dump, answers, base64_bytes, checked_array, child, choices, item_bytes
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
 SUMMARY = "SGLang server: JSON answer with meta_info.routed_experts; needs topk and the number of layers"
@@ -41,4 +41,4 @@ def _piece(where: str, text: str, dtype: Any, n_layers: int, topk: int) -> Piece
     n_tokens, rest = divmod(len(data), row_bytes)
     if rest or not n_tokens:
         raise ConfigError(f"{where}: found {len(data)} bytes, expected a multiple of {row_bytes} for {n_layers} layers of top-{topk} in {dtype}")
-    return Piece(where, bare(data, where, dtype, (n_tokens, n_layers, topk)).transpose(1, 0, 2), seq_len=(n_tokens,))
+    return Piece(where, checked_array(data, where, dtype, (n_tokens, n_layers, topk)).transpose(1, 0, 2), seq_len=(n_tokens,))

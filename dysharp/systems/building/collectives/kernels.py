@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dysharp.costs.allreduce import KERNELS, STORES, apart
+from dysharp.costs.allreduce import KERNELS, STORES, staggered
 from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
@@ -16,9 +16,9 @@ WHOLE = ("pull", "put all", "get all")
 def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: int = 0, *, late: bool = False, most: int = 0) -> Program:
     """The Program of `work` by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
 
-    `late`: GPUs come at different times (`costs.allreduce.apart`). `most`: bytes of a chunk; 0: a train.
+    `late`: GPUs come at different times (`costs.allreduce.staggered`). `most`: bytes of a chunk; 0: a train.
     """
-    steps = apart(KERNELS[kernel]) if late else KERNELS[kernel]
+    steps = staggered(KERNELS[kernel]) if late else KERNELS[kernel]
     build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE), most=most)
     for step in steps:
         build.step(step)
