@@ -42,7 +42,8 @@ SLACK = {"compare": 0.005, "advise": 0.005, "step": 0.005, "plan": 1e-6, "serve"
 SAME = 1e-9
 
 Inputs = dict[str, Any]
-"""Arguments of a verb. Keys of the files of model and cluster, and parts of a layout, stand beside them: model.KEY, cluster.KEY, layout.KEY."""
+"""Arguments of a verb. Keys of the files of model and cluster, and parts of a layout, stand beside them: model.KEY, cluster.KEY, layout.KEY;
+`point.users`: users at whom one layout of `serve` is asked for its TPOT in us, which no command line says."""
 Draws = Mapping[str, tuple[Any, ...]]
 NODES: Draws = {"cluster": ("hw-dgx-h100-x2", "hw-dgx-b200-x2"), "gpus": (16,)}
 
@@ -103,6 +104,19 @@ GEMMS_DECIDE: Draws = {
 BF16: Draws = {"precision": ("bf16",)}
 CACHE: Draws = {"kv": ("bf16",), "layouts": ("tp=8",), "cluster": ("hw-dgx-h200",), "precision": ("fp8",)}
 TIGHT = "ttft=4s,tpot=20ms"
+USERS: Draws = {
+    "point.users": (1, 8, 64, 256), "slo": ("ttft=60s,tpot=2s",), "layouts": ("tp=8",), "kv": ("bf16",),
+    "cluster": ("hw-dgx-h200", "hw-dgx-b200", "hw-mi355x"),
+}  # fmt: skip
+"""One layout at so many users."""
+MANY: Draws = {**USERS, "point.users": (8, 64, 256)}
+"""One user's rows are so few that a cast's kernel takes longer than a cut matrix's other half (tests/api/test_directions.py)."""
+FEW: Draws = {**USERS, "point.users": (1, 4, 16)}
+TRAINED: Draws = {"layout.mbs": (1, 2, 4), "layout.gbs": (512,), "model": ("deepseek-v2-lite", "moonlight-16b", "mixtral-8x7b", "qwen3-30b")}
+LOOKED: Draws = {"tries": ("etp=1",), "batch": (64, 512), "quick": (True,)}
+NARROWED: Draws = {"tries": ("tp=1,2 pp=1,2 vpp=1,2 cp=1 mbs=1,2 ep=8,16 swap=none",), "batch": (64, 512), "imbalance": (1.0,)}
+EVEN: Draws = {"routing": ("uniform",)}
+"""Twice the experts of a drawn popularity balance better: the busiest of 8 GPUs has fewer rows (tests/api/test_directions.py)."""
 
 KINDS: tuple[Kind, ...] = (
     # the machine
@@ -121,11 +135,17 @@ KINDS: tuple[Kind, ...] = (
     Kind("compare advise step plan serve", "cluster.scale_out.latency_us", "*4", "us", ">=", "every message takes longer", ACROSS),
     Kind("compare advise step plan serve", "cluster.scale_out.oversubscription", 8.0, "us", ">=", "rows to other rails pass the spine", ACROSS),
     Kind("plan", "cluster.scale_out.oversubscription", 8.0, "us", ">", "rows to other rails pass the spine", STRAIGHT),
+    Kind("compare advise step plan serve", "cluster.scale_out.nics_per_gpu", 2, "us", "<=", "rows between domains wait for NICs", ACROSS),
+    Kind("compare advise step plan serve", "cluster.scale_out.nics_per_gpu", 4, "us", "<=", "rows between domains wait for NICs", ACROSS),
+    Kind("compare advise", "cluster.hbm_GBps", "*0.5", "us", ">=", "weights come from memory"),
+    Kind("step plan serve", "cluster.hbm_GBps", "*0.5", "us", ">", "weights, activations and states come from memory"),
+    Kind("serve", "cluster.hbm_GBps", "*0.5", "tpot", ">", "weights and the cache come from memory", USERS),
     # the model
     Kind("compare advise step plan serve", "model.topk", "*2", "us", ">", "twice the rows"),
     Kind("compare advise step plan serve", "model.expert_hidden", "*2", "us", ">", "wider experts"),
     Kind("compare advise step plan", "model.hidden", "*2", "us", ">", "wider rows and matrices"),
-    Kind("compare advise step plan serve", "model.n_experts", "*2", "us", ">=", "as many products with more weights"),
+    Kind("compare advise step", "model.n_experts", "*2", "us", ">=", "as many products with more weights", EVEN),
+    Kind("plan serve", "model.n_experts", "*2", "us", ">=", "as many products with more weights"),
     Kind("step plan serve", "model.n_layers", "*0.5", "us", "<", "half the layers"),
     Kind("step", "model.n_experts", "*2", "GiB", ">", "more weights"),
     Kind("step", "model.n_layers", "*0.5", "GiB", "<", "half the weights"),
@@ -153,6 +173,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("step", "recompute", "core_attn,moe_act,layernorm", "GiB", "<", "less is saved"),
     Kind("step", "systems", "ideal", "us", "<=", "free communication"),
     Kind("step", "precision", "fp8", "us", "<", "products in FP8", {"sequence": (4096,), "model": ("mixtral-8x7b",)}),
+    Kind("step", "layout.gpus", "*4", "us", "<", "a quarter of the micro-batches", TRAINED),
+    Kind("step", "precision", "fp8", "us", "<=", "linears that FP8 slows stay in BF16", {**TRAINED, "quick": (True,)}),
+    Kind("step", "precision", "mxfp8", "us", "<=", "as FP8", {**TRAINED, "quick": (True,), "cluster": ("hw-dgx-b200",)}),
     # a plan
     Kind("plan", "batch", "*2", "us", ">", "twice the sequences"),
     Kind("plan", "batch", "*2", "us/token", "<=", "bubble and optimizer are shared by more sequences"),
@@ -163,6 +186,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("plan", "spread", 0.8, "us", ">", "the hottest rank sets the time", {"spread": (0.1,)}),
     Kind("plan", "precision", "fp8", "us", "<", "products in FP8", GEMMS_DECIDE),
     Kind("plan", "tries", "tp=1,2 pp=1,2,4 vpp=1,2 cp=1 mbs=1,2 ep=8,16 swap=none recompute=none,core_attn", "us", "<=", "more to choose from"),
+    Kind("plan", "precision", "fp8", "us", "<=", "linears that FP8 slows stay in BF16", NARROWED),
+    Kind("plan", "precision", "fp8", "us", "<=", "a look in FP8 has the best of a look in BF16", LOOKED),
+    Kind("plan", "gpus", "*4", "us", "<", "a quarter of the sequences of a GPU", {"gpus": (16, 32), "model": ("qwen3-30b", "moonlight-16b")}),
     # serving
     Kind("serve", "isl", "*2", "us", ">", "longer prompts"),
     Kind("serve", "osl", "*2", "us", "<=", "a prompt is shared by more tokens", {"isl": (2048, 4096)}),
@@ -176,6 +202,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("serve", "precision", "fp8", "us", "<", "half the bytes", {**BF16, "model": ("qwen3-235b", "llama3-70b")}),
     Kind("serve", "precision", "int4", "us", "<", "a quarter of the bytes", {**BF16, "model": ("qwen3-235b",), "slo": (TIGHT,)}),
     Kind("serve", "precision", "mxfp4", "us", "<", "a quarter of the bytes", {**BF16, "model": ("gpt-oss-120b",), "slo": (TIGHT,)}),
+    Kind("serve", "precision", "fp8", "tpot", "<=", "half the bytes", {**BF16, **MANY}),
+    Kind("serve", "precision", "int4", "tpot", "<=", "a quarter of the bytes", {**BF16, **FEW}),
+    Kind("serve", "precision", "mxfp4", "tpot", "<=", "a quarter of the bytes", {**BF16, **USERS, "model": ("gpt-oss-120b",)}),
+    Kind("serve", "precision", "fp4", "tpot", "<=", "half the bytes", {**USERS, "precision": ("fp8",), "cluster": ("hw-dgx-b200",)}),
+    Kind("serve", "point.users", "*2", "tpot", ">=", "more rows in a step", USERS),
     Kind("serve", "gpus", "*2", "us", "<=", "every layout also fits twice", {"gpus": (8,), "cluster": ("hw-dgx-h200-x2", "hw-mi355x-x2")}),
     Kind("serve", "cluster.scale_out.nic_GBps", "*0.25", "us disaggregated", ">=", "the cache passes NICs", {"cluster": ("hw-dgx-h200-x2",)}),
     Kind("serve", "cluster.link_GBps", "*0.25", "us disaggregated", ">=", "rows and the cache wait for links"),
@@ -296,7 +327,9 @@ def _serve(inputs: Inputs) -> tuple[dict[str, float], list[str]]:
     if not found.best:
         return disaggregated, [*found.header]
     gpus = {} if found.gpus_for_users is None else {"gpus": found.gpus_for_users}
-    return {"us": 1e6 / found.best[0].tokens_per_gpu, "requests": found.points[0].memory.requests, **disaggregated, **gpus}, [*found.header]
+    users, first = inputs.get("point.users"), found.points[0]
+    tpot = {"tpot": first.at(users).served.tpot} if users and users <= first.memory.requests else {}
+    return {"us": 1e6 / found.best[0].tokens_per_gpu, "requests": first.memory.requests, **disaggregated, **gpus, **tpot}, [*found.header]
 
 
 VERBS: dict[str, Callable[[Inputs], tuple[dict[str, float], list[str]]]] = {

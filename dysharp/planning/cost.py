@@ -195,9 +195,9 @@ class Coster:
         return self.cost_of(values, number_of, stages)
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
-        """The same by values, the faster that fits of two: every layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all do.
+        """The same of a candidate by its values, the faster that fits of two: each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
 
-        FP8 has more launches in a forward pass and its copies in memory, so what is faster in each layer may be slower in a pipeline, or not fit.
+        FP8 has more launches in a forward pass and its copies in memory: what is faster in each layer may be slower in a pipeline, or not fit.
         """
         ways = [values] if WIDE in values or self.wide == self.task.training_recipe else [values, values | {WIDE: True}]
         return min((self._cost_of(one, number_of, stages) for one in ways), key=lambda one: (max(one.peak_bytes, self.capacity), one.step_us))
@@ -251,7 +251,8 @@ class Coster:
         part = mean / float(ranks[slowest]) / sum(len(one) for one in places) * layout.chunks
         exposed, host = (part * sum(of(letter) for letter in own) for of in (pieces.exposed, pieces.host))
         widest, copies = RankParameters(*max(held_by_rank(self.task.model, layout, schedule), key=sum)), 1 + (schedule == "dualpipe")
-        ahead, behind = (1 / p * one for one in pieces.wires("".join(runs)))
+        letters = "".join(runs)
+        ways = [(us / p, 1 / p * wires) for us, wires in zip(pieces.passes(letters), pieces.wires(letters), strict=True)]
         return {
             "computing": m * (mean - exposed - host),
             "launches": m * host,
@@ -259,11 +260,11 @@ class Coster:
             "uneven stages": m * (steady - mean),
             "bubble": ramp.ramp + m * steady * (ramp.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
-            "gradients and parameters": self._exchange(layout, widest, ((f, ahead), (b, behind)), copies),
+            "gradients and parameters": self._exchange(layout, widest, ways, copies),
             "optimizer": update_us(self.machine, layout, widest, copies, self.task.training_recipe, self.recipe.sharded),
         }
 
-    def _exchange(self, layout: Layout, held: RankParameters, ways: tuple[tuple[float, WireTimes], tuple[float, WireTimes]], copies: int) -> float:
+    def _exchange(self, layout: Layout, held: RankParameters, ways: list[tuple[float, WireTimes]], copies: int) -> float:
         """Gradients and parameters that nothing hides: the last bucket, and the time beyond the passes of one micro-batch, whose wires they share.
 
         `ways`: time and wires of a forward and of a backward pass.

@@ -46,6 +46,11 @@ class Pieces:
         own = [(letters.count(letter), cost) for letter, cost in self.costs.items()]
         return sum((n * cost.forward_wires for n, cost in own), WireTimes()), sum((n * cost.backward_wires for n, cost in own), WireTimes())
 
+    def passes(self, letters: str) -> tuple[float, float]:
+        """Forward pass, and backward pass with gradients of weights, of pieces where two micro-batches overlap."""
+        own = [(letters.count(letter), cost) for letter, cost in self.merged.items()]
+        return sum(n * cost.forward for n, cost in own), sum(n * (cost.backward + cost.weights) for n, cost in own)
+
     def exposed(self, letter: str) -> float:
         """EP communication of a piece that nothing hides in the steady state."""
         return self.merged[letter].forward_exposed + self.merged[letter].backward_exposed

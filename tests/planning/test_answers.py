@@ -178,6 +178,21 @@ def test_fp8_never_loses_to_bf16() -> None:
     assert narrow.step_us < wide.step_us
 
 
+@pytest.mark.parametrize(
+    ("cluster", "batch", "sequence", "tries"),
+    [
+        ("hw-mi355x-x8", 64, 4096, ("pp=4", "vpp=2", "weights=sharded", "schedule=zbv", "recompute=none")),  # launches of casts lengthen the ramp
+        ("hw-dgx-b200-x8", 512, 2048, ("pp=1,2,4", "vpp=1,2", "recompute=none,core_attn")),  # copies do not fit
+        ("hw-mi355x-x8", 64, 4096, ()),  # a first look goes another way
+    ],
+)
+def test_fp8_is_no_slower_in_a_pipeline_or_where_copies_do_not_fit(cluster: str, batch: int, sequence: int, tries: tuple[str, ...]) -> None:
+    few = ("tp=1", "cp=1", "mbs=1", "ep=8,16", "swap=none", *tries) if tries else ()
+    asked: dict[str, Any] = {"batch": batch, "sequence": sequence, "tries": few, "quick": not tries}
+    wide, narrow = (plan("deepseek-v2", 64, cluster, precision=name, **asked).plan.first.found.best[0] for name in ("bf16", "fp8"))
+    assert narrow.step_us <= wide.step_us
+
+
 def test_one_layout_is_shown_and_the_second_is_still_known() -> None:
     one, two = (json.loads(answer("--json", "--best", n).stdout) for n in "12")
     assert len(one["shapes"][0]["best"]) == 1

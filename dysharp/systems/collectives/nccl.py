@@ -1,7 +1,7 @@
 """NCCL: its own choice of algorithm and protocol (`nccl`), its rings, trees and all-to-all (`nccl-ring`, `nccl-tree`, `nccl-a2a`), and NVLS.
 
 On one node NCCL uses NVLS (`nccl-nvls`) for all-reduces only; its all-gathers and reduce-scatters are rings. Channels take turns at chunks, and all
-GPUs exchange flags once a turn. `costs.collectives.nvls_rounds` has the bytes of a turn and its time, `nvls_loads` the loads that the threads of a GPU
+GPUs exchange flags once a turn. `costs.collectives.nvls_rounds` has the bytes of a turn and its time, `nvls_loads` the loads that threads of a GPU
 have under way. Two turns fill and empty the pipeline: they have no transfers here, because a chunk is then copied inside its GPU.
 """
 
