@@ -38,7 +38,7 @@ from dysharp.specs.choices import Choice
 from dysharp.systems.building.tp import sublayer
 from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.collectives import get_collective
-from dysharp.systems.tp import cais, hardware
+from dysharp.systems.tp import cais, overlap
 from dysharp.workload.sublayer import parse_sub_layer
 
 FIGURES = ("cais-fig12-stated", "cais-fig12-fig2", "cais-fig11-stated", "cais-fig11-fig2", "cais-fig15", "cais-fig16", "cais-fig2")
@@ -149,7 +149,7 @@ def no_acks() -> object:
 
 def loaded_16_times() -> object:
     """LADM loads each row 16 times."""
-    return patch.object(hardware, "gemm_gang", lambda _: 16)
+    return patch.object(overlap, "gemm_gang", lambda _: 16)
 
 
 NORMS, LAUNCHES = {"tp.norm_passes": 0.001}, {"tp.launch_skew_us": 0.001, "tp.launch_gap_us": 0.001}

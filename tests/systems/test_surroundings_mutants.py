@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 
 import numpy as np
@@ -13,7 +14,7 @@ from dysharp.program import Program, Trace
 from dysharp.program.schema import BESIDE
 from dysharp.specs import Model, load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.building import around
+from dysharp.systems.building import experts as around
 from dysharp.systems.building.gpus import Software
 from dysharp.workload import make_routing
 from tests.interpreters.mutants import Mutant
@@ -33,11 +34,11 @@ MUTANTS = (
     ),
     Mutant("groups cast all rows", AROUND, "if tiles is not None else", "if tiles is None else"),
     Mutant("the scatter moves received rows", AROUND, "self.layer.p.row_source", "self.layer.p.row_gpu"),
-    Mutant("a kernel does not wait for its start", AROUND, "for tail in (after, *also)", "for tail in also"),
+    Mutant("a kernel does not wait for its start", AROUND, "layer.wait_each(run, after, *also)", "layer.wait_each(run, *also)"),
     Mutant("a start waits for nothing", AROUND, "            layer.wait_each(start, after)\n", ""),
     Mutant("casts do not wait for rows", AROUND, "        layer.wait_tiles(cast, layer.tiles)\n", ""),
     Mutant("casts do not wait for the kernel", AROUND, "        layer.wait_each(cast, begun[layer.tile_gpu])\n", ""),
-    Mutant("tiles do not wait for their casts", AROUND, "            layer.wait_each(head, cast)\n", "            pass\n"),
+    Mutant("tiles do not wait for their casts", AROUND, "        layer.wait_each(first, cast)\n", ""),
     Mutant("a cast takes the time of one SM with all memory", AROUND, "costs.stream_ps(n * layer.cluster.n_sms)", "costs.stream_ps(n)"),
 )
 
@@ -135,6 +136,7 @@ def test_around_itself_breaks_no_rule() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("broken")
+    monkeypatch.setitem(sys.modules, "broken", module)  # its dataclasses look their module up
     exec(compile(mutant.text(), str(around.__file__), "exec"), module.__dict__)
     for name, value in vars(module.MemoryKernels).items():
         if callable(value):
