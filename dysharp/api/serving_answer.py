@@ -288,7 +288,7 @@ def _times(point: ServePoint) -> str:
 
 
 POINTS = Columns(
-    "layout=layout", "EP system=ep_system", "concur-\nrency=concurrency:g", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f",
+    "layout=layout", "EP system=ep_system", "concur-\nrency=users:g", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f",
     "tokens/s\nper user=tokens_per_s_user:.1f", "TPOT\nms=tpot_ms:.1f", "90 % of\nruns, ms=tpot_ms_90:.0f",
     "TTFT\nms=ttft_ms:,.0f", "prefill\n%=prompt_share:.0%", "limit=limit",
 )  # fmt: skip

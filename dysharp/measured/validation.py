@@ -131,9 +131,8 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        judged = ("counted_numbers", "fits", "parts", "regimes", "left_out", "apart", "hold_out", "borrowed", "beyond")
-        every = (*names, *judged, "calls", "sources", "simulators")
-        return {name: getattr(self, name) for name in every} | ({"rows": self.rows} if self.rows else {})
+        judged = ("counted_numbers", "fits", "parts", "regimes", "left_out", "apart", "hold_out", "borrowed", "beyond", "calls")
+        return {name: getattr(self, name) for name in (*names, *judged, "sources", "simulators")} | ({"rows": self.rows} if self.rows else {})
 
 
 def validate_measurements(

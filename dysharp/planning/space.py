@@ -257,7 +257,7 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     )  # fmt: skip
     whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
     yield "sharded weights need replicas", (dp * c["cp"] > 1) | ~is_one(space.weights, c["weights"], "sharded")
-    yield "offload needs tensors that full recomputation keeps", ~whole | is_one(space.offload, c["offload"], ())
+    yield "swap needs tensors that full recomputation keeps", ~whole | is_one(space.offload, c["offload"], ())
     if task.training_recipe.graphs:
         yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
@@ -283,7 +283,7 @@ def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.boo
         yield "slots: no-op layers in the last virtual stage", chunks * -(-layers // chunks) - layers <= c["pp"] * -(-layers // chunks)
     if task.rules.extends:
         plain = is_one(space.weights, c["weights"], "whole") & is_one(space.offload, c["offload"], ()) & (c["cp"] == 1)
-        yield "split schedules: whole weights, no offload, cp = 1", plain | ~split
+        yield "split schedules: whole weights, no swap, cp = 1", plain | ~split
         if model.layer is not None:
             yield "ep a multiple of tp, or etp = tp", ((c["etp"] == 1) & (c["ep"] % c["tp"] == 0)) | (c["etp"] == c["tp"])
             yield "overlap needs whole experts", (c["etp"] == 1) | is_one(space.overlap, c["overlap"], "none")

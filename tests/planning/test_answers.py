@@ -87,7 +87,7 @@ def test_layouts_stand_in_one_table(more: list[str]) -> None:
     """Not in a block of lines each, however many modules a layout recomputes and offloads."""
     lines = answer("--try", "recompute=layernorm+moe_act", "--try", "offload=core_attn+expert_fc1+moe_act", *more).stdout.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("Layout"))
-    assert lines[head].split() == ["Layout", "Recompute", "EP", "per", "GPU", "%", "GiB", "%", "Limit"]
+    assert lines[head].split() == ["Layout", "Memory", "saved", "by", "EP", "per", "GPU", "%", "GiB", "%", "Limit"]
     assert sum(line.startswith(("Layout", "Constant")) for line in lines) == 1 + bool(more)
     first = lines[head + 1].split()
     assert first[0].startswith("tp")

@@ -31,9 +31,9 @@ KEPT_POINTS = 2
 """Points or layouts of an answer that are stored whole; of the rest the speed alone."""
 WORDS = {
     "sentence", "sentences", "advice", "trust", "launch", "header", "source", "outside", "answer", "warnings", "limits", "not_considered",
-    "rejected", "wall_s", "compile_s", "peak_rss_mb", "engine_s", "model_version",
+    "rejected", "wall_s", "compile_s", "peak_rss_mb", "engine_s", "model_version", "disaggregated", "offload",
 }  # fmt: skip
-"""Fields of prose, and of the computer that ran the question: not stored."""
+"""Fields of prose, of the computer that ran the question, and newer names of stored fields (`apart`, `swap`): not stored."""
 
 Answer = dict[str, Any]
 
