@@ -6,7 +6,7 @@ from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
-from dysharp.systems.hybrid_ep import CHUNK_TOKENS as LIBRARY_CHUNK
+from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS as LIBRARY_CHUNK
 
 KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
 CHUNK_TOKENS = 16
