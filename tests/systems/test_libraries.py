@@ -15,7 +15,6 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
 from dysharp.specs import Model, load_cluster, load_model
 from dysharp.systems import get_system
-from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.deepep_v2 import CHUNK, _Hybrid, channels_of_sm, own_sms
 from dysharp.workload import make_routing
 
@@ -76,7 +75,9 @@ def test_chunks_are_six_rows_of_a_channel(monkeypatch: pytest.MonkeyPatch) -> No
     """40 tokens a GPU on the 8 channels of one SM: up to six rows of one source, domain and channel, in token order; chunks take time."""
     machine, model = load_cluster("hw-dgx-h100-x2").with_gpus(16), replace(TINY, n_experts=16)
     routing = make_routing("uniform", model, 16, 40)
-    kernels = _Hybrid(LayerBuilder(model, machine, routing, "fwd", compute=False), 1)
+    kernels = _Hybrid(model, machine, routing, "fwd", compute=False)
+    kernels.options = get_system("deepep-v2").options(n_sm=1)
+    kernels.prepare()
     hop, far = kernels.hop, np.flatnonzero(kernels.hop.far)
     chunk, last = kernels.chunks(far)
     assert set(chunk.tolist()) == set(range(len(last)))
