@@ -32,7 +32,7 @@ _MEGATRON = (
 )
 RECOMPUTE = Argument((), "modules that are computed again, as Megatron names them: mla_up_proj, moe_act, full, ...", "A,B,...")
 _TRY = (
-    "values to try for a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and swap (none, or modules joined with +), weights (whole, sharded), "
+    "values to try for a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and offload (none, or modules joined with +), weights (whole, sharded), "
     "schedule (1f1b, zb-h1, zbv, v-half, v-min, dualpipe, dualpipev), overlap (none, pair), "
     "system (alltoall, deepep, hybrid-ep; flat, hierarchical, dedup, in-switch, moe-hub). Repeatable."
 )
@@ -65,8 +65,8 @@ class ServeArgs(TypedDict, total=False):
     """Keyword arguments of `serve`."""
 
     gpus: Annotated[int | None, GPUS]
-    isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).", "N", (1, MOST))]
-    osl: Annotated[int, Argument(1024, "tokens of an answer (mean).", "N", (2, MOST))]
+    isl: Annotated[int, Argument(4096, "input sequence length: tokens of a prompt (mean).", "N", (1, MOST))]
+    osl: Annotated[int, Argument(1024, "output sequence length: tokens that follow (mean).", "N", (2, MOST))]
     engine: Annotated[str, Argument("vllm", "engine whose rules put requests into steps.", "vllm|sglang|trtllm")]
     precision: Annotated[str | None, PRECISION]
     kv: Annotated[str | None, Argument(None, "format of cached keys and values. None: the engine's.", "bf16|fp8")]
@@ -76,7 +76,7 @@ class ServeArgs(TypedDict, total=False):
     ep_system: Annotated[str, Argument("", "EP kernels: deepep or trtllm-a2a. None: the kernels of the machine.", "NAME")]
     tensor: Annotated[str, TENSOR]
     mtp: Annotated[int, Argument(0, "tokens that MTP layers draft per request and step.", "N", (0, 8))]
-    acceptance: Annotated[float, Argument(0.8, "part of drafts that are accepted if the drafts before were.", "A")]
+    acceptance: Annotated[float, Argument(0.8, "part of draft tokens that are accepted if those before were.", "A")]
     routing: Annotated[str | None, Argument(None, f"{ROUTES} Also says what EPLB brings. None: experts by popularity.", "R")]
     what_if: Annotated[bool, Argument(False, _WHAT_IF)]
     systems: Annotated[Iterable[str] | None, SYSTEMS.also("Only EP systems, at the best point with dispatch.")]
