@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CalibrateArgs
+from dysharp.api.learning import Learning, learning, rows_in, toml_of
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
@@ -18,6 +19,7 @@ from dysharp.measured.measurements import read_measurements
 from dysharp.runs.request import takes
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
+from dysharp.specs.reading import read_text
 
 DIGITS = 4
 EXPECTED = (
@@ -62,8 +64,10 @@ class Calibration:
 
 
 @takes(CalibrateArgs)
-def calibrate(data: str | os.PathLike[str], out: str | os.PathLike[str], **request: Unpack[CalibrateArgs]) -> Calibration:
+def calibrate(data: str | os.PathLike[str], out: str | os.PathLike[str], **request: Unpack[CalibrateArgs]) -> Calibration | Learning:
     """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
+
+    `data` has rows of kernels and collectives (docs/measurements.md), or whole runs of training or serving, from which named costs are learned.
 
     Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
@@ -77,6 +81,13 @@ def calibrate(data: str | os.PathLike[str], out: str | os.PathLike[str], **reque
     called = _name(request["name"] or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
+    text = read_text(Path(data))
+    if (runs := rows_in(text, str(data))) is not None:
+        if begun is not None:
+            begun()
+        learned, machine = learning(runs, load_cluster(base), str(path), called)
+        write_text(path, toml_of(learned, machine, base, _shown(Path(data).name)))
+        return learned
     measurements = read_measurements(data)
     check_values(measurements, str(data))
     if not measurements:
@@ -102,9 +113,13 @@ def _name(text: str) -> str:
     return kept[:128] or "calibrated"
 
 
+def _shown(data: str) -> str:
+    return "".join(c if c.isprintable() and c not in '"\\' else "_" for c in data)[:100]
+
+
 def _toml(fit: ClusterFit, name: str, base: str, data: str) -> str:
     every = fit.errors[-1]
-    shown = "".join(c if c.isprintable() and c not in '"\\' else "_" for c in data)[:100]
+    shown = _shown(data)
     head = [
         f"# {base} with constants fitted to {fit.n_rows} rows of {shown}: median error {every.before.median_ape:.1f} % before, "
         f"{every.after.median_ape:.1f} % after.",

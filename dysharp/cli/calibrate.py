@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dysharp.api.calibration import Calibration
+    from dysharp.api.learning import Learning
     from dysharp.measured.measurements import Measurement
     from dysharp.measured.predictions import Errors
 
@@ -27,16 +29,35 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
 @options(CalibrateArgs)
 def calibrate(measurements: str, *, out: Annotated[str, _OUT, {"type": Out()}], as_json: Json, **asked: Any) -> None:
-    """Fit a cluster file to measurements of your own machine.
+    """Fit a cluster file to measurements of your own machine: kernels and collectives, or whole runs of training or serving.
 
     examples/measure_gpu.py writes MEASUREMENTS.csv; docs/measurements.md lists its columns; `validate --cluster OUT.toml` judges rows with the new
     constants. Constants that the rows do not determine are not fitted; the output says which and why.
     """
+    from dysharp.api.calibration import Calibration
     from dysharp.api.calibration import calibrate as fit
 
-    done = fit(measurements, out, **asked, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
-    print_answer(done.to_dict()) if as_json else print_calibration(done)
+    done = fit(measurements, out, **asked, begun=lambda: click.echo("fitting; rows of kernels a second time, with every shape held out", err=True))
+    if as_json:
+        print_answer(done.to_dict())
+    else:
+        print_calibration(done) if isinstance(done, Calibration) else print_learning(done)
     print_header(())
+
+
+def print_learning(done: Learning) -> None:
+    """Errors, then costs, then what no row touches."""
+    out, errors = console(), [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
+    before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)
+    out.print(f"{len(done.rows)} runs: median error {before} before, {after} after", markup=False)
+    print_columns(COSTS, done.costs)
+    for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
+        if names:
+            out.print(f"{title}: {', '.join(names)}", markup=False)
+    if done.skipped:
+        out.print("\nrows not used", markup=False)
+        print_table(("id", "why"), [(row["id"], row["reason"]) for row in done.skipped], text=("why",))
+    click.echo(f"\nwritten: {done.path} (cluster {done.cluster}); use it with --cluster {done.path}")
 
 
 def print_calibration(done: Calibration) -> None:
@@ -78,6 +99,10 @@ def _errors(e: Errors | None) -> str:
     return "-" if e is None else f"{e.median_ape:.1f} / {e.p90_ape:.1f}"
 
 
+COSTS = Columns(
+    "cost=name", "before:.4g", "here=after:.4g", Column("prior", "prior\n+- %", ".0f"), Column("now", "now\n+- %", ".0f"),
+    Column("rows", "moved most by", of=lambda row: ", ".join(row["rows"])), "meaning",
+)  # fmt: skip
 CONSTANTS = Columns(
     "constant=name", "packaged=before:.4g", "here=after:.4g", Column("change", "change %", "+.0%", lambda row: row["after"] / row["before"] - 1),
     Column("note", of=_end),

@@ -84,12 +84,17 @@ Predict = Callable[[Change], F64]
 
 @frozen
 class Learned:
-    """The posterior of `costs` in logarithms of factors: means `[costs]`, covariance `[costs, costs]`. `noise`: of one row."""
+    """The posterior of `costs` in logarithms of factors: means `[costs]`, covariance `[costs, costs]`. `noise`: of one row.
+
+    `left`: `[rows]` ln(measured / predicted) afterwards; `gains`: `[costs, rows]` what each row adds to each mean.
+    """
 
     costs: tuple[Cost, ...]
     mean: F64
     covariance: F64
     noise: float
+    left: F64
+    gains: F64
 
     def change(self, cluster: Cluster) -> Cluster:
         """A machine with the costs at their means."""
@@ -122,29 +127,32 @@ def touched(predict: Predict, costs: Sequence[Cost] = COSTS) -> tuple[Cost, ...]
     return tuple(cost for cost, most in zip(costs, found, strict=True) if most >= LEAST_EFFECT)
 
 
-def solve(slope: F64, off: F64, spread: F64) -> tuple[F64, F64, float]:
-    """(mean, covariance, noise) of costs whose `slope` `[rows, costs]` explains `off` = ln(measured / predicted) `[rows]`, under priors `spread`."""
+def solve(costs: tuple[Cost, ...], slope: F64, off: F64) -> Learned:
+    """The posterior of costs whose `slope` `[rows, costs]` explains `off` = ln(measured / predicted) `[rows]`."""
+    spread = np.array([cost.spread for cost in costs])
     prior, noise = np.diag(spread**-2.0), NOISE
     x: F64 = np.zeros(len(spread))
-    inverse: F64 = np.diag(spread**2.0)
+    inverse, weighted = np.diag(spread**2.0), slope.T
     for _ in range(12):
         left = off - slope @ x
-        weight = (FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2
-        inverse = np.asarray(np.linalg.inv((slope.T * weight) @ slope + prior), np.float64)
-        x = inverse @ ((slope.T * weight) @ off)
+        weighted = slope.T * ((FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2)
+        inverse = np.asarray(np.linalg.inv(weighted @ slope + prior), np.float64)
+        x = inverse @ (weighted @ off)
         # rows and the prior of NOISE, as four rows, say how far a row is off
         noise = max(LEAST_NOISE, float(np.sqrt((np.sum(np.minimum(np.abs(off - slope @ x), 3 * noise) ** 2) + 4 * NOISE**2) / (len(off) + 4))))
-    return x, inverse, noise
+    return Learned(costs, x, inverse, noise, off - slope @ x, (inverse @ weighted) * off)
 
 
 def learn(predict: Predict, measured: F64, costs: Sequence[Cost], rounds: int = 2) -> Learned:
     """The posterior of `costs` after rows `measured`."""
-    at, spread = np.zeros(len(costs)), np.array([cost.spread for cost in costs])
+    at, done = np.zeros(len(costs)), None
     for _ in range(rounds):
         slope = slopes(predict, costs, at)
         off = np.log(measured) - predict(lambda cluster: changed(cluster, costs, at)) + slope @ at  # noqa: B023
-        at, covariance, noise = solve(slope, off, spread)
-    return Learned(tuple(costs), at, covariance, noise)
+        done = solve(tuple(costs), slope, off)
+        at = done.mean
+    assert done is not None
+    return done
 
 
 def next_rows(slope: F64, wanted: F64, spread: F64, n: int, noise: float = NOISE) -> list[int]:

@@ -8,10 +8,12 @@ the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT ali
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dysharp.base.values import frozen
+from dysharp.costs.machine import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
 from dysharp.serving.disaggregated import WorkerPool, run_pools
@@ -19,6 +21,7 @@ from dysharp.serving.loop import run_closed_loop
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
 from dysharp.serving.work import Replica, Scenario
+from dysharp.specs import Cluster
 
 TPOT, TTFT, LATENCY, STEP = "serving", "serving-ttft", "serving-latency", "serving-step"
 SPECULATES = "1.2.0rc6.post3"
@@ -85,19 +88,26 @@ class ServingCase:
         return self.warm and self.row.degrees["concurrency"] <= FEW_USERS
 
 
-def predict_row(row: ServingRow) -> ServingCase:
-    """The prediction of one row."""
+def predict_row(row: ServingRow, change: Callable[[Cluster], Cluster] | None = None) -> ServingCase:
+    """The prediction of one row, on its machine or what `change` makes of it."""
     try:
         if row.fault:
             raise Unsupported(row.fault)
         if row.text("mode") in STEPS:
             return ServingCase(row, step_ms=predict_step(row) / 1e3)
-        tpot, ttft = predict_setting(setting_of(row))
+        tpot, ttft = predict_setting(setting_of(row) if change is None else on(setting_of(row), change))
     except Unsupported as error:
         return ServingCase(row, note=str(error))
     if row.degrees["osl"] == 1:
         return ServingCase(row, ttft_ms=ttft / 1e3, note="osl = 1: no token comes after the first, so there is no TPOT")
     return ServingCase(row, tpot / 1e3, ttft / 1e3)
+
+
+def on(setting: ServeSetting, change: Callable[[Cluster], Cluster]) -> ServeSetting:
+    """The setting on what `change` makes of its machines."""
+    first, second = (r and replace(r, machine=machine_of(change(r.machine.cluster), "serving")) for r in (setting.replica, setting.decode))
+    assert first is not None
+    return replace(setting, replica=first, decode=second)
 
 
 def predict_step(row: ServingRow) -> float:
