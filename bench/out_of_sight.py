@@ -1,6 +1,6 @@
 """How far off on rows out of sight: every bar of accuracy, coverage and share predicted, with the row's GPU, model or source left out of the fits.
 
-`python bench/out_of_sight.py [--new DIR] [--jobs N]`. `DIR` has tables `*_visible4.csv` that the package does not hold (../shared/data).
+`python bench/out_of_sight.py [--new DIR] [--jobs N] [--write]`. `DIR` has tables `*_visible4.csv` that the package does not hold (../shared/data).
 
 | rows | constants refitted without the group |
 |---|---|
@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import io
 import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -36,33 +36,30 @@ sys.path.insert(0, str(Path(__file__).parent))
 import libraries
 
 from dysharp.base.arrays import F64
-from dysharp.base.text import table
+from dysharp.base.text import cell, table
 from dysharp.costs.machine import Machine
 from dysharp.costs.machine import machine_of as serving_machine
-from dysharp.measured import apart, calls
+from dysharp.measured import apart
 from dysharp.measured.beyond import source_of
 from dysharp.measured.families.library_calls import CallCase
-from dysharp.measured.family import Level, Parsed, classify
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.hold_out import folds, label_of
-from dysharp.measured.measurements import Measurement, Unsupported, measurements_from_csv, read_calls, read_measurements, read_operators
+from dysharp.measured.intervals import ASKED, COLUMNS, NEW, OFF, Residuals, coverage, errors, kind_of, residuals_from
+from dysharp.measured.measurements import Measurement, measurements_from_csv, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms, measured_values, predict
 from dysharp.measured.refit import refit, stages
-from dysharp.measured.serving.predictions import KEYS, ServingCase, bar_of, predict_row, predict_setting
-from dysharp.measured.serving.setting import ServingRow
+from dysharp.measured.serving.predictions import KEYS, ServingCase, group_of, predict_row, predict_setting
+from dysharp.measured.serving.setting import ServeSetting, ServingRow
 from dysharp.measured.serving.setting import setting_of as serving_setting
 from dysharp.measured.training.families import memory_cases
 from dysharp.measured.training.setting import TrainingRow, practice_of
 from dysharp.measured.training.setting import machine_of as training_machine
 from dysharp.measured.training.setting import setting_of as training_setting
-from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, step_cases
-from dysharp.measured.trust import OTHER, family_errors
+from dysharp.measured.training.step_time import step_cases
 from dysharp.specs.fitted import fitted, fitted_values, lines
 from dysharp.training.estimate import estimate
 
-BARS: Mapping[str, tuple[float, float | None]] = {
-    "kernels": (10, 28), "calls": (7, 26), "between nodes": (15, 50), "steps": (8, 20), "TPOT": (11, 35), "TTFT": (25, None),
-}  # fmt: skip
-"""Median and 90th percentile of absolute errors in percent that were asked for."""
+FILE = Path(__file__).resolve().parents[1] / "dysharp" / "measured" / "data" / "residuals.csv.gz"
 PREDICTED = 90.0
 """Percent of the rows of every kind."""
 SLOPE = 0.05
@@ -87,11 +84,6 @@ class Row:
     off: dict[str, float] = field(default_factory=dict)
     aside: str = ""
 
-    @property
-    def held(self) -> list[float]:
-        """Residuals with a group left out; the plain one where no constant was refitted."""
-        return [value for by, value in self.off.items() if by != SEEN] or [self.off[SEEN]]
-
 
 @dataclass
 class Found:
@@ -99,16 +91,6 @@ class Found:
 
     rows: list[Row] = field(default_factory=list)
     missing: list[tuple[str, str, str]] = field(default_factory=list)
-
-
-def kind_of(entry: Parsed) -> str:
-    """The kind of a measured family."""
-    far = bool(entry.family.between)
-    if far:
-        return "between nodes"
-    if entry.family.level is Level.CALL or entry.family.name.startswith("mori"):
-        return "calls"
-    return "layers" if entry.family.level is Level.LAYER else "kernels" if entry.family.level is Level.GPU else "communication kernels"
 
 
 def new_tables(folder: Path | None) -> dict[str, str]:
@@ -178,10 +160,10 @@ def of_measurements(tables: Mapping[str, str], jobs: int) -> Found:
     measured, found = measured_values(classified.parsed), Found()
     for entry, off, us in zip(classified.parsed, np.log(measured / predicted).tolist(), predicted.tolist(), strict=True):
         rate = entry.case.work > 0
-        way = entry.case.library if isinstance(entry.case, CallCase) else " ".join(entry.case.dtypes)
+        way, source = entry.case.library if isinstance(entry.case, CallCase) else " ".join(entry.case.dtypes), source_of(entry.measurement.source)
         found.rows.append(
             Row(
-                entry.measurement.id, kind_of(entry), entry.family.name, entry.case.gpu, entry.case.shape, source_of(entry.measurement.source), way,
+                entry.measurement.id, kind_of(entry.family), entry.family.name, entry.case.gpu, entry.case.shape, source, way,
                 entry.case.work / us if rate else us * entry.measurement.us_per_unit, entry.measurement.id in new, {SEEN: -off if rate else off},
                 apart.group_of(entry, values),
             )
@@ -293,6 +275,11 @@ def answers(case: ServingCase) -> dict[str, float]:
     return {"TPOT": case.tpot_ms, "TTFT": case.ttft_ms, "throughput": 1e3 / rate_of(case.row, case.tpot_ms, case.ttft_ms)}
 
 
+def group_of_served(setting: ServeSetting) -> str:
+    """The group of runs of a run."""
+    return group_of(setting.decode or setting.replica, apart=setting.decode is not None)
+
+
 def of_serving(tables: Mapping[str, str]) -> Found:
     """TPOT, TTFT and throughput. Slopes are those of every `EVERY`th row of a model, machine, engine and format."""
     fresh = serving_rows(tables)
@@ -315,14 +302,15 @@ def of_serving(tables: Mapping[str, str]) -> Found:
         measured["throughput"] = 1e3 / rate_of(row, tpot, ttft) if tpot and ttft else None
         way = f"{row.text('engine')} {row.text('moe_quant') or row.text('precision')}"
         aside = "suspected of speculation" if case.apart else "" if case.scored else "quality"
-        place = (_gpu_word(row.text("hardware")), row.text("model"), source_of(row.text("where") or row.text("source")), way)
-        for family, real in measured.items():
+        place = (serving_setting(row).replica.machine.gpu.name, row.text("model"), source_of(row.text("source")), way)
+        group = group_of_served(serving_setting(row))
+        for name, real in measured.items():
             if real is not None:
-                off = {SEEN: math.log(real / mine[family])}
-                found.rows.append(Row(row.id, "serving", family, *place, 1e3 * mine[family], row.id in new, off, aside))
-                slopes.setdefault(family, []).append(last[cell][family])
-    for family, values in slopes.items():
-        own = [row for row in found.rows if row.family == family]
+                off = {SEEN: math.log(real / mine[name])}
+                found.rows.append(Row(row.id, "serving", f"{name}, {group}", *place, 1e3 * mine[name], row.id in new, off, aside))
+                slopes.setdefault(name, []).append(last[cell][name])
+    for name, values in slopes.items():
+        own = [row for row in found.rows if row.family.startswith(name)]
         groups = {"gpu": [row.gpu for row in own], "model": [row.model for row in own], "source": [row.way.split(" ")[0] for row in own]}
         first_order(own, np.array(values), groups)
     return found
@@ -340,10 +328,9 @@ def of_training(tables: Mapping[str, str]) -> Found:
             found.missing.append(("steps", table_name, case.note))
             continue
         slopes.append([math.log(_step_s(row, name) / case.predicted) / SLOPE for name in TRAINING])
-        found.rows.append(_run("steps", "step", row, case, 1e6 * case.predicted, case.id in new, case.gpu))
+        found.rows.append(_run("steps", case.like, row, case, 1e6 * case.predicted, case.id in new, case.gpu))
     if found.rows:
-        own = list(found.rows)
-        first_order(own, np.array(slopes), {"gpu": [r.gpu for r in own], "model": [r.model for r in own], "source": [r.source for r in own]})
+        first_order(found.rows, np.array(slopes), {name: [getattr(row, name) for row in found.rows] for name in ("gpu", "model", "source")})
     for one in memory_cases(list(every.values())):
         if one.predicted is None:
             found.missing.append(("memory", "new" if one.id in new else "", one.note))
@@ -371,82 +358,35 @@ def of_everything(tables: Mapping[str, str], jobs: int) -> Found:
     return Found([*found.rows, *served_rows.rows, *trained.rows], [*found.missing, *served_rows.missing, *trained.missing])
 
 
-def stated(rows: Sequence[Row], tables: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """{(id, family): percent}: the bar printed today. Layers, kernels and calls: of a GPU that was left out; a new row's own GPU."""
-    known, called = family_errors(), max(entry.p90 for key, entry in calls.table().items() if key.gpu == calls.OTHER and not key.far)
-    bars = {(row.id, row.family): called for row in rows if row.family == "library-calls"}
-    for row in rows:
-        entry = known.get((row.family, row.gpu)) if row.new else known.get((row.family, OTHER))
-        if entry is not None and row.kind != "between nodes":
-            bars[row.id, row.family] = entry.p90
-    for run in [*ServingRow.read(), *serving_rows(tables)]:
-        with suppress(Unsupported):
-            setting = serving_setting(run)
-            bars[run.id, "TPOT"] = bar_of(setting.decode or setting.replica, apart=setting.decode is not None).p90
-    for one in [*TrainingRow.read(), *training_rows(tables)]:
-        with suppress(Unsupported):
-            own = training_setting(one)
-            bars[one.id, "step"] = MEDIAN_P90[group_of_step(own.model, own.layout, training_machine(one)[1])][1]
-    return bars
-
-
-def percentiles(rows: Sequence[Row], held: bool) -> tuple[float, float] | None:
-    """Median and 90th percentile of absolute errors in percent; `held`: with each group left out, a row counting once. A new row is as it is."""
-    pairs = [(value, 1 / len(values)) for row in rows for values in (row.held if held and not row.new else [row.off[SEEN]],) for value in values]
-    if not pairs:
-        return None
-    sizes, weights = 100 * np.abs(np.expm1(-np.array([value for value, _ in pairs]))), np.array([weight for _, weight in pairs])
-    order = np.argsort(sizes)
-    share = np.cumsum(weights[order]) / weights.sum()
-    half, most = (float(sizes[order][min(int(np.searchsorted(share, part)), len(order) - 1)]) for part in (0.5, 0.9))
-    return half, most
-
-
 def named(row: Row, name: str) -> bool:
     """Whether a line of the tables holds a row."""
-    return name in (row.kind, row.family)
+    return name in (row.kind, row.family.split(", ")[0])
 
 
 def bar_lines(found: Found) -> list[tuple[str, ...]]:
-    """One line per bar: rows, the share of them that is judged, and errors: in sight, out of sight, of new rows."""
-    told, shown = [], ("-", "-")
-    for name in (*BARS, "communication kernels", "layers", "throughput", "memory"):
-        rows = [row for row in found.rows if named(row, name) and not row.aside]
-        if not rows:
-            continue
+    """One line per bar: rows, the share of them that is judged, and errors: out of sight, of new rows, in sight."""
+    told, every = [], _judged(found)
+    fresh = {entry["what"]: entry for entry in errors(every.of(new=NEW))}
+    for entry in errors(every):
+        rows = [row for row in found.rows if named(row, entry["what"])]
         kinds = {row.kind for row in rows}
-        lost = [kind for kind, *_ in found.missing if kind in kinds]
-        every = len([row for row in found.rows if named(row, name)]) + len(lost)
-        three = [percentiles(rows, held=False), percentiles(rows, held=True), percentiles([row for row in rows if row.new], held=False)]
-        limits, reached = BARS.get(name), "-"
-        if limits and three[1]:
-            shown = tuple("-" if limit is None else f"{limit:g}" for limit in limits)
-            reached = "yes" if all(limit is None or value <= limit for limit, value in zip(limits, three[1], strict=True)) else "no"
-        cells = ["-" if pair is None else f"{pair[0]:.1f} / {pair[1]:.1f}" for pair in three]
-        told.append((name, str(len(rows)), f"{100 * len(rows) / every:.0f}", *cells, " / ".join(shown) if limits else "-", reached))
+        share = 100 * entry["n"] / (len(rows) + sum(kind in kinds for kind, *_ in found.missing))
+        new = fresh.get(entry["what"])
+        shown = [_pair(entry, "median_ape", "p90_ape"), _pair(new, "median_ape", "p90_ape"), _pair(entry, "seen_median_ape", "seen_p90_ape")]
+        told.append((entry["what"], str(entry["n"]), f"{share:.0f}", *shown, _pair(entry, "bar", "bar_p90"), cell(entry["holds"])))
     return told
 
 
-def coverage_lines(found: Found, bars: Mapping[tuple[str, str], float]) -> list[tuple[str, ...]]:
-    """Per kind: the share of rows out of sight inside the bar that is printed today, and its width."""
-    told = []
-    for name in ("layers", "kernels", "communication kernels", "calls", "between nodes", "steps", "serving"):
-        rows = [row for row in found.rows if row.kind == name and not row.aside and (name != "serving" or row.family == "TPOT")]
-        known = [(row, bars[row.id, row.family]) for row in rows if (row.id, row.family) in bars]
-        inside = [100 * abs(math.expm1(-value)) <= most for row, most in known for value in (row.held if not row.new else [row.off[SEEN]])]
-        share = f"{100 * np.mean(inside):.0f}" if known else "-"
-        width = f"x {np.median([(1 + most / 100) / max(0.05, 1 - most / 100) for _, most in known]):.2f}" if known else "-"
-        told.append((name, str(len(rows)), f"{100 * len(known) / max(1, len(rows)):.0f}", share, width))
-    return told
+def _pair(entry: Mapping[str, Any] | None, *names: str) -> str:
+    return " / ".join("-" if entry is None or entry[name] is None else f"{entry[name]:.3g}" for name in names)
 
 
 def predicted_lines(found: Found) -> list[tuple[str, ...]]:
     """Families and kinds of which fewer than `PREDICTED` percent are predicted, with the commonest reasons."""
-    rows, lost = Counter(name for row in found.rows for name in (row.family if row.kind not in ("serving",) else "serving",)), Counter[str]()
+    ids = {(row.kind if row.kind in ("serving", "steps") else row.family, row.id) for row in found.rows}
+    rows, lost = Counter(name for name, _ in ids), Counter[str]()
     reasons: dict[str, Counter[str]] = {}
-    rows["serving"] = len({row.id for row in found.rows if row.kind == "serving"})
-    for kind, _, reason in found.missing:
-        name = {"steps": "step"}.get(kind, kind)
+    for name, _, reason in found.missing:
         lost[name] += 1
         reasons.setdefault(name, Counter())[reason] += 1
     told = []
@@ -457,26 +397,45 @@ def predicted_lines(found: Found) -> list[tuple[str, ...]]:
     return told
 
 
+def written(found: Found) -> str:
+    """The table `residuals`."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in sorted(found.rows, key=lambda row: (row.kind, row.family, row.gpu, row.id)):
+        texts = (row.kind, row.family, row.gpu, row.model, row.source, row.way, row.aside, NEW if row.new else "")
+        writer.writerow((*texts, f"{row.us:.4g}", *("" if name not in row.off else f"{row.off[name]:.4f}" for name in OFF)))
+    return out.getvalue()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--new", type=Path, metavar="DIR", help="tables *_visible4.csv that the package does not hold")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--write", action="store_true", help="write the packaged table of residuals")
     args = parser.parse_args()
     tables = new_tables(args.new)
-    report(of_everything(tables, args.jobs), tables)
+    found = of_everything(tables, args.jobs)
+    if args.write:
+        FILE.write_bytes(gzip.compress(written(found).encode(), mtime=0))
+    report(found, tables)
 
 
 def report(found: Found, tables: Mapping[str, str]) -> None:
     """Print the tables."""
-    heads = ("what", "judged", "% of rows", "in sight %", "out of sight %", "new rows %", "bar", "holds")
+    heads = ("what", "judged", "% of rows", "out of sight %", "new rows %", "in sight %", "bar", "holds")
     print("Errors, median / 90th percentile.\n" + table(heads, bar_lines(found)))
-    print("\nThe bars that are printed today, on rows out of sight: 86 to 94 % are asked for.")
-    print(table(("what", "rows", "% with a bar", "% inside", "high / low"), coverage_lines(found, stated(found.rows, tables))))
+    print("\nIntervals built without the group: 80 % must hold {:g} to {:g} % of rows, 90 % {:g} to {:g}.".format(*ASKED[0.8], *ASKED[0.9]))
+    told = [[str(one) if isinstance(one, (str, int)) else f"{one:.3g}" for one in entry.values()] for entry in coverage(_judged(found))]
+    print(table(("what", "left out", "rows", "% in 80", "% in 90", "high / low", "% in factor", "high / low"), told, left=2))
     groups: dict[str, list[Row]] = {}
     for row in found.rows:
         if row.aside:
-            groups.setdefault(f"{row.family}: {row.aside}", []).append(row)
-    asides = [(name, str(len(rows)), "{:.1f} / {:.1f}".format(*(percentiles(rows, held=False) or (0, 0)))) for name, rows in sorted(groups.items())]
+            groups.setdefault(f"{row.kind if row.kind == 'steps' else row.family}: {row.aside}", []).append(row)
+    asides = []
+    for name, rows in sorted(groups.items()):
+        sizes = [100 * abs(math.expm1(-row.off[SEEN])) for row in rows]
+        asides.append((name, str(len(rows)), f"{np.median(sizes):.1f} / {np.percentile(sizes, 90):.1f}"))
     print("\nApart for a reason that was fixed before.\n" + table(("what", "rows", "error %"), asides))
     heads = ("what", "rows", "% predicted", "why not")
     print(f"\nPredicted less often than {PREDICTED:g} %.\n" + table(heads, predicted_lines(found), text=("why not",)))
@@ -484,9 +443,13 @@ def report(found: Found, tables: Mapping[str, str]) -> None:
     print(f"\nFitted constants and counted numbers: {lines(fitted())[-1]['total']}")
 
 
+def _judged(found: Found) -> Residuals:
+    return residuals_from(written(found)).of(aside="")
+
+
 def sign_lines(found: Found, tables: Mapping[str, str]) -> list[tuple[str, ...]]:
     """Pairs of runs that differ in one choice alone: how often the faster one is predicted faster."""
-    tpot, step = ({row.id: row for row in found.rows if row.family == name} for name in ("TPOT", "step"))
+    tpot, step = ({row.id: row for row in found.rows if named(row, name)} for name in ("TPOT", "steps"))
     served, trained = dict[Any, list[tuple[str, Row]]](), dict[Any, list[tuple[str, Row]]]()
     for run in [*ServingRow.read(), *serving_rows(tables)]:
         gpus = run.degrees["gpus"] or run.degree("tp") * run.degree("attn_dp")

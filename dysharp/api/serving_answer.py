@@ -8,7 +8,7 @@ from typing import Any
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.text import Columns
-from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
+from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
@@ -85,11 +85,6 @@ class Serving:
     def _replicas(self, point: ServePoint) -> int:
         """Replicas that `users` users need."""
         return math.ceil((self.users or 0) / point.load.users)
-
-    @property
-    def bar(self) -> Bar | None:
-        """Errors of measured runs like the best point."""
-        return bar_of(self.best[0].replica) if self.best else None
 
     def sentences(self) -> tuple[str, ...]:
         """The answer, what limits it, and why the next layout loses."""
@@ -174,15 +169,16 @@ class Serving:
         if not self.best:
             return ()
         first = self.best[0]
-        bar = bar_of(first.replica)
-        low, high = bar.around(first.served.tpot / 1e3)
+        tpot = first.served.tpot / 1e3
+        interval, group = served_interval(first.replica, tpot), group_of(first.replica)
+        shown = ["{:.1f} to {:.1f} ms".format(*interval.around(tpot, level)) for level in (0.9, 0.8)]
         lines = [
-            f"Error bar: measured TPOT of runs like the best ({bar.group}) is missed by {bar.median:g} % (median), {bar.p90:g} % (90 % of runs): "
-            f"{low:.1f} to {high:.1f} ms."
+            f"Error bar: measured TPOT of runs like the best ({group}) that no fit saw is missed by {100 * interval.typical:.0f} % (median); nine of "
+            f"ten are {shown[0]}, eight of ten {shown[1]}."
         ]
-        apart = bar_of(first.replica, apart=True)
-        if self.apart is not None and apart is not bar:
-            lines[0] += f" Prefill and decode apart: {apart.median:g} %, {apart.p90:g} %."
+        if self.apart is not None and group_of(first.replica, apart=True) != group:
+            apart = served_interval(first.replica, self.apart.served.tpot / 1e3, apart=True)
+            lines[0] += f" Prefill and decode apart: {100 * apart.typical:.0f} %, {apart.low90:.2f} to {apart.high90:.2f} times the prediction."
         outside = outside_of(first.replica, first.load)
         if outside:
             lines.append(f"Outside the measured range: {'; '.join(outside)}. The error bar is no promise there.")
@@ -265,8 +261,9 @@ class Serving:
         return "\n".join((*self.sentences(), *self.trust()))
 
     def _point(self, point: ServePoint) -> dict[str, Any]:
-        low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
-        return point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+        tpot = point.served.tpot / 1e3
+        ends = list(served_interval(point.replica, tpot).around(tpot))
+        return point_dict(point) | {"tpot_ms_90": ends, "outside": outside_of(point.replica, point.load)}
 
 
 def _weights(formats: Formats) -> str:

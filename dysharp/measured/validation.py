@@ -86,6 +86,8 @@ class Validation:
     borrowed: list[dict[str, Any]] = field(default_factory=list)
     """Per fold of a hold-out, the constants that its measurements do not see, and their source."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
+    out_of_sight: list[dict[str, Any]] = field(default_factory=list)
+    """Errors of the packaged measurements with their groups left out of the fits (`intervals.errors`)."""
     beyond: list[dict[str, Any]] = field(default_factory=list)
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
@@ -107,7 +109,8 @@ class Validation:
     | `family` | the family that predicts the row; "" without a family |
     | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
     | `error` | predicted over measured, minus 1, in percent |
-    | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
+    | `interval80`, `interval90` | between which numbers eight and nine of ten measurements of such a prediction lie (`measured.intervals`) |
+    | `usual` | the error in percent that `interval90` allows |
     | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
     | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
     """
@@ -128,8 +131,9 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources", "simulators")
-        return {name: getattr(self, name) for name in (*names, *more)} | ({"rows": self.rows} if self.rows else {})
+        more = ("counted_numbers", "fits", "parts", "regimes", "apart", "out_of_sight", "hold_out", "borrowed")
+        rest = ("beyond", "calls", "sources", "simulators")
+        return {name: getattr(self, name) for name in (*names, *more, *rest)} | ({"rows": self.rows} if self.rows else {})
 
 
 def validate_measurements(

@@ -24,17 +24,7 @@ from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us
 from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_apart
 from dysharp.measured.fitting import Free, fit, seen_by, spread_of, standard_errors
-from dysharp.measured.measurements import (
-    TABLES,
-    Measurement,
-    Unsupported,
-    gpu_of,
-    nic_GBps,
-    out_of_scope,
-    read_calls,
-    read_measurements,
-    read_operators,
-)
+from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, out_of_scope, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving import predictions as served
 from dysharp.measured.serving import setting as serving
@@ -306,7 +296,6 @@ def serving_runs() -> Named:
     yield "judged", [_case(case) for case in cases[::4]]
     points = [(1.0, 9.0), (2.0, 5.0), (2.0, 4.0), (8.0, 1.5)]
     yield "at", [served._at(points[:n], speed) for n in (1, 2, 3, 4) for speed in (0.5, 1.5, 2.0, 6.0, 9.0)]
-    yield "bars", [served.Bar("x", *error).around(us) for error in TABLES["error_bars"].values() for us in (40.0, 3.0)]
 
 
 def _noisy(row: serving.ServingRow, factor: float) -> served.ServingCase:
@@ -330,7 +319,7 @@ def bars_of_replicas() -> Named:
             )
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
             lists = [served.outside_of(one, Load(1.0, *own, 1.0, n), apart=n > 1) for own in limits]
-            yield f"{name} {dp}", (lists, [served.bar_of(one, apart=apart) for apart in (True, False)])
+            yield f"{name} {dp}", (lists, [served.served_interval(one, 40.0, apart=apart) for apart in (True, False)])
 
 
 def training_rows() -> Named:

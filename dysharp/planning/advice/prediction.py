@@ -10,6 +10,7 @@ from dysharp.analysis.surroundings import Surroundings
 from dysharp.base.errors import DysharpError
 from dysharp.base.values import frozen
 from dysharp.measured.family import judges_of
+from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
 from dysharp.runs.header import header_of
@@ -35,8 +36,7 @@ class Predicted:
     row        the simulated Row; of a large layer that of the leading tokens, whose `window` estimates the layer
     tokens     tokens per GPU of the layer
     formats    formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs"
-    typical    median relative error, as a fraction of `time_us`; None without measurements
-    wide       90th-percentile relative error, as a fraction of `time_us`; None without measurements
+    interval   factors of `time_us` between which measured layers lie; None without measurements
     families   measured families behind the two errors
     warnings   warnings of the Row, of its formats and of its memory
     has_eager  True: eager layers of the system were measured, so its launches are known
@@ -47,8 +47,7 @@ class Predicted:
     row: Row
     tokens: int
     formats: str
-    typical: float | None
-    wide: float | None
+    interval: Interval | None
     families: tuple[str, ...]
     warnings: tuple[str, ...]
     has_eager: bool
@@ -98,7 +97,7 @@ class Predicted:
 
     def bar(self) -> tuple[float, float] | None:
         """(low, high) in us: nine of ten measured layers are within this range of their prediction. None without measurements."""
-        return None if self.wide is None else (self.time_us * max(0.0, 1 - self.wide), self.time_us * (1 + self.wide))
+        return None if self.interval is None else self.interval.around(self.time_us)
 
     def __repr__(self) -> str:
         return f"<Predicted: {self.row.system} {self.time_us:.1f} us; to_dict() shows all>"
@@ -115,8 +114,8 @@ class Predicted:
             "low_us": bar[0] if bar else None,
             "high_us": bar[1] if bar else None,
             "eager_us": self.eager_us,
-            "typical_error": self.typical,
-            "p90_error": self.wide,
+            "typical_error": self.interval and self.interval.typical,
+            "p90_error": self.interval and self.interval.usual / 100,
             "families": list(self.families),
             "tokens_simulated": self.row.tokens_per_gpu,
             "simulated_us": self.time_us - self.parts_us()["around"],
@@ -205,7 +204,7 @@ class AdviceRuns:
         shares = {name: us / row.time_us for name, us in row.path_us.items() if name != AROUND.name}
         shares["surroundings"] = 1 - row.simulated_us / row.time_us
         asked = PredictionScope(row.system, request.model, request.cluster, request.tokens, request.direction, row.options, workload.routing)
-        trust, unsettled = trust_of(asked, shares), row.window["apart"] if row.window else 0.0
+        trust, unsettled = trust_of(asked, shares, row.time_us), row.window["apart"] if row.window else 0.0
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)
         few = dataclasses.replace(asked, tokens=row.tokens_per_gpu)
         own = [text for text in row.warnings if text not in warnings_of(few)]
@@ -214,8 +213,7 @@ class AdviceRuns:
             row=row,
             tokens=request.tokens,
             formats=formats_of(row.system, row.options, request.model),
-            typical=None if trust.typical is None else trust.typical + unsettled,
-            wide=None if trust.wide is None else trust.wide + unsettled,
+            interval=trust.interval and trust.interval.wider(unsettled),
             families=trust.families,
             warnings=tuple(dict.fromkeys(warnings)),
             has_eager=eager_is_known(row),
