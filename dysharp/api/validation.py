@@ -104,7 +104,7 @@ def validate(
     | argument | meaning |
     |---|---|
     | `data` | a CSV; default: the packaged measurements |
-    | `hold_out` | any of "shape", "gpu" and "nodes": also refit the constants with whole groups held out |
+    | `hold_out` | any of "shape", "gpu", "source" and "nodes": also refit the constants with whole groups held out |
     | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
     | `cluster` | judge the constants of this cluster (`calibrate` writes them) on measurements of its GPU alone; over several NVLink domains only |
     | | with a `[scale_out]` like the measured nodes' |

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="CSV", shell_complete=complete_files, help="Your measurements in place of the packaged ones.")
 @click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
 @click.option(
-    "--hold-out", multiple=True, metavar="shape|gpu|nodes", help="Also refit with whole shapes, GPUs or numbers of nodes held out; repeatable."
+    "--hold-out", multiple=True, metavar="shape|gpu|source|nodes", help="Also refit with whole shapes, GPUs, sources or numbers of nodes left out."
 )
 @click.option("--bars", is_flag=True, help="Print the limits that each version of dysharp keeps, and the tables behind them, too.")
 @click.option("--groups", is_flag=True, help="As --bars, with every group, the worst rows, constants and every row without a prediction.")

@@ -11,8 +11,9 @@ quantiles of the residuals of rows like the prediction:
 | family never measured | of all families of the kind |
 
 A group (a GPU, or a model on one GPU) weighs as the root of its rows, so that the largest does not speak for all, and rows of near size weigh more.
-One group more has the residuals of the whole kind: conformal prediction gives the group that nobody saw the share of one. Time is the unit: factors
-of a rate are their inverses.
+One group more has the residuals of the whole kind: conformal prediction gives the group that nobody saw the share of one. Distances from the middle
+grow by the root of (n + 1) / (n - 1): a new group is that much farther from the mean of n groups than they are. Time is the unit: factors of a rate
+are their inverses.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Interval:
     high90: float
     typical: float
     near: bool
+    n: int = 0
+    """Rows like it."""
 
     def around(self, value: float, level: float = 0.9, *, rate: bool = False) -> tuple[float, float]:
         """Between which values measurements of a prediction lie."""
@@ -180,7 +183,9 @@ class Like:
         order = np.argsort(values, kind="stable")
         heaped = np.cumsum(weights[:, order], axis=1)
         middle = (heaped - weights[:, order] / 2) / heaped[:, -1:]
-        return np.array([np.interp(AT, share, values[order]) for share in middle])
+        ends = np.array([np.interp(AT, share, values[order]) for share in middle])
+        out: F64 = ends[:, 2:3] + (ends - ends[:, 2:3]) * math.sqrt((groups + 2) / groups)
+        return out
 
 
 def _root(labels: Any) -> F64:
@@ -219,7 +224,7 @@ def interval_of(point: Asked) -> Interval:
     like = _like(kind, kind.of(family=point.family), point.gpu)
     low90, low80, middle, high80, high90 = np.exp(like.quantiles(kind, np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
     typical = float(np.median(np.abs(np.expm1(like.rows.off[like.left_out]))))
-    return Interval(low90, low80, middle, high80, high90, typical, like.groups == "model")
+    return Interval(low90, low80, middle, high80, high90, typical, like.groups == "model", len(like.rows))
 
 
 @frozen

@@ -145,11 +145,11 @@ def report() -> Validation:
         "unpredicted": "3: why; 4: how",
     }
     own = [
-        {"id": f"row-{i}", "family": "layer", "measured": 90.0 + i, "predicted": p, "unit": "us", "error": e, "interval90": u, "note": note, "doubt": d,
-            "system": "deepep"}
+        {"id": f"row-{i}", "family": "layer", "measured": 90.0 + i, "predicted": p, "unit": "us", "error": e, "interval90": u, "note": note,
+            "doubt": d, "system": "deepep"}
         for i, (p, e, u, note, d) in enumerate((
-            (100.0, 11.125, [95.0, 110.0], "", ""), (80.0, -12.5, [70.0, 95.0], "", "nccl-ep, 97 us"), (70.0, 30.0, [60.0, 80.0], "weak", ""), (None, None, None,
-                "made reason", ""),
+            (100.0, 11.125, [95.0, 110.0], "", ""), (80.0, -12.5, [70.0, 95.0], "", "nccl-ep, 97 us"),
+            (70.0, 30.0, [60.0, 80.0], "weak", ""), (None, None, None, "made reason", ""),
             (88.0, 2.0, [86.0, 96.0], "", ""),
         ))
     ]  # fmt: skip

@@ -129,9 +129,7 @@ def library_calls() -> Named:
         predicted = made_up(entries, part)
         yield f"{part:g}", (calls.judge(entries, predicted), calls.order(entries, predicted), calls.bars(entries, predicted))
     cases = [entry.case for entry in entries if isinstance(entry.case, CallCase)]
-    keys = [(calls.key_of(case), 1 + 0.03 * n) for n, case in enumerate(cases[:40])]
-    yield "table", calls.to_toml(keys, keys[::3])
-    yield "errors", [calls.errors_of_call(case) for case in cases]
+    yield "errors", [calls.interval_of_call(case, 100.0) for case in cases]
     for (library, mode), call in LIBRARIES.items():
         grid = itertools.product(("dispatch", "combine", "roundtrip"), ("drained", "chained", "graph"), (1, 2), ("h100-sxm", "gb200"))
         own = [replace(cases[0], library=library, mode=mode, verb=v, regime=r, nodes=n, gpu=gpu, fp8=n == 1) for v, r, n, gpu in grid]
