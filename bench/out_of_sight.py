@@ -403,8 +403,8 @@ def written(found: Found) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in sorted(found.rows, key=lambda row: (row.kind, row.family, row.gpu, row.id)):
-        texts = (row.kind, row.family, row.gpu, row.model, row.source, row.way, row.aside, NEW if row.new else "")
-        writer.writerow((*texts, f"{row.us:.4g}", *("" if name not in row.off else f"{row.off[name]:.4f}" for name in OFF)))
+        texts = (row.kind, row.family, row.gpu, row.model, row.source, row.aside, NEW if row.new else "")
+        writer.writerow((*texts, f"{row.us:.3g}", *("" if name not in row.off else f"{row.off[name]:.3f}" for name in OFF)))
     return out.getvalue()
 
 

@@ -35,7 +35,7 @@ from dysharp.measured.family import Family, Level, Parsed
 
 AT = (0.05, 0.10, 0.50, 0.90, 0.95)
 """Quantiles of an interval: ends of the 90 % and the 80 % interval, and the middle."""
-WORDS = ("kind", "family", "gpu", "model", "source", "way", "aside", "new")
+WORDS = ("kind", "family", "gpu", "model", "source", "aside", "new")
 GROUPS = ("gpu", "model", "source")
 """What is left out."""
 NEW = "new"
@@ -46,7 +46,7 @@ DECADE = 0.5
 """Decades of size over which the weight of a row falls by e."""
 FEWEST = 8
 """Fewer rows of a family on a GPU are as none, fewer of a family too."""
-MODELS = 5
+MODELS = 3
 """Fewer models do not show how far models of one family differ."""
 SCOPES = {"layers": ("layers",), "kernels": ("kernels", "communication kernels"), "calls": ("calls", "between nodes"), "steps": ("steps",),
           "serving": ("serving",), "memory": ("memory",)}  # fmt: skip

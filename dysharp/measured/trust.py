@@ -344,7 +344,7 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.
 
     - Parts of one family err together, different families independently: their distances from the middle add as squares.
     - A share that is neither transfer nor GEMM has the widest interval of all parts.
-    - Where whole layers were measured on this GPU, the interval is at least theirs.
+    - Where whole layers of the system were measured, the interval is at least theirs.
     - A part whose family was measured nowhere leaves the layer without an error bar; so does a network between domains unlike the measured one.
     """
     warnings, judges = warnings_of(scope), part_judges(scope.system, scope.domains)
@@ -363,8 +363,8 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.
     known = {name: interval_of(Asked(kind_of(get_family(name)), name, gpu, us * share)) for name, share in parts.items()}
     widest = max(known.values(), key=lambda one: one.high90 / one.low90)
     whole = summed([*((parts[name], one) for name, one in known.items()), (rest, widest)])
-    checks, entry = _layers(scope)
-    if checks is not None and entry is not None and entry.n >= FEWEST:
+    checks, _ = _layers(scope)
+    if checks is not None:
         whole = whole.within(interval_of(Asked("layers", checks.name, gpu, us)))
     return Trust(names, whole, warnings)
 

@@ -86,8 +86,6 @@ class Validation:
     borrowed: list[dict[str, Any]] = field(default_factory=list)
     """Per fold of a hold-out, the constants that its measurements do not see, and their source."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
-    out_of_sight: list[dict[str, Any]] = field(default_factory=list)
-    """Errors of the packaged measurements with their groups left out of the fits (`intervals.errors`)."""
     beyond: list[dict[str, Any]] = field(default_factory=list)
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
@@ -114,6 +112,9 @@ class Validation:
     | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
     | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
     """
+
+    out_of_sight: list[dict[str, Any]] = field(default_factory=list)
+    """Errors of the packaged measurements with their groups left out of the fits (`intervals.errors`)."""
 
     def __str__(self) -> str:
         """Per kind of measurement: how many rows are predicted, and how well."""

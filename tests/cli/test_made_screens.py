@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +26,7 @@ from dysharp.cli.listing import print_list
 from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
+from dysharp.measured.intervals import Interval
 from dysharp.measured.validation import Validation
 from dysharp.planning.advice.libraries import Call, Cell, LibraryAdvice
 from dysharp.planning.search import Moved
@@ -249,7 +249,7 @@ def libraries(*clusters: str) -> Lines:
     """Calls with and without an error bar, ties, a batch that no library serves."""
 
     def call(library: str, us: float, p90: float | None, pool: str = "", own: bool = True) -> Call:
-        errors: Any = None if p90 is None else SimpleNamespace(p90=p90, own=own, to_dict=dict)
+        errors = None if p90 is None else Interval(1 - p90 / 100, 0.9, 1.0, 1.1, 1 + p90 / 100, 0.05, near=own)
         return Call(library, True, us, errors, pool)
 
     calls = (call("deepep normal", 90.0, 10.0), call("nccl-ep", 95.0, 12.5, "3 % apart", False), call("uccl-ep LL", 120.0, 5.0),

@@ -15,7 +15,7 @@ from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around, host_line
 from dysharp.base.errors import ConfigError
 from dysharp.measured.family import get_family
-from dysharp.measured.intervals import Asked, interval_of, kind_of
+from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of
 from dysharp.measured.trust import (
     FEWEST,
     PredictionScope,
@@ -118,9 +118,9 @@ def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.Monke
     assert (whole.best.row.window, few.best.row.tokens_per_gpu, few.best.tokens) == ({}, 128, 512)
     assert few.best.time_us == pytest.approx(whole.best.time_us, rel=0.1)
     assert sum(few.best.parts_us().values()) == pytest.approx(few.best.time_us)
-    assert few.best.wide is not None
-    assert whole.best.wide is not None
-    assert few.best.wide >= whole.best.wide - 0.01
+    assert few.best.interval is not None
+    assert whole.best.interval is not None
+    assert few.best.interval.high90 >= whole.best.interval.high90 - 0.01
     assert not any("tokens 128 is outside" in text for text in few.best.warnings)
 
 
@@ -297,17 +297,20 @@ def test_the_eager_time_says_whose_host_it_has(advice: Advice) -> None:
     assert "18 launches at 4 us each (h100.host_call_us, this cluster's own value); a CUDA graph has no launches" in host_line(mine)
 
 
+TENTH = Interval(0.9, 0.95, 1.0, 1.05, 1.1, 0.03, near=True)
+
+
 def test_ties_overlap_the_best(advice: Advice) -> None:
     first, *others = advice.ranking
-    near, far = replace(others[0], row=replace(first.row, system="near"), wide=0.1), replace(others[0], wide=0.0)
-    found = replace(advice, ranking=(replace(first, wide=0.1), near, replace(far, row=replace(far.row, time_us=1e6))))
+    near, far = replace(others[0], row=replace(first.row, system="near"), interval=TENTH), replace(others[0], interval=TENTH)
+    found = replace(advice, ranking=(replace(first, interval=TENTH), near, replace(far, row=replace(far.row, time_us=1e6))))
     assert [entry.system for entry in found.ties()] == ["near"]
     assert replace(advice, ranking=advice.ranking[:1]).ties() == ()
 
 
 def test_a_faster_system_without_an_error_bar_is_named(advice: Advice) -> None:
     first, second = advice.ranking[:2]
-    apart = replace(second, row=replace(second.row, time_us=first.time_us / 2), wide=None, typical=None)
+    apart = replace(second, row=replace(second.row, time_us=first.time_us / 2), interval=None)
     found = replace(advice, unjudged=(apart,)).answer[0]
     assert f" Faster in this simulation, but without an error bar: {apart.system}" in found
     assert "Faster in" not in replace(advice, unjudged=(replace(apart, row=replace(apart.row, time_us=2 * first.time_us)),)).answer[0]
@@ -436,7 +439,7 @@ def test_another_machine_has_the_bars_of_a_gpu_held_out() -> None:
     assert here.interval is not None
     assert other.interval is not None
     assert here.interval.near or not other.interval.near
-    assert other.interval.high90 / other.interval.low90 > here.interval.high90 / here.interval.low90
+    assert other.interval.high90 / other.interval.low90 >= here.interval.high90 / here.interval.low90
 
 
 def test_the_warning_travels_with_rows_and_comparisons() -> None:
@@ -452,7 +455,9 @@ def test_a_gpu_without_rows_has_wider_bars() -> None:
     here, elsewhere = (trust_of(scope(cluster=load_cluster(name)), shares) for name in ("hw-dgx-h100", "hw-dgx-h200"))
     assert here.interval is not None
     assert elsewhere.interval is not None
-    assert here.interval.high90 / here.interval.low90 < elsewhere.interval.high90 / elsewhere.interval.low90
+    assert here.interval.high90 / here.interval.low90 <= elsewhere.interval.high90 / elsewhere.interval.low90
+    own, far = (interval_of(Asked("communication kernels", "deepep-dispatch", gpu, 0.0)) for gpu in ("b200", "h200-sxm"))
+    assert own.high90 / own.low90 < far.high90 / far.low90
     assert trust_of(scope(system="new-one"), shares).interval is None
 
 

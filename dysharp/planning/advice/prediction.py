@@ -204,7 +204,7 @@ class AdviceRuns:
         shares = {name: us / row.time_us for name, us in row.path_us.items() if name != AROUND.name}
         shares["surroundings"] = 1 - row.simulated_us / row.time_us
         asked = PredictionScope(row.system, request.model, request.cluster, request.tokens, request.direction, row.options, workload.routing)
-        trust, unsettled = trust_of(asked, shares, row.time_us), row.window["apart"] if row.window else 0.0
+        trust, unsettled = trust_of(asked, shares, row.layer_us), row.window["apart"] if row.window else 0.0
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)
         few = dataclasses.replace(asked, tokens=row.tokens_per_gpu)
         own = [text for text in row.warnings if text not in warnings_of(few)]
