@@ -1,6 +1,6 @@
 """Calls of libraries: numbers that rows fixed are fitted anew without one library or one GPU; the order of libraries; names that do not fit a time.
 
-`python bench/libraries.py [coverage] [names] [hold-out]` prints the named tables, all without a name. `errors` writes the packaged table of errors.
+`python bench/libraries.py [coverage] [names] [hold-out]` prints the named tables, all without a name.
 
 Every fold fits the constants `lib.*` and the host steps that were chosen after the rows were seen (`STEPS`) to round trips, from values that no
 row moved. Numbers that no row of a fold sees (`unseen`) stay at such a value, steps at those of the library whose kernels are nearest, a Grace
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from statistics import mean, median
 
-from dysharp.measured.calls import APART, call_errors, doubts, in_pool, key_of, order, to_toml
+from dysharp.measured.calls import APART, call_errors, doubts, in_pool, order
 from dysharp.measured.families.library_calls import GRACE, LIBRARIES, CallCase, Library, call_us, device_us
 from dysharp.measured.family import Parsed, classify
 from dysharp.measured.measurements import read_calls
@@ -176,23 +176,13 @@ def names(everything: list[Row]) -> None:
     print(f"names: {sum(true)} of {len(true)} true names are doubted ({100 * sum(true) / len(true):.1f} %, bar 5 %)")
 
 
-def errors(everything: list[Row]) -> None:
-    """The text of `validated_calls.toml`."""
-    trips = [row for row in everything if row.case.verb == "roundtrip"]
-    numbers, held = packaged(), []
-    for gpu in sorted({row.case.gpu for row in trips}):
-        found = fit([row for row in everything if row.case.gpu != gpu])
-        held += [(key_of(row.case), row.predicted(found) / row.us) for row in trips if row.case.gpu == gpu]
-    print(to_toml([(key_of(row.case), row.predicted(numbers) / row.us) for row in trips], held), end="")
-
-
 TABLES: Mapping[str, Callable[[list[Row]], None]] = {"coverage": coverage, "names": names, "hold-out": hold_out}
 
 
 def main(asked: list[str]) -> None:
     everything = rows()
     for name in asked or TABLES:
-        (errors if name == "errors" else TABLES[name])(everything)
+        TABLES[name](everything)
 
 
 if __name__ == "__main__":

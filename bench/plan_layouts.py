@@ -16,7 +16,7 @@ from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import Setting, TrainingRow, machine_of, setting_of, training_recipe_of
-from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, measured_s
+from dysharp.measured.training.step_time import measured_s, step_interval
 from dysharp.planning.cost import Costed, Coster
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.search import search
@@ -58,7 +58,8 @@ class Case:
     @property
     def bars(self) -> tuple[float, float]:
         """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
-        return MEDIAN_P90[group_of_step(self.setting.model, self.setting.layout, self.machine)]
+        found = step_interval(self.setting.model, self.setting.layout, self.machine)
+        return (0.0, 0.0) if found is None else (100 * found.typical, found.usual)
 
     @property
     def alike(self) -> tuple[object, ...]:

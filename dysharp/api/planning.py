@@ -19,7 +19,7 @@ from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
-from dysharp.measured.training.step_time import measured_error
+from dysharp.measured.training.step_time import step_interval
 from dysharp.measured.trust import no_rows
 from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import Formats, trained
@@ -78,7 +78,8 @@ class Answer:
     def error(self) -> tuple[float, float] | None:
         """(median, 90 % of rows) of the measured errors of steps like the best layout, in percent; None on a machine without measured steps."""
         one = self.plan.first
-        return measured_error(one.task.model, one.found.best[0].layout, one.coster.machine)
+        found = step_interval(one.task.model, one.found.best[0].layout, one.coster.machine)
+        return None if found is None else (100 * found.typical, found.usual)
 
     @property
     def lead(self) -> float:
@@ -110,7 +111,8 @@ class Answer:
             return f"{lead}. Times are closed forms; no measured step on this machine checks them."
         median, most = self.error
         bars = f", {self.lead / median:.1f} error bars" if second else ""
-        return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."
+        missed = f"{median:.1f} % (median), {most:.0f} % (90 % of rows)"
+        return f"{lead}{bars}. By closed forms, which miss measured steps like this that no fit saw by {missed}."
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of `LAYOUTS`: the best, and the best with hardware that nobody sells."""

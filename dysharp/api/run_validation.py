@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.columns import Columns
+from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
-from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, predict_row
+from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, intervals_of, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.measured.training import families, step_time
 from dysharp.measured.training.families import RunCase, summarise
@@ -61,7 +62,8 @@ class TrainingReport(RunReport):
     | field | holds |
     |---|---|
     | `families` | per family: `n_rows`, `n` judged, `median_ape`, `p90_ape`, `max_ape`, `bias` in percent, `bar`, `holds` |
-    | `rows` | per row and family: `id`, `model`, `measured`, `predicted`, `unit`, `error` in percent, `judged`, `note`; steps: `group`, `floor` |
+    | `rows` | per row and family: `id`, `model`, `measured`, `predicted`, `unit`, `error` in percent, `judged`, `note`; steps: `group`, `floor`; |
+    | | steps and memory: `interval80`, `interval90` (`measured.intervals`) |
     | `groups` | step time by group: rows, votes of (model, GPU), errors, the unfitted floor's median, `bar`, `holds` |
     | `micro_batches` | rows that differ in micro-batches only: ms of one more (`slope_*`) and the rest (`intercept_*`), measured and predicted |
     """
@@ -103,10 +105,20 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
     told += [*([summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []), *every]
     none = {"unit": "-", "measured": None, "predicted": None, "error": None, "judged": False}
     rows: list[dict[str, Any]] = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
-    rows += [_training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
-    rows += [*(_training_row(families.MEMORY, "GiB", one) for one in peaks), *(_training_row(families.FLOPS, "GFLOP/token", one) for one in counted)]
+    rows += [
+        _training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} | _interval(one, "steps", one.like, one.gpu, 1e6)
+        for one in steps
+    ]
+    rows += [_training_row(families.MEMORY, "GiB", one) | _interval(one, "memory", "memory") for one in peaks]
+    rows += [_training_row(families.FLOPS, "GFLOP/token", one) for one in counted]
     rows += [_training_row(families.PAIRS, "ms", one) for one in pairs]
     return TrainingReport(told, rows, by_group, step_time.slopes(steps))
+
+
+def _interval(case: RunCase, kind: str, family: str, gpu: str = "", us: float = 1.0) -> dict[str, Any]:
+    if case.predicted is None:
+        return {"interval80": None, "interval90": None}
+    return interval_of(Asked(kind, family, gpu, us * case.predicted)).of(case.predicted)
 
 
 def _training_row(family: str, unit: str, case: RunCase) -> dict[str, Any]:
@@ -137,7 +149,8 @@ class ServingReport(RunReport):
     | `families` | per family: `n_rows`, `n` judged, `coverage`, `median_ape`, `p90_ape`, `bias` in percent, `bar`, `bar_p90`, `holds` |
     | `groups` | the same of TPOT by model, hardware, engine, mode |
     | `layouts` | groups of rows that differ in their layout alone (`predictions.fastest_layouts`) |
-    | `rows` | per row: `id`, measured and predicted TPOT and TTFT in ms, errors in percent, `judged`, `note` |
+    | `rows` | per row: `id`, measured and predicted TPOT and TTFT in ms, errors in percent, `interval80`, `interval90` of TPOT, `ttft_interval80`, |
+    | | `ttft_interval90`, `judged`, `note` |
     """
 
     families: list[dict[str, Any]] = field(default_factory=list)
@@ -216,4 +229,4 @@ def _serving_row(case: ServingCase) -> dict[str, Any]:
         "tpot_error": case.error(TPOT), "measured_step_ms": case.row.step_ms, "step_ms": case.step_ms,
         "measured_ttft_ms": measured["ttft_ms"], "ttft_ms": case.ttft_ms, "ttft_error": case.error(TTFT),
         "judged": case.scored, "note": case.note,
-    }  # fmt: skip
+    } | intervals_of(case)  # fmt: skip

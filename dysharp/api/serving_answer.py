@@ -9,7 +9,7 @@ from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.columns import Column, Columns
 from dysharp.base.values import named, older_name
-from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
+from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.disaggregated import Disaggregated
@@ -88,11 +88,6 @@ class Serving:
     def _replicas(self, point: ServePoint) -> int:
         """Replicas that `users` users need."""
         return math.ceil((self.users or 0) / point.scenario.concurrency)
-
-    @property
-    def bar(self) -> Bar | None:
-        """Errors of measured runs like the best point."""
-        return bar_of(self.best[0].replica) if self.best else None
 
     def sentences(self) -> tuple[str, ...]:
         """The answer, what limits it, and why the next layout loses."""
@@ -177,15 +172,16 @@ class Serving:
         if not self.best:
             return ()
         first = self.best[0]
-        bar = bar_of(first.replica)
-        low, high = bar.around(first.served.tpot / 1e3)
+        tpot = first.served.tpot / 1e3
+        interval, group = served_interval(first.replica, tpot), group_of(first.replica)
+        shown = ["{:.1f} to {:.1f} ms".format(*interval.around(tpot, level)) for level in (0.9, 0.8)]
         lines = [
-            f"Error bar: TPOT {low:.1f} to {high:.1f} ms. For measured runs like the best ({bar.group}) predictions are wrong by {bar.median:g} % "
-            f"(median), by less than {bar.p90:g} % in 90 % of runs."
+            f"Error bar: measured TPOT of runs like the best ({group}) that no fit saw is missed by {100 * interval.typical:.0f} % (median); nine of "
+            f"ten are {shown[0]}, eight of ten {shown[1]}."
         ]
-        disaggregated = bar_of(first.replica, disaggregated=True)
-        if self.disaggregated is not None and disaggregated is not bar:
-            lines[0] += f" Disaggregated: {disaggregated.median:g} % and {disaggregated.p90:g} %."
+        if self.disaggregated is not None and group_of(first.replica, disaggregated=True) != group:
+            own = served_interval(first.replica, self.disaggregated.served.tpot / 1e3, disaggregated=True)
+            lines[0] += f" Disaggregated: {100 * own.typical:.0f} %, {own.low90:.2f} to {own.high90:.2f} times the prediction."
         outside = outside_of(first.replica, first.scenario)
         if outside:
             lines.append(f"Outside the measured range: {'; '.join(outside)}. The error bar is no promise there.")
@@ -253,8 +249,9 @@ class Serving:
         return "\n".join((*self.sentences(), *self.trust()))
 
     def _point(self, point: ServePoint) -> dict[str, Any]:
-        low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
-        found = point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.scenario)}
+        tpot = point.served.tpot / 1e3
+        ends = list(served_interval(point.replica, tpot).around(tpot))
+        found = point_dict(point) | {"tpot_ms_90": ends, "outside": outside_of(point.replica, point.scenario)}
         return found | POINTS.more(found)
 
 

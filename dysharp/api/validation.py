@@ -14,7 +14,7 @@ from dysharp.api.arguments import ValidateArgs
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
-from dysharp.measured import beyond, calls, left_out
+from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
 from dysharp.measured.cluster_fit import measurements_of
@@ -46,7 +46,9 @@ def own_rows(everything: Classified, predicted: F64, order: Sequence[str], const
 def _predicted_row(entry: Parsed, predicted: float, note: str) -> dict[str, Any]:
     measured = float(entry.measurement.value or 0)  # a parsed measurement has a value above 0
     values = {"measured": measured, "predicted": predicted, "error": 100 * (predicted / measured - 1)}
-    return _texts(entry, entry.family.name) | values | {"usual": _usual(entry.family.name, entry.case.gpu), "note": note}
+    rate = entry.case.work > 0
+    interval = intervals.interval_of(intervals.asked_of(entry, entry.case.work / predicted if rate else predicted * entry.measurement.us_per_unit))
+    return _texts(entry, entry.family.name) | values | interval.of(predicted, rate=rate) | {"usual": interval.usual, "note": note}
 
 
 def _doubt(entry: Parsed, predicted: float, constants: Mapping[str, float]) -> str:
@@ -70,20 +72,13 @@ def _missing_row(entry: Missing) -> dict[str, Any]:
         why = f"nothing predicts the kind {m.kind!r} of the system {m.system!r}"
         if any(bare.belongs(m) for bare in BARE):
             why = "a number of the bare GPU: `dysharp calibrate` reads it, but no family predicts it"
-    return _texts(entry, family) | {"measured": m.value, "predicted": None, "error": None, "usual": None, "note": why, "doubt": ""}
+    none = dict.fromkeys(("predicted", "error", "interval80", "interval90", "usual"))
+    return _texts(entry, family) | {"measured": m.value} | none | {"note": why, "doubt": ""}
 
 
 def _texts(entry: Parsed | Missing, family: str) -> dict[str, Any]:
     m = entry.measurement
     return {"id": m.id, "kind": m.kind, "system": m.system, "hardware": m.hardware, "unit": m.unit, "family": family}
-
-
-def _usual(family: str, gpu: str) -> float | None:
-    from dysharp.measured.trust import OTHER, family_errors
-
-    table = family_errors()
-    errors = table.get((family, gpu)) or table.get((family, OTHER))
-    return None if errors is None else errors.p90
 
 
 LEAST_VALUE, MOST_VALUE = 1e-9, 1e15  # of a measured time or rate, in its unit
@@ -133,6 +128,7 @@ def validate(data: str | os.PathLike[str] | None = None, **request: Unpack[Valid
         overall=done.overall | left_out.all_rows(in_bars, of_bars),
         borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
         calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
+        out_of_sight=intervals.errors(intervals.residuals()) if data is None else [],
     )  # fmt: skip
 
 

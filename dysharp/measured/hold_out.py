@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dysharp.base.arrays import F64, I64, Bools
+from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
 from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, members_by, predict_folds
@@ -94,14 +95,19 @@ def _ratios(parsed: Sequence[Parsed], samples: Sequence[Bools], values: Sequence
 
 def label_of(entry: Parsed, by: str) -> str:
     """Name of the group that is held out with the measurement."""
-    return entry.case.gpu if by == "gpu" else f"{entry.family.name}: {entry.case.shape}"
+    if by == "shape":
+        return f"{entry.family.name}: {entry.case.shape}"
+    return entry.case.gpu if by == "gpu" else source_of(entry.measurement.source)
 
 
 def folds(labels: Sequence[str], by: str) -> list[set[str]]:
-    """Groups that are held out at once; the k-th shape of every family goes into fold k modulo `MOST_FOLDS`."""
+    """Groups that are held out at once; the k-th shape of every family goes into fold k modulo `MOST_FOLDS`.
+
+    A source with more than half of all rows is no fold: without it most constants have no measurement.
+    """
     names = sorted(set(labels))
-    if by == "gpu":
-        return [{name} for name in names]
+    if by != "shape":
+        return [{name} for name in names if by == "gpu" or 2 * labels.count(name) <= len(labels)]
     shapes: list[set[str]] = [set() for _ in range(MOST_FOLDS)]
     dealt: dict[str, int] = {}
     for name in names:

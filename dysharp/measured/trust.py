@@ -13,7 +13,8 @@ from typing import Any
 
 from dysharp.analysis.row import form_of
 from dysharp.costs.operators import arch_of
-from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_of, judges_outside_bars
+from dysharp.measured.family import GEMMS, Family, Part, families_between, get_family, judges_of, judges_outside_bars
+from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
 from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
@@ -107,14 +108,10 @@ class PredictionScope:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Expected relative errors of a prediction, as fractions: median (`typical`) and 90th percentile (`wide`).
-
-    Both are None without measurements. `families`: families whose errors were used.
-    """
+    """The interval of a prediction; None without measurements. `families`: families whose intervals were used."""
 
     families: tuple[str, ...]
-    typical: float | None
-    wide: float | None
+    interval: Interval | None
     warnings: tuple[str, ...]
 
 
@@ -340,42 +337,39 @@ def _measured_layers(scope: PredictionScope) -> str:
     return f"; whole layers were measured on {scope.cluster.gpu} at {limits}" if beyond else ""
 
 
-def trust_of(scope: PredictionScope, shares: Mapping[str, float]) -> Trust:
-    """The error bar of a layer, from the errors of its parts.
+def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.0) -> Trust:
+    """The error bar of a layer of `us`, from the intervals of its parts (`measured.intervals`).
 
     `shares`: shares of the critical path by operator (dispatch, gemm1, gemm2, combine, other); the sum is 1.
 
-    - The errors of the parts are added as if they always had the same sign, which is cautious.
-    - A share that is neither transfer nor GEMM has the largest error of all parts.
-    - If the errors of measured whole layers on this GPU are larger, they replace the sum, also outside their ranges.
-    - A part without known errors on this GPU leaves the layer without an error bar; so does a network between domains unlike the measured one.
+    - Parts of one family err together, different families independently: their distances from the middle add as squares.
+    - A share that is neither transfer nor GEMM has the widest interval of all parts.
+    - Where whole layers of the system were measured, the interval is at least theirs.
+    - A part whose family was measured nowhere leaves the layer without an error bar; so does a network between domains unlike the measured one.
     """
     warnings, judges = warnings_of(scope), part_judges(scope.system, scope.domains)
     if scope.cluster.family != "hw" or not scope.is_real or not judges:
-        return Trust((), None, None, warnings)
-    names = _family_names(scope)
-    if net_departures(scope.cluster):
-        return Trust(names, None, None, warnings)
-    own: dict[str, str] = {part: family.name for part, family in judges.items()}
-    typical = wide = 0.0
-    gpu = OTHER if departures(scope.cluster) else scope.cluster.gpu
+        return Trust((), None, warnings)
+    names, gpu = _family_names(scope), OTHER if departures(scope.cluster) else scope.cluster.gpu
+    if net_departures(scope.cluster) or not all(_is_known(name, gpu) for name in names):
+        return Trust(names, None, warnings)
+    parts = dict.fromkeys(names, 0.0)
+    rest = 0.0
     for part, share in shares.items():
-        errors = [_error(name, gpu) for name in ([own[part]] if part in own else names)]
-        known = [error for error in errors if error is not None]
-        if len(known) < len(errors):
-            return Trust(names, None, None, warnings)
-        typical += share * max(median for median, _ in known) / 100
-        wide += share * max(p90 for _, p90 in known) / 100
+        if part in judges:
+            parts[judges[part].name] += share
+        else:
+            rest += share
+    known = {name: interval_of(Asked(kind_of(get_family(name)), name, gpu, us * share)) for name, share in parts.items()}
+    widest = max(known.values(), key=lambda one: one.high90 / one.low90)
+    whole = summed([*((parts[name], one) for name, one in known.items()), (rest, widest)])
     checks, _ = _layers(scope)
-    layers = None if checks is None else family_errors().get((checks.name, gpu))
-    if layers is not None and layers.n >= FEWEST:
-        typical, wide = max(typical, layers.median / 100), max(wide, layers.p90 / 100)
-    return Trust(names, typical, wide, warnings)
+    if checks is not None:
+        whole = whole.within(interval_of(Asked("layers", checks.name, gpu, us)))
+    return Trust(names, whole, warnings)
 
 
-def _error(family: str, gpu: str) -> tuple[float, float] | None:
-    """(median, p90) in percent; None if unknown. A GPU without measurements takes the entry `OTHER`."""
-    table = family_errors()
-    own = table.get((family, gpu))
-    entry = own if own is not None and own.n >= FEWEST else table.get((family, OTHER))
-    return None if entry is None else (entry.median, entry.p90)
+def _is_known(family: str, gpu: str) -> bool:
+    """Whether a family was measured on a GPU, or on several others."""
+    own = family_errors().get((family, gpu))
+    return (own is not None and own.n >= FEWEST) or (family, OTHER) in family_errors()

@@ -108,10 +108,14 @@ class Validation:
     | `family` | the family that predicts the row; "" without a family |
     | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
     | `error` | predicted over measured, minus 1, in percent |
-    | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
+    | `interval80`, `interval90` | between which numbers eight and nine of ten measurements of such a prediction lie (`measured.intervals`) |
+    | `usual` | the error in percent that `interval90` allows |
     | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.left_out.GROUPS`); "" for other rows |
     | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
     """
+
+    out_of_sight: list[dict[str, Any]] = field(default_factory=list)
+    """Errors of the packaged measurements with their groups left out of the fits (`intervals.errors`)."""
 
     def __str__(self) -> str:
         """Per kind of measurement: how many rows are predicted, and how well."""
@@ -131,7 +135,7 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        judged = ("counted_numbers", "fits", "parts", "regimes", "left_out", "apart", "hold_out", "borrowed", "beyond", "calls")
+        judged = ("counted_numbers", "fits", "parts", "regimes", "left_out", "apart", "out_of_sight", "hold_out", "borrowed", "beyond", "calls")
         return {name: getattr(self, name) for name in (*names, *judged, "sources", "simulators")} | ({"rows": self.rows} if self.rows else {})
 
 

@@ -188,8 +188,8 @@ def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
     parts = {"dispatch": dispatch, "gemm1": gemms / 2, "gemm2": gemms / 2, "combine": combine, "surroundings": around.device_us}
     time = sum(parts.values())
     scope = PredictionScope(system.name, request.model, cluster, request.tokens, request.direction, values, workload.routing)
-    wide = trust_of(scope, {name: us / time for name, us in parts.items()}).wide
-    bar = None if wide is None else (time * max(0.0, 1 - wide - APART), time * (1 + wide + APART))
+    interval = trust_of(scope, {name: us / time for name, us in parts.items()}, time).interval
+    bar = None if interval is None else interval.wider(APART).around(time)
     return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around.device_us, bar, moved, values, dropped)
 
 

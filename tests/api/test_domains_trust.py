@@ -10,7 +10,8 @@ import pytest
 import dysharp as ds
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
-from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
+from dysharp.measured.intervals import Asked, interval_of, summed
+from dysharp.measured.trust import PredictionScope, measured_range, no_rows, part_judges, trust_of, warnings_of
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.what_if import what_ifs
 from dysharp.runs.arguments import RequestArgs, arguments_of
@@ -48,9 +49,10 @@ def test_transfers_between_domains_have_judges_of_their_own() -> None:
 
 def test_the_error_bar_is_that_of_kernels_between_domains() -> None:
     bar = trust_of(scope(n_sm=24), SHARES)
-    table = family_errors()
-    transfers, gemms = table["deepep-internode", "h100-sxm"], table["grouped-gemm", "h100-sxm"]
-    assert bar.wide == pytest.approx((0.6 * transfers.p90 + 0.4 * gemms.p90) / 100)
+    parts = (("between nodes", "deepep-internode", 0.6), ("kernels", "grouped-gemm", 0.4))
+    whole = summed([(share, interval_of(Asked(kind, family, "h100-sxm", 0.0))) for kind, family, share in parts])
+    assert bar.interval is not None
+    assert bar.interval.high90 == pytest.approx(whole.high90)
     assert bar.warnings == ("deepep: measurements check the parts of this layer but not their sum; no whole layer over domains was measured",)
 
 
@@ -61,10 +63,10 @@ def test_a_network_unlike_the_measured_one_has_no_error_bar() -> None:
     for change, text in (({"nic_GBps": 94.0}, "nic_GBps 94 (measured 47)"), ({"domain_gpus": 4}, "domain_gpus 4 (measured 8)")):
         other = replace(x2, scale_out=replace(x2.scale_out, **change))
         found = trust_of(replace(scope(n_sm=24), cluster=other), SHARES)
-        assert found.wide is None
+        assert found.interval is None
         assert any(f"differs from the measured nodes in {text}: no error bar" in line for line in found.warnings)
     alone = replace(x2, scale_out=replace(x2.scale_out, nic_GBps=94.0)).with_gpus(8)
-    assert trust_of(replace(scope(n_sm=24), cluster=alone), SHARES).wide is not None
+    assert trust_of(replace(scope(n_sm=24), cluster=alone), SHARES).interval is not None
 
 
 def test_warnings_name_the_range_between_domains() -> None:
@@ -72,7 +74,7 @@ def test_warnings_name_the_range_between_domains() -> None:
     assert "deepep-internode: gpus 64 is outside the measured range (16 to 32 on h100-sxm)" in warnings_of(scope(cluster="hw-dgx-h100-x8", n_sm=24))
     assert "megatron-a2a: no measurement checks predictions of its Dispatch and Combine between NVLink domains" in warnings_of(scope("megatron-a2a"))
     elsewhere = trust_of(scope("deepep-ll"), SHARES)
-    assert elsewhere.wide is None
+    assert elsewhere.interval is None
     assert "deepep-ll-internode was not measured on h100-sxm; no error bar, because only h800 was measured" in elsewhere.warnings
 
 

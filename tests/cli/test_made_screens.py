@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +26,7 @@ from dysharp.cli.listing import print_list
 from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
+from dysharp.measured.intervals import Interval
 from dysharp.measured.validation import Validation
 from dysharp.planning.advice.libraries import Call, LibraryAdvice, LibraryCell
 from dysharp.planning.search import ConstantChange
@@ -147,12 +147,12 @@ def report() -> Validation:
         "unpredicted": "3: why; 4: how",
     }
     own = [
-        {"id": f"row-{i}", "family": "layer", "measured": 90.0 + i, "predicted": p, "unit": "us", "error": e, "usual": u, "note": note, "doubt": d,
-            "system": "deepep"}
+        {"id": f"row-{i}", "family": "layer", "measured": 90.0 + i, "predicted": p, "unit": "us", "error": e, "interval90": u, "note": note,
+            "doubt": d, "system": "deepep"}
         for i, (p, e, u, note, d) in enumerate((
-            (100.0, 11.125, 9.0, "", ""), (80.0, -12.5, 15.0, "", "nccl-ep, 97 us"), (70.0, 30.0, None, "weak", ""), (None, None, None,
-                "made reason", ""),
-            (88.0, 2.0, 2.0, "", ""),
+            (100.0, 11.125, [95.0, 110.0], "", ""), (80.0, -12.5, [70.0, 95.0], "", "nccl-ep, 97 us"),
+            (70.0, 30.0, [60.0, 80.0], "weak", ""), (None, None, None, "made reason", ""),
+            (88.0, 2.0, [86.0, 96.0], "", ""),
         ))
     ]  # fmt: skip
 
@@ -251,7 +251,7 @@ def libraries(*clusters: str) -> Lines:
     """Calls with and without an error bar, ties, a batch that no library serves."""
 
     def call(library: str, us: float, p90: float | None, pool: str = "", own: bool = True) -> Call:
-        errors: Any = None if p90 is None else SimpleNamespace(p90=p90, own=own, to_dict=dict)
+        errors = None if p90 is None else Interval(1 - p90 / 100, 0.9, 1.0, 1.1, 1 + p90 / 100, 0.05, near=own)
         return Call(library, True, us, errors, pool)
 
     calls = (call("deepep normal", 90.0, 10.0), call("nccl-ep", 95.0, 12.5, "3 % apart", False), call("uccl-ep LL", 120.0, 5.0),

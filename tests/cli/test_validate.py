@@ -33,12 +33,12 @@ def test_command(tmp_path):
 
 
 OWN_ROWS = """\
-mine.csv: 3 of 5 rows are predicted; median error 16.6 %, 1 beyond the usual error of their kind.
+mine.csv: 3 of 5 rows are predicted; median error 16.6 %, 1 outside the interval of nine of ten.
 
-id   what             measured  predicted  unit    error %  usual %  note
-d-1  deepep-dispatch       620      481.2  us        -22.4       13
-g-1  dense-gemm           1200       1331  TFLOPS    +10.9        -
-w-1  dense-gemm             12         10  us        -16.7       14  weak
+id   what             measured  predicted  unit     nine of ten  error %  note
+d-1  deepep-dispatch       620      481.2  us        450 to 550    -22.4
+g-1  dense-gemm           1200       1331  TFLOPS  1100 to 1500    +10.9
+w-1  dense-gemm             12         10  us           9 to 13    -16.7  weak
 
 rows without a prediction
 id   why
@@ -48,8 +48,7 @@ a-4  no packaged GPU of this kind
 what: the kind of measurement; the list below explains each kind
 error: predicted over measured, minus 1
 weak: the file marks the row so; the error is in no mean
-usual: nine of ten public measurements of this kind on this GPU are predicted within this error; -
-  where there are none
+nine of ten: nine of ten measurements of such a prediction lie there, if nobody fitted to them
 your own constants: dysharp calibrate mine.csv -o mine.toml fits them, where the rows determine them
 
 """
@@ -82,12 +81,12 @@ your own rows: --data FILE.csv
 
 def report() -> Validation:
     """Three rows with a prediction, one of them left out of the bars, and two without."""
-    keys = ("id", "family", "measured", "predicted", "unit", "error", "usual", "note", "doubt")
+    keys = ("id", "family", "measured", "predicted", "unit", "error", "interval90", "note", "doubt")
     rows = [
-        ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, 13.0, "", ""),
-        ("g-1", "dense-gemm", 1200.0, 1331.0, "TFLOPS", 10.9, None, "", ""),
+        ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, [450.0, 550.0], "", ""),
+        ("g-1", "dense-gemm", 1200.0, 1331.0, "TFLOPS", 10.9, [1100.0, 1500.0], "", ""),
         ("s-1", "", 43.0, None, "bits", None, None, "nothing predicts the kind 'routing_stat' of the system 'x'", ""),
-        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, 14.0, "weak", ""),
+        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, [9.0, 13.0], "weak", ""),
         ("a-4", "dense-gemm", 43.0, None, "us", None, None, "no packaged GPU of this kind", ""),
     ]
     family = {"family": "deepep-dispatch", "n_rows": 1, "n": 1, "median_ape": 22.4, "p90_ape": 22.4}

@@ -24,17 +24,7 @@ from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us
 from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_outside_bars
 from dysharp.measured.fitting import Free, fit, seen_by, spread_of, standard_errors
-from dysharp.measured.measurements import (
-    TABLES,
-    Measurement,
-    Unsupported,
-    gpu_of,
-    nic_GBps,
-    out_of_scope,
-    read_calls,
-    read_measurements,
-    read_operators,
-)
+from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, out_of_scope, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving import predictions as served
 from dysharp.measured.serving import setting as serving
@@ -142,9 +132,7 @@ def library_calls() -> Named:
         predicted = made_up(entries, part)
         yield f"{part:g}", (calls.call_errors(entries, predicted), calls.order(entries, predicted), calls.bars(entries, predicted))
     cases = [entry.case for entry in entries if isinstance(entry.case, CallCase)]
-    keys = [(calls.key_of(case), 1 + 0.03 * n) for n, case in enumerate(cases[:40])]
-    yield "table", calls.to_toml(keys, keys[::3])
-    yield "errors", [calls.errors_of_call(case) for case in cases]
+    yield "errors", [calls.interval_of_call(case, 100.0) for case in cases]
     for (library, mode), call in LIBRARIES.items():
         grid = itertools.product(("dispatch", "combine", "roundtrip"), ("drained", "chained", "graph"), (1, 2), ("h100-sxm", "gb200"))
         own = [replace(cases[0], library=library, mode=mode, verb=v, regime=r, nodes=n, gpu=gpu, fp8=n == 1) for v, r, n, gpu in grid]
@@ -309,7 +297,6 @@ def serving_runs() -> Named:
     yield "judged", [_case(case) for case in cases[::4]]
     points = [(1.0, 9.0), (2.0, 5.0), (2.0, 4.0), (8.0, 1.5)]
     yield "at", [served._at(points[:n], speed) for n in (1, 2, 3, 4) for speed in (0.5, 1.5, 2.0, 6.0, 9.0)]
-    yield "bars", [served.Bar("x", *error).around(us) for error in TABLES["error_bars"].values() for us in (40.0, 3.0)]
 
 
 def _noisy(row: serving.ServingRow, factor: float) -> served.ServingCase:
@@ -333,7 +320,7 @@ def bars_of_replicas() -> Named:
             )
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
             lists = [served.outside_of(one, Scenario(1.0, *own, 1.0, n), disaggregated=n > 1) for own in limits]
-            yield f"{name} {dp}", (lists, [served.bar_of(one, disaggregated=way) for way in (True, False)])
+            yield f"{name} {dp}", (lists, [served.served_interval(one, 40.0, disaggregated=way) for way in (True, False)])
 
 
 def training_rows() -> Named:

@@ -36,7 +36,7 @@ def judge(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_system_without_a_family_has_no_bar() -> None:
     trust = trust_of(scope(), SHARES)
-    assert (trust.families, trust.typical, trust.wide) == ((), None, None)
+    assert (trust.families, trust.interval) == ((), None)
     assert trust.warnings == ("toy: no measurement checks predictions of its layer",)
     assert (part_judges("toy"), measured_range("toy", "sms", "h100-sxm")) == ({}, None)
     assert "charges no software cost" in warnings_of(scope(form="paper"))[0]
@@ -45,7 +45,7 @@ def test_a_system_without_a_family_has_no_bar() -> None:
 def test_a_system_with_half_a_family_has_no_bar(judge) -> None:
     judge("toy-dispatch", "dispatch")
     trust = trust_of(scope(), SHARES)
-    assert trust.wide is None
+    assert trust.interval is None
     assert trust.warnings == ("toy: no measurement checks predictions of its Combine",)
 
 
@@ -53,7 +53,7 @@ def test_a_family_without_validated_errors_has_no_bar(judge) -> None:
     judge("toy-kernels", "dispatch", "combine")
     trust = trust_of(scope(), SHARES)
     assert trust.families == ("toy-kernels", "grouped-gemm")
-    assert trust.wide is None
+    assert trust.interval is None
     assert "toy-kernels was not measured on h100-sxm; no error bar" in trust.warnings
 
 

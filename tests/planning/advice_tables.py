@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from dysharp.base.errors import DysharpError
+from dysharp.measured.intervals import Interval
 from dysharp.planning.advice.advise import Advice, answer_lines, percent
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.libraries import advise_libraries
@@ -152,8 +153,9 @@ def _invented(system: str, us: float, wide: float | None, **more: Any) -> Predic
         "surroundings_us": {"permute_us": 3.0, "cast_us": 5.0, "host_us": 7.0}, "tokens_per_gpu": 17, "phases_us": {}, "exposed_comm_us": 13.0,
         "warnings": (),
     } | more.pop("row", {})  # fmt: skip
-    known: dict[str, Any] = {"typical": 0.07, "families": ("a", "b"), "warnings": ("w",), "has_eager": wide is not None, "tried": {}} | more
-    return Predicted(row=SimpleNamespace(**row), tokens=23, formats="Dispatch FP8", wide=wide, **known)  # type: ignore[arg-type]
+    interval = None if wide is None else Interval(1 - wide, 1 - wide / 2, 1.0, 1 + wide / 2, 1 + wide, 0.07, near=True)
+    known: dict[str, Any] = {"interval": interval, "families": ("a", "b"), "warnings": ("w",), "has_eager": wide is not None, "tried": {}} | more
+    return Predicted(row=SimpleNamespace(**row), tokens=23, formats="Dispatch FP8", **known)  # type: ignore[arg-type]
 
 
 def said() -> list[Any]:

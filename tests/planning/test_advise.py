@@ -14,6 +14,8 @@ import dysharp as ds
 from dysharp.analysis.load import load_of
 from dysharp.analysis.surroundings import around, host_line
 from dysharp.base.errors import ConfigError
+from dysharp.measured.family import get_family
+from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of
 from dysharp.measured.trust import (
     FEWEST,
     PredictionScope,
@@ -116,9 +118,9 @@ def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.Monke
     assert (whole.best.row.window, few.best.row.tokens_per_gpu, few.best.tokens) == ({}, 128, 512)
     assert few.best.time_us == pytest.approx(whole.best.time_us, rel=0.1)
     assert sum(few.best.parts_us().values()) == pytest.approx(few.best.time_us)
-    assert few.best.wide is not None
-    assert whole.best.wide is not None
-    assert few.best.wide >= whole.best.wide - 0.01
+    assert few.best.interval is not None
+    assert whole.best.interval is not None
+    assert few.best.interval.high90 >= whole.best.interval.high90 - 0.01
     assert not any("tokens 128 is outside" in text for text in few.best.warnings)
 
 
@@ -274,15 +276,16 @@ def test_the_parts_of_a_layer_add_up(system: str, routing: str) -> None:
 
 def test_a_fused_kernel_is_judged_by_whole_layers() -> None:
     asked = scope(system="megamoe", cluster=load_cluster("hw-dgx-b200"), options={"form": "auto"})
-    entry = family_errors()["fused-layer", "b200"]
-    found = trust_of(asked, {"dispatch": 0.3, "gemm1": 0.5, "surroundings": 0.2})
+    found = trust_of(asked, {"dispatch": 0.3, "gemm1": 0.5, "surroundings": 0.2}, 300.0)
+    own = interval_of(Asked("layers", "fused-layer", "b200", 0.0))
     assert found.families == ("fused-layer",)
-    assert (found.typical, found.wide) == (pytest.approx(entry.median / 100), pytest.approx(entry.p90 / 100))
+    assert found.interval is not None
+    assert found.interval.high90 == pytest.approx(own.high90, rel=0.15)
 
 
 def test_a_family_of_one_gpu_has_no_bar_elsewhere() -> None:
     asked = scope(system="trtllm-a2a", options={"form": "auto", "sides": "one"})
-    assert trust_of(asked, {"dispatch": 0.5, "gemm1": 0.5}).wide is None
+    assert trust_of(asked, {"dispatch": 0.5, "gemm1": 0.5}).interval is None
     assert "trtllm-a2a was not measured on h100-sxm; no error bar, because only gb200 was measured" in warnings_of(asked)
 
 
@@ -294,17 +297,20 @@ def test_the_eager_time_says_whose_host_it_has(advice: Advice) -> None:
     assert "18 launches at 4 us each (h100.host_call_us, this cluster's own value); a CUDA graph has no launches" in host_line(mine)
 
 
+TENTH = Interval(0.9, 0.95, 1.0, 1.05, 1.1, 0.03, near=True)
+
+
 def test_ties_overlap_the_best(advice: Advice) -> None:
     first, *others = advice.ranking
-    near, far = replace(others[0], row=replace(first.row, system="near"), wide=0.1), replace(others[0], wide=0.0)
-    found = replace(advice, ranking=(replace(first, wide=0.1), near, replace(far, row=replace(far.row, time_us=1e6))))
+    near, far = replace(others[0], row=replace(first.row, system="near"), interval=TENTH), replace(others[0], interval=TENTH)
+    found = replace(advice, ranking=(replace(first, interval=TENTH), near, replace(far, row=replace(far.row, time_us=1e6))))
     assert [entry.system for entry in found.ties()] == ["near"]
     assert replace(advice, ranking=advice.ranking[:1]).ties() == ()
 
 
 def test_a_faster_system_without_an_error_bar_is_named(advice: Advice) -> None:
     first, second = advice.ranking[:2]
-    apart = replace(second, row=replace(second.row, time_us=first.time_us / 2), wide=None, typical=None)
+    apart = replace(second, row=replace(second.row, time_us=first.time_us / 2), interval=None)
     found = replace(advice, unjudged=(apart,)).answer[0]
     assert f" Faster in this simulation, but without an error bar: {apart.system}" in found
     assert "Faster in" not in replace(advice, unjudged=(replace(apart, row=replace(apart.row, time_us=2 * first.time_us)),)).answer[0]
@@ -329,13 +335,12 @@ def test_error_bars_are_those_of_the_parts(advice: Advice) -> None:
     best = advice.best
     bar = best.bar()
     assert bar is not None
-    assert best.wide is not None
-    assert best.typical is not None
-    assert 0 < best.typical < best.wide < 1
+    assert best.interval is not None
+    assert bar == best.interval.around(best.time_us)
     assert bar[0] < best.time_us < bar[1]
-    table = family_errors()
-    parts = [table[family, "h100-sxm"].p90 / 100 for family in best.families if (family, "h100-sxm") in table]
-    assert min(parts) <= best.wide <= max(*parts, table["layer", "h100-sxm"].p90 / 100)
+    kinds = {family: kind_of(get_family(family)) for family in (*best.families, "layer")}
+    widths = [one.high90 - one.low90 for family, kind in kinds.items() for one in [interval_of(Asked(kind, family, "h100-sxm", best.time_us))]]
+    assert best.interval.high90 - best.interval.low90 <= 1.2 * sum(widths)
 
 
 def test_json_has_its_fields(advice: Advice) -> None:
@@ -431,11 +436,10 @@ def test_whole_layers_count_inside_their_ranges() -> None:
 def test_another_machine_has_the_bars_of_a_gpu_held_out() -> None:
     shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
     here, other = (trust_of(scope(cluster=cluster), shares) for cluster in (unlike(), unlike(hbm_bytes_per_us=1_000_000)))
-    table = family_errors()
-    wide = 0.3 * table["deepep-dispatch", "other"].p90 + 0.4 * table["grouped-gemm", "other"].p90 + 0.3 * table["deepep-combine", "other"].p90
-    assert here.wide is not None
-    assert other.wide == pytest.approx(max(wide, table["layer", "other"].p90) / 100)
-    assert other.wide > here.wide
+    assert here.interval is not None
+    assert other.interval is not None
+    assert here.interval.near or not other.interval.near
+    assert other.interval.high90 / other.interval.low90 >= here.interval.high90 / here.interval.low90
 
 
 def test_the_warning_travels_with_rows_and_comparisons() -> None:
@@ -449,10 +453,12 @@ def test_the_warning_travels_with_rows_and_comparisons() -> None:
 def test_a_gpu_without_rows_has_wider_bars() -> None:
     shares = {"dispatch": 0.3, "gemm1": 0.4, "combine": 0.3}
     here, elsewhere = (trust_of(scope(cluster=load_cluster(name)), shares) for name in ("hw-dgx-h100", "hw-dgx-h200"))
-    assert here.wide is not None
-    assert elsewhere.wide is not None
-    assert here.wide < elsewhere.wide
-    assert trust_of(scope(system="new-one"), shares).wide is None
+    assert here.interval is not None
+    assert elsewhere.interval is not None
+    assert here.interval.high90 / here.interval.low90 <= elsewhere.interval.high90 / elsewhere.interval.low90
+    own, far = (interval_of(Asked("communication kernels", "deepep-dispatch", gpu, 0.0)) for gpu in ("b200", "h200-sxm"))
+    assert own.high90 / own.low90 < far.high90 / far.low90
+    assert trust_of(scope(system="new-one"), shares).interval is None
 
 
 def test_the_table_of_errors_covers_the_systems() -> None:

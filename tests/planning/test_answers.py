@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from dysharp.api.planning import plan, shapes_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.measured.training.step_time import MEDIAN_P90
+from dysharp.measured.intervals import Asked, interval_of
 from dysharp.model import check_layout, layout_of
 from dysharp.model.weights import parameters_of
 from dysharp.specs import load_cluster, load_whole
@@ -32,8 +32,9 @@ def test_the_answer_says_what_it_stands_on() -> None:
     assert "Times are closed forms; no measured step on this machine checks them." in " ".join(answer().stdout.split())
     done = CliRunner().invoke(cli, ["plan", "llama3-8b", "--cluster", "hw-dgx-h100", "--gpus", "8", "--batch", "64", "--try", "tp=1,2"])
     words = " ".join(done.stdout.split())
-    median, most = MEDIAN_P90["dense, one node"]
-    assert f"error bars. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)." in words
+    found = interval_of(Asked("steps", "dense, one node", "h100-sxm", 0.0))
+    missed = f"{100 * found.typical:.1f} % (median), {found.usual:.0f} % (90 % of rows)"
+    assert f"error bars. By closed forms, which miss measured steps like this that no fit saw by {missed}." in words
 
 
 def test_a_gpu_without_measured_steps_gets_no_error_bar() -> None:

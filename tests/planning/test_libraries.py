@@ -8,8 +8,9 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.cli.texts.libraries_text import screen
-from dysharp.measured.calls import ANY, OTHER, CallErrors, Key, errors_of_call, table, to_toml
+from dysharp.measured.calls import interval_of_call
 from dysharp.measured.families.library_calls import CallCase, program_us
+from dysharp.measured.intervals import Interval
 from dysharp.planning.advice.libraries import MOST_LL, Call, LibraryCell, advise_libraries
 from dysharp.specs.fitted import fitted_values
 
@@ -26,10 +27,10 @@ def test_a_cell_ranks_every_library_with_a_kernel() -> None:
     assert cell.without == {"mori normal": "no kernel on hopper, expected cdna3 or cdna4"}
     assert [call.us for call in cell.calls] == sorted(call.us for call in cell.calls)
     assert calls["deepep-v2 normal"].us == pytest.approx(program_us(CASE, fitted_values()))
-    low, high = calls["deepep-v2 normal"].bar() or (0.0, 0.0)
-    errors = table()[Key("deepep-v2 normal", "h100-sxm", False, False)]
     us = calls["deepep-v2 normal"].us
-    assert (low, high) == pytest.approx((us * (1 - errors.p90 / 100), us * (1 + errors.p90 / 100)))
+    interval = interval_of_call(CASE, us)
+    assert interval is not None
+    assert calls["deepep-v2 normal"].bar() == interval.around(us)
     assert calls["deepep-v2 normal"].pool != ""
     assert cell.pools == ("deepep-v2 normal on 8 GPUs of hw-dgx-h100: sources differ by -37 to -18 %",)
 
@@ -53,30 +54,22 @@ def test_a_graph_has_no_error_bars() -> None:
 
 
 def test_bars_that_overlap_are_ties() -> None:
-    known, wide = CallErrors(9, 3.0, 10.0), CallErrors(9, 10.0, 50.0, own=False)
+    known, wide = Interval(0.9, 0.95, 1.0, 1.05, 1.1, 0.03, near=True), Interval(0.5, 0.7, 1.0, 1.3, 1.5, 0.1, near=False)
     made = (("a", 100.0, known), ("b", 120.0, known), ("c", 200.0, wide), ("d", 130.0, None))
     calls = tuple(Call(name, False, us, errors, "") for name, us, errors in made)
     cell = LibraryCell("hw-dgx-h100", 8, 1, 8, calls, {})
     assert [call.library for call in cell.ties()] == ["b", "c"]
 
 
-def test_errors_fall_back_to_all_libraries_and_to_other_gpus() -> None:
-    """16 GPUs of two nodes have too few rows of large batches; an H200 has none; of graphs there is no row at all."""
-    assert errors_of_call(CASE) == table()[Key("deepep-v2 normal", "h100-sxm", False, False)]
-    few = replace(CASE, library="nccl-ep", tokens=1024)
-    assert errors_of_call(few) == table()[Key(ANY, "h100-sxm", False, True)]._replace(own=False)
-    unseen = replace(CASE, gpu="h200-sxm")
-    assert errors_of_call(unseen) == table()[Key(ANY, OTHER, False, False)]._replace(own=False)
-    graph = replace(CASE, regime="graph")
-    assert errors_of_call(graph) is None
-
-
-def test_the_table_of_errors_counts_by_library_and_together() -> None:
-    a, b = Key("a", "b200", False, False), Key("b", "b200", False, False)
-    text = to_toml([(a, 1.1), (a, 0.9), (b, 1.3)], [(a, 2.0)])
-    assert text.count("[[call]]") == 4
-    assert '[[call]]\nlibrary = "any"\ngpu = "b200"\nfar = false\nlarge = false\nn = 3\nmedian = 10.0\np90 = 26.0\n' in text
-    assert '[[call]]\nlibrary = "any"\ngpu = "other"\nfar = false\nlarge = false\nn = 1\nmedian = 100.0\np90 = 100.0\n' in text
+def test_an_interval_is_of_its_gpu_where_rows_are_known() -> None:
+    """No call on an MI355X was measured; of graphs there is no row at all."""
+    here, unseen = (interval_of_call(replace(CASE, gpu=gpu), 100.0) for gpu in ("h100-sxm", "mi355x"))
+    assert here is not None
+    assert unseen is not None
+    assert here.near
+    assert not unseen.near
+    assert interval_of_call(replace(CASE, nodes=2, gpus=16), 100.0) != here
+    assert interval_of_call(replace(CASE, regime="graph"), 100.0) is None
 
 
 def test_a_screen_of_all_batches_fits(monkeypatch: pytest.MonkeyPatch) -> None:

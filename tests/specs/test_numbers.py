@@ -33,7 +33,7 @@ IN_SIGHT = re.compile(r"\bfit\b|fitted|chosen|read off|multimem", re.IGNORECASE)
 """Words of a comment on a number that measurements fixed. multimem: a row of in-switch times."""
 SAID = re.compile(r"\bchosen (after|with|while|alike)|in sight|\bread off\b|by hand|median of \d+ measured", re.IGNORECASE)
 """Words of docstrings and comments in code that say so."""
-OWN_READERS = ("fitted.toml", "choices.toml", "numbers.toml", "validated.toml", "validated_calls.toml")
+OWN_READERS = ("fitted.toml", "choices.toml", "numbers.toml", "validated.toml")
 """Files whose readers ask for sources."""
 
 

@@ -130,7 +130,7 @@ def scope_of(name: str, form: str = "auto") -> PredictionScope:
 def test_without_measurements_it_has_no_error_bar(facts: dict[str, Any]) -> None:
     with registered("toy", **facts) as toy:
         trust = trust_of(scope_of(toy), SHARES)
-        assert (trust.families, trust.typical, trust.wide) == ((), None, None)
+        assert (trust.families, trust.interval) == ((), None)
         assert trust.warnings == run(toy).warnings == ("toy: no measurement checks predictions of its layer",)
         assert trust_of(scope_of(toy, "paper"), SHARES).warnings[0].startswith("toy: the paper form charges no software cost")
 
@@ -146,8 +146,8 @@ def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch
         assert [judges[part].name for part in ("dispatch", "combine")] == ["deepep-dispatch"] * 2
         trust = trust_of(scope_of(toy), SHARES)
         assert trust.families[0] == "deepep-dispatch"
-        assert trust.wide is not None
-        assert trust.wide > 0
+        assert trust.interval is not None
+        assert trust.interval.low90 < trust.interval.high90
         assert "toy: no measurement checks predictions of its layer" not in trust.warnings
 
 

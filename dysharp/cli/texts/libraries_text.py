@@ -32,7 +32,7 @@ def _name(call: Call) -> str:
 
 
 def _mark(call: Call) -> str:
-    return "" if call.errors is None or call.errors.own else "~"
+    return "" if call.interval is None or call.interval.near else "~"
 
 
 def _answer(done: LibraryAdvice) -> str:

@@ -38,7 +38,7 @@ def print_own_rows(done: Validation, data: str) -> None:
     verdict = f" {len(doubted)} do not fit the library that they name." if doubted else ""
     print_lines([f"{data}: {len(told)} of {len(done.rows)} rows are predicted{_errors(told)}.{verdict}", ""])
     notes = ["note=note"] * any(row["note"] for row in told)
-    print_columns(Columns(*OWN, "error %=error:+.1f", "usual %=usual:.0f", *notes), told[:MOST_ROWS])
+    print_columns(Columns(*OWN, "nine of ten=interval90:.4g", "error %=error:+.1f", *notes), told[:MOST_ROWS])
     if doubted:
         print_lines(["", "rows that another library fits far better: did the framework run the dispatcher that you named?"])
         print_columns(Columns("id=id", "named=system", "measured=measured:.4g", "predicted=predicted:.4g", "fits=doubt"), doubted[:MOST_ROWS])
@@ -54,7 +54,7 @@ def print_own_rows(done: Validation, data: str) -> None:
             "what: the kind of measurement; the list below explains each kind",
             "error: predicted over measured, minus 1",
             *(f"{group}: {text}; the error is in no mean" for group, text in GROUPS.items() if any(row["note"] == group for row in told)),
-            "usual: nine of ten public measurements of this kind on this GPU are predicted within this error; - where there are none",
+            "nine of ten: nine of ten measurements of such a prediction lie there, if nobody fitted to them",
             *([f"your own constants: dysharp calibrate {data} -o mine.toml fits them, where the rows determine them"] if told else []),
             "",
         ]
@@ -62,19 +62,23 @@ def print_own_rows(done: Validation, data: str) -> None:
 
 
 def _errors(told: Sequence[Mapping[str, Any]]) -> str:
-    """The median error of a user's rows, and how many are off by more than is usual."""
+    """The median error of a user's rows, and how many are outside their interval."""
     judged = [row for row in told if not row["note"]]
     if not judged:
         return ""
-    far = sum(row["usual"] is not None and abs(row["error"]) > row["usual"] for row in judged)
-    return f"; median error {median(abs(row['error']) for row in judged):.1f} %, {far} beyond the usual error of their kind"
+    far = sum(not row["interval90"][0] <= row["measured"] <= row["interval90"][1] for row in judged)
+    return f"; median error {median(abs(row['error']) for row in judged):.1f} %, {far} outside the interval of nine of ten"
 
 
 def print_families(done: Validation) -> None:
     """The answer over all packaged kinds; then per kind of measurement how many are predicted, and how well."""
     micro = done.overall
+    if done.out_of_sight:
+        print_lines(["errors on rows that no fit saw: their GPU, their model or their source left out, or newer than the constants"])
+        seen = ("in sight:\nmedian %=seen_median_ape:.1f", "nine of ten\nwithin %=seen_p90_ape:.1f")
+        print_columns(Columns("what=what", "rows=n:", *ERRORS, "bar of the\nmedian %=bar:g", "of nine\nof ten %=bar_p90:g", *seen), done.out_of_sight)
     if not done.rows and micro["n"]:
-        print_lines([f"{micro['n']} public measurements are predicted with a median error of {micro['median_ape']:.1f} %, "
+        print_lines(["", f"In sight {micro['n']} public measurements are predicted with a median error of {micro['median_ape']:.1f} %, "
                      f"nine of ten within {micro['p90_ape']:.1f} %.", ""])  # fmt: skip
     beyond = [row for row in done.beyond if row["system"] == "all" and row["n"] and not row["between"]]
     _print_families([*done.families, *beyond])

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from dysharp.base.errors import check_word
 
-TABLES = ("measurements", "operators", "calls", "collectives", "training", "serving")
+TABLES = ("measurements", "operators", "calls", "collectives", "training", "serving", "residuals")
 
 
 def read_table(name: str) -> str:

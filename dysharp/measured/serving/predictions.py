@@ -3,18 +3,17 @@
 `fastest_layouts`: which measured layout is fastest at a speed per user, and which a prediction would choose. A group holds runs of equal engine
 version, model, hardware, precision and lengths with two layouts or more, disaggregated or not. Speed per user is 1 / TPOT; throughput of a GPU is
 the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT alike.
-
-`Bar`: how far predictions of TPOT miss runs like a point; a test compares the numbers with the packaged runs.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from dysharp.base.values import frozen
 from dysharp.costs.machine import machine_of
-from dysharp.measured.measurements import TABLES, Unsupported
+from dysharp.measured.intervals import Asked, Interval, interval_of
+from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
 from dysharp.serving.disaggregated import WorkerPool, run_pools
 from dysharp.serving.loop import run_closed_loop
@@ -228,18 +227,6 @@ def _at(points: Sequence[Point], speed: float) -> float:
     return math.exp(math.log(y0) + math.log(speed / x0) / math.log(x1 / x0) * math.log(y1 / y0))
 
 
-class Bar(NamedTuple):
-    """Errors of runs of one group, in percent: median, and what 90 % of the runs stay below."""
-
-    group: str
-    median: float
-    p90: float
-
-    def around(self, value: float) -> tuple[float, float]:
-        """Between which values nine of ten measurements of a prediction lie."""
-        return value / (1 + self.p90 / 100), value / max(0.05, 1 - self.p90 / 100)
-
-
 MODELS = ("deepseek-v3", "qwen3-32b", "minimax-m2.5", "llama3-8b", "qwen3-235b")
 GPUS = ("h100-sxm", "h200-sxm", "b200", "gb200")
 MOST_EP, MOST_EP_DISAGGREGATED = 8, 32
@@ -247,11 +234,29 @@ ISL, OSL = (128, 32768), (100, 8192)
 """Models, GPUs, EP degrees and lengths of the runs that are judged."""
 
 
-def bar_of(replica: Replica, *, disaggregated: bool = False) -> Bar:
-    """The errors of runs that are most like a point."""
-    moe = "disaggregated" if disaggregated else f"MoE models with {'attention groups' if replica.layout.dp > 1 else 'tensor parallel attention'}"
-    group = "dense models" if replica.model.layer is None else moe
-    return Bar(group, *TABLES["error_bars"][group])
+def group_of(replica: Replica, *, disaggregated: bool = False) -> str:
+    """The group of measured runs that are most like a point."""
+    if replica.model.layer is None:
+        return "dense models"
+    return "disaggregated" if disaggregated else f"MoE models with {'attention groups' if replica.layout.dp > 1 else 'tensor parallel attention'}"
+
+
+def served_interval(replica: Replica, ms: float, what: str = "TPOT", *, disaggregated: bool = False) -> Interval:
+    """The interval of a TPOT, TTFT or throughput (as GPU milliseconds per token) of `ms`, from the runs that are most like a point."""
+    return interval_of(Asked("serving", f"{what}, {group_of(replica, disaggregated=disaggregated)}", replica.machine.gpu.name, 1e3 * ms))
+
+
+def intervals_of(case: ServingCase) -> dict[str, Any]:
+    """Intervals of the TPOT and the TTFT of a row; None where it has none."""
+    found: dict[str, Any] = {}
+    setting = None if case.ttft_ms is None else setting_of(case.row)
+    for what, value, start in (("TPOT", case.tpot_ms, ""), ("TTFT", case.ttft_ms, "ttft_")):
+        if setting is None or value is None or not 0 < value < math.inf:
+            found |= {f"{start}interval80": None, f"{start}interval90": None}
+        else:
+            interval = served_interval(setting.decode or setting.replica, value, what, disaggregated=setting.decode is not None)
+            found |= {f"{start}{name}": ends for name, ends in interval.of(value).items()}
+    return found
 
 
 def outside_of(replica: Replica, scenario: Scenario, *, disaggregated: bool = False) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
-from dysharp.measured.measurements import TABLES, Unsupported
+from dysharp.measured.intervals import Asked, Interval, interval_of
+from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, setting_of, training_recipe_of
 from dysharp.model.flops import core_flops, flops_of, mean_context
@@ -86,6 +87,8 @@ class StepCase(RunCase):
     floor: float | None = None
     """Seconds by the unfitted floor."""
     micro_batches: int = 0
+    like: str = ""
+    """The group of measured steps that a user's step like this is compared with."""
     case: str = ""
     """Rows that differ in nothing but their micro-batches have the same."""
 
@@ -142,7 +145,7 @@ def _case(row: TrainingRow) -> StepCase | None:
     floor = floor_us(setting, machine_of(row)[1], training_recipe) / 1e6
     return StepCase(
         id=row.id, model=setting.model.name, gpu=gpu, group=group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
-        floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
+        like=group_of_step(setting.model, layout, machine_of(row)[1]), floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
     )  # fmt: skip
 
 
@@ -224,10 +227,6 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
     return entries
 
 
-MEDIAN_P90: dict[str, tuple[float, float]] = {group: tuple(TABLES["error_bars"][group]) for group in BARS}
-"""Percent: median over (model, GPU) and 90th percentile of rows."""
-
-
 def group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
     """The group of measured steps that a step is most like."""
     names = list(BARS)
@@ -238,17 +237,16 @@ def group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
     return names[3] if layout.ep * layout.stride("ep") <= machine.domain and machine.domain > 8 else names[4]
 
 
-def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
-    """`MEDIAN_P90` of steps like this; None on machines of which measured steps, on Hopper and Blackwell, say nothing."""
+def step_interval(model: WholeModel, layout: Layout, machine: Machine) -> Interval | None:
+    """The interval of steps like this; None on machines of which measured steps, on Hopper and Blackwell, say nothing."""
     judged = machine.cluster.gpu and machine.gpu.arch == machine.arch
-    return MEDIAN_P90[group_of_step(model, layout, machine)] if judged else None
+    return interval_of(Asked("steps", group_of_step(model, layout, machine), machine.gpu.name, 0.0)) if judged else None
 
 
 def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
     """What measurements say about a step, in a sentence."""
     if not machine.cluster.gpu:
         return "No measurement judges a paper cluster: read ratios between systems, not times."
-    if (error := measured_error(model, layout, machine)) is None:
+    if (found := step_interval(model, layout, machine)) is None:
         return f"No measured step judges a {machine.cluster.gpu}: read ratios between systems, not times."
-    group, (median, most) = group_of_step(model, layout, machine), error
-    return f'Closed forms of whole steps miss measured steps like this ("{group}") by {median:g} % (median), {most:g} % (90 % of rows).'
+    return f'Measured steps like this ("{group_of_step(model, layout, machine)}") that no fit saw take {found.words}.'

@@ -230,7 +230,7 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     if not done:
         raise ConfigError(nothing_to_rank(not_ranked, asked))
     done.sort(key=lambda entry: (entry.row.dropped_rows > 0, entry.time_us))
-    ranking = tuple(entry for entry in done if entry.wide is not None and not entry.row.dropped_rows)
+    ranking = tuple(entry for entry in done if entry.interval is not None and not entry.row.dropped_rows)
     unjudged = tuple(entry for entry in done if entry not in ranking)
     best = (*ranking, *unjudged)[0]
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)

@@ -8,9 +8,10 @@ from typing import Any
 
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.values import named
-from dysharp.measured.calls import CallErrors, errors_of_call
+from dysharp.measured.calls import interval_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine
+from dysharp.measured.intervals import Interval
 from dysharp.measured.measurements import CLUSTERS, Unsupported
 from dysharp.measured.trust import no_rows
 from dysharp.runs.request import ModelSource
@@ -44,22 +45,22 @@ REGIME_NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A round trip of one library. `errors`: of measured round trips like it; None: none in this regime. `pool`: how far sources differ; ""."""
+    """A round trip of one library. `interval`: of measured round trips like it; None: none in this regime. `pool`: how far sources differ; ""."""
 
     library: str
     fp8: bool
     us: float
-    errors: CallErrors | None
+    interval: Interval | None
     pool: str
 
     def bar(self) -> tuple[float, float] | None:
         """(low, high) in us: nine of ten measured round trips are within this range of their prediction."""
-        return None if self.errors is None else (self.us * max(0.0, 1 - self.errors.p90 / 100), self.us * (1 + self.errors.p90 / 100))
+        return None if self.interval is None else self.interval.around(self.us)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        (low, high), e = self.bar() or (None, None), self.errors
-        errors = {} if e is None else {"median_error": e.median, "p90_error": e.p90, "rows": e.n, "own_rows": e.own}
+        (low, high), e = self.bar() or (None, None), self.interval
+        errors = {} if e is None else {"median_error": 100 * e.typical, "p90_error": e.usual, "rows": e.n, "own_rows": e.near}
         return named(self, "library", "fp8", "us") | {"low_us": low, "high_us": high, "sources": self.pool} | errors
 
 
@@ -160,7 +161,8 @@ def _cell(model: Model, cluster: Cluster, gpus: int, tokens: int, regime: str) -
         try:
             without[name] = _why_not(case, model, cluster)
             if not without[name]:
-                calls.append(Call(name, case.fp8, program_us(case, fitted_values()), errors_of_call(case), POOLS.get((name, case.gpu, nodes), "")))
+                us = program_us(case, fitted_values())
+                calls.append(Call(name, case.fp8, us, interval_of_call(case, us), POOLS.get((name, case.gpu, nodes), "")))
         except (DysharpError, Unsupported) as error:
             without[name] = str(error)
     ranked = tuple(sorted(calls, key=lambda call: call.us))
@@ -184,8 +186,8 @@ def _notes(cells: Sequence[LibraryCell], machines: Sequence[Cluster], regime: st
     pools = dict.fromkeys(text for cell in cells for text in cell.pools)
     if pools:
         notes.append(f"the pool of machines, not the kernel, decides: {'; '.join(pools)}")
-    if any(call.errors is not None and not call.errors.own for cell in cells for call in cell.calls):
-        notes.append("~ too few rows of this library on this GPU: the bar is that of all libraries, or of GPUs left out of the fit")
+    if any(call.interval is not None and not call.interval.near for cell in cells for call in cell.calls):
+        notes.append("~ too few rows on this GPU: the bar is that of GPUs left out of the fit")
     if any(cell.nodes > 1 for cell in cells):
         notes.append("over nodes: one NIC of 400 Gb/s per GPU, as measured")
     notes.append(f"buffers of NCCL EP hold {CAPACITIES['decode']} tokens up to that batch, else {CAPACITIES['prefill']}")

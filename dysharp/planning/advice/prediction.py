@@ -10,6 +10,7 @@ from dysharp.analysis.surroundings import Surroundings
 from dysharp.base.errors import DysharpError
 from dysharp.base.values import frozen, named, plain
 from dysharp.measured.family import judges_of
+from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
 from dysharp.runs.header import header_of
@@ -35,8 +36,7 @@ class Predicted:
     row        the simulated Row; of a large layer that of the leading tokens, whose `window` estimates the layer
     tokens     tokens per GPU of the layer
     formats    formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs"
-    typical    median relative error, as a fraction of `time_us`; None without measurements
-    wide       90th-percentile relative error, as a fraction of `time_us`; None without measurements
+    interval   factors of `time_us` between which measured layers lie; None without measurements
     families   measured families behind the two errors
     warnings   warnings of the Row, of its formats and of its memory
     has_eager  True: eager layers of the system were measured, so its launches are known
@@ -47,8 +47,7 @@ class Predicted:
     row: Row
     tokens: int
     formats: str
-    typical: float | None
-    wide: float | None
+    interval: Interval | None
     families: tuple[str, ...]
     warnings: tuple[str, ...]
     has_eager: bool
@@ -103,7 +102,7 @@ class Predicted:
 
     def bar(self) -> tuple[float, float] | None:
         """(low, high) in us: nine of ten measured layers are within this range of their prediction. None without measurements."""
-        return None if self.wide is None else (self.time_us * max(0.0, 1 - self.wide), self.time_us * (1 + self.wide))
+        return None if self.interval is None else self.interval.around(self.time_us)
 
     def __repr__(self) -> str:
         return f"<Predicted: {self.row.system} {self.time_us:.1f} us; to_dict() shows all>"
@@ -112,7 +111,10 @@ class Predicted:
         """Plain values for JSON."""
         low, high = self.bar() or (None, None)
         found = named(self.row, "system", "form", "options") | named(self, "formats", "time_us") | {"low_us": low, "high_us": high}
-        found |= {"eager_us": self.eager_us, "typical_error": self.typical, "p90_error": self.wide, "families": list(self.families)}
+        errors = {"typical_error": None, "p90_error": None}
+        if self.interval is not None:
+            errors = {"typical_error": self.interval.typical, "p90_error": self.interval.usual / 100}
+        found |= {"eager_us": self.eager_us, **errors, "families": list(self.families)}
         found |= {"tokens_simulated": self.row.tokens_per_gpu, "simulated_us": self.time_us - self.parts_us()["around"]}
         found |= {"surroundings_us": plain(self.around)} | named(self, "parts_us", "one_kernel_us") | named(self.row, "phases_us", "exposed_comm_us")
         found |= {"tokens_per_s": self.tokens_per_s, "tried": {f"{KNOB}={n}": us for n, us in self.tried.items()}}
@@ -192,7 +194,7 @@ class AdviceRuns:
         shares = {name: us / row.time_us for name, us in row.path_us.items() if name != AROUND.name}
         shares["surroundings"] = 1 - row.simulated_us / row.time_us
         asked = PredictionScope(row.system, request.model, request.cluster, request.tokens, request.direction, row.options, workload.routing)
-        trust, unsettled = trust_of(asked, shares), row.window["apart"] if row.window else 0.0
+        trust, unsettled = trust_of(asked, shares, row.layer_us), row.window["apart"] if row.window else 0.0
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)
         few = dataclasses.replace(asked, tokens=row.tokens_per_gpu)
         own = [text for text in row.warnings if text not in warnings_of(few)]
@@ -201,8 +203,7 @@ class AdviceRuns:
             row=row,
             tokens=request.tokens,
             formats=formats_of(row.system, row.options, request.model),
-            typical=None if trust.typical is None else trust.typical + unsettled,
-            wide=None if trust.wide is None else trust.wide + unsettled,
+            interval=trust.interval and trust.interval.wider(unsettled),
             families=trust.families,
             warnings=tuple(dict.fromkeys(warnings)),
             has_eager=eager_is_known(row),

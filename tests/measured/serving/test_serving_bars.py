@@ -1,15 +1,13 @@
-"""All packaged serving runs: bars that hold, misses by their number, and the numbers of the error bars."""
+"""All packaged serving runs: bars that hold, and misses by their number."""
 
 from pathlib import Path
 
 import pytest
 
-from bench import error_bars
 from dysharp.api.run_validation import ServingReport, validate_serving
-from dysharp.measured.measurements import TABLES, Unsupported
+from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import GPUS, ISL, MODELS, MOST_EP, MOST_EP_DISAGGREGATED, OSL, ServingCase
 from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of
-from dysharp.measured.training.step_time import MEDIAN_P90
 
 pytestmark = pytest.mark.slow
 
@@ -42,12 +40,6 @@ def test_bars(report: ServingReport) -> None:
     assert family["latency to the last token"]["median_ape"] < 12
     assert family["latency to the last token"]["p90_ape"] < 39
     assert report.layouts["fronts_right"] >= 47
-
-
-def test_error_bars_are_the_measured_ones_to_the_digit(report: ServingReport) -> None:
-    found = error_bars.of_serving(report.rows)
-    assert found == {group: TABLES["error_bars"][group] for group in found}, "write them anew: python bench/error_bars.py"
-    assert len(found) == len(TABLES["error_bars"]) - len(MEDIAN_P90)
 
 
 def test_the_deviations_have_the_errors_of_today(report: ServingReport) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import error_bars
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, machine_of, setting_of, training_recipe_of
-from dysharp.measured.training.step_time import BARS, MEDIAN_P90, error_bar, estimate_row, judge_groups, measured_s, slopes, step_cases, votes
+from dysharp.measured.training.step_time import BARS, error_bar, estimate_row, judge_groups, measured_s, slopes, step_cases, step_interval, votes
 from dysharp.model import layout_of
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.recipe import WHOLE
@@ -151,14 +150,14 @@ def test_micro_batches_beyond_the_pipeline_cost_the_same_each(rows: dict[str, Tr
     assert 0 < done.intercept_us < 0.1 * done.step_us
 
 
-@pytest.mark.slow
-def test_the_error_bar_of_steps_is_the_measured_one_to_the_digit(rows: dict[str, TrainingRow]) -> None:
-    found = error_bars.of_steps(rows.values())
-    assert found == {group: list(said) for group, said in MEDIAN_P90.items()}, "write them anew: python bench/error_bars.py"
-
-
 def test_the_error_bar_of_a_step() -> None:
     machine = Machine(load_cluster("hw-dgx-h100-x8"))
-    assert '"MoE with pipeline, NICs") by 5.9 %' in error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine)
+    asked = (("llama3-8b", "tp=8"), ("deepseek-v3", "pp=8,ep=32"))
+    near, far = (step_interval(load_whole(name), layout_of(layout), machine) for name, layout in asked)
+    assert near is not None
+    assert far is not None
+    assert near.high90 / near.low90 < far.high90 / far.low90  # calls over NICs of another operator's cluster are in its rows
+    said = f'Measured steps like this ("MoE with pipeline, NICs") that no fit saw take {far.words}.'
+    assert error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine) == said
     assert '"dense, one node"' in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), machine)
     assert "read ratios" in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), Machine(load_cluster("paper-gh200-nvl32")))
