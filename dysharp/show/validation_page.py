@@ -11,7 +11,7 @@ from dysharp.base.errors import one_line
 from dysharp.base.files import check_destination, make_folder, write_text
 from dysharp.base.text import cell, csv_text
 from dysharp.base.values import frozen
-from dysharp.measured.intervals import coverage, residuals
+from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
 from dysharp.show import markdown
 from dysharp.show.plots import drawn, save_figure
@@ -105,7 +105,7 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
     every = [row for row in done.beyond if row["system"] == "all"]
     text = markdown.template("validation.md").render(  # `_table` escapes the cells
         command=f"dysharp validate{held_out} --page docs/validation.md",
-        done=done, coverage=coverage(residuals()) if done.out_of_sight else [], figure=figure, folder=folder,
+        done=done, coverage=coverage(residuals(), GROUPS) if done.out_of_sight else [], figure=figure, folder=folder,
         tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
         between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),
     )  # fmt: skip
