@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from dysharp.base.errors import one_line
 from dysharp.base.files import check_destination, make_folder, write_text
 from dysharp.base.text import cell
-from dysharp.measured.intervals import coverage, residuals
+from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
 from dysharp.measured.validation_tables import TABLES, Table
 from dysharp.show import markdown
@@ -24,9 +24,13 @@ MOST_KINDS = 6
 def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, Any]]]]:
     """The tables that lie beside the page as CSV, and their rows, without the empty ones."""
     one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
-    cut = {"beyond": one, "between": between, "unsupported": [row for row in done.unsupported if row["family"]]}
+    cut = {"beyond": one, "between": between, "coverage": _coverage(done), "unsupported": [row for row in done.unsupported if row["family"]]}
     found = [(table, cut[name] if name in cut else getattr(done, name)) for name, table in TABLES.items() if table.file]
     return [(table, rows) for table, rows in found if rows]
+
+
+def _coverage(done: Validation) -> list[dict[str, Any]]:
+    return coverage(residuals(), GROUPS) if done.out_of_sight else []
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
@@ -73,7 +77,8 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
     every = [row for row in done.beyond if row["system"] == "all"]
     text = markdown.template("validation.md").render(  # `_table` escapes the cells
         command=f"dysharp validate{held_out} --page docs/validation.md",
-        done=done, coverage=coverage(residuals()) if done.out_of_sight else [], figure=figure, folder=folder,
+        done=done, missed=[row for row in done.bars if not row["holds"]], coverage=[row for row in _coverage(done) if row["left_out"] == "gpu"],
+        held_out=[row for row in done.hold_out if row["family"] == "macro" or row["by"] == "nodes"], figure=figure, folder=folder,
         tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
         between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),
     )  # fmt: skip

@@ -119,8 +119,8 @@ def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.Monke
     assert few.best.time_us == pytest.approx(whole.best.time_us, rel=0.1)
     assert sum(few.best.parts_us().values()) == pytest.approx(few.best.time_us)
     assert few.best.interval is not None
-    assert whole.best.interval is not None
-    assert few.best.interval.high90 >= whole.best.interval.high90 - 0.01
+    assert few.best.row.window is not None
+    assert few.best.interval.typical >= few.best.row.window["apart"] > 0
     assert not any("tokens 128 is outside" in text for text in few.best.warnings)
 
 

@@ -111,10 +111,8 @@ class Predicted:
         """Plain values for JSON."""
         low, high = self.bar() or (None, None)
         found = named(self.row, "system", "form", "options") | named(self, "formats", "time_us") | {"low_us": low, "high_us": high}
-        errors = {"typical_error": None, "p90_error": None}
-        if self.interval is not None:
-            errors = {"typical_error": self.interval.typical, "p90_error": self.interval.usual / 100}
-        found |= {"eager_us": self.eager_us, **errors, "families": list(self.families)}
+        typical, wide = (None, None) if self.interval is None else (self.interval.typical, self.interval.usual / 100)
+        found |= {"eager_us": self.eager_us, "typical_error": typical, "p90_error": wide, "families": list(self.families)}
         found |= {"tokens_simulated": self.row.tokens_per_gpu, "simulated_us": self.time_us - self.parts_us()["around"]}
         found |= {"surroundings_us": plain(self.around)} | named(self, "parts_us", "one_kernel_us") | named(self.row, "phases_us", "exposed_comm_us")
         found |= {"tokens_per_s": self.tokens_per_s, "tried": {f"{KNOB}={n}": us for n, us in self.tried.items()}}
