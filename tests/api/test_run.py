@@ -253,7 +253,7 @@ def test_options_reach_the_system() -> None:
         ({"gpus": 3, "placement": "contiguous"}, "64 experts do not divide by 3 GPUs"),
         ({"direction": "forward"}, "direction: found 'forward'"),
         ({"fidelity": "flit"}, "expected one of burst, packet"),
-        ({"seed": -1}, "found seed -1"),
+        ({"seed": -1}, "seed: found -1"),
         ({"options": {"combine_windw": 1}}, 'option dysharp.combine_windw: unknown; did you mean "combine_window"?'),
         ({"options": {"combine_window": 3}}, "found 3, expected 16 to 256 tokens per source GPU, or 0 for automatic"),
         ({"options": {"combine_window": 32.5}}, "found 32.5, expected a whole number"),

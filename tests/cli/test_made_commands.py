@@ -136,6 +136,7 @@ def calibration() -> Any:
     def errors(n: int, median: float) -> Any:
         return SimpleNamespace(n=n, median_ape=median, p90_ape=2.5 * median)
 
+    from dysharp.api.calibration import Calibration
     from dysharp.specs.fitted import fitted
 
     first, second, third = list(fitted().values())[:3]
@@ -147,7 +148,7 @@ def calibration() -> Any:
             "c": "no rows"},
         fitted=dict(zip(names, (first.low, (second.low + second.high) / 2, third.high), strict=True)),
     )  # fmt: skip
-    return SimpleNamespace(fit=fit, path="mine.toml", name="mine")
+    return Calibration(fit, "mine.toml", "mine")
 
 
 def emulation(holds: bool) -> Any:

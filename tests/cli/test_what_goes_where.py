@@ -70,7 +70,7 @@ def test_advice_as_json_has_its_header_on_stderr(dysharp: Call, monkeypatch: pyt
 
 def test_a_trace_says_what_its_row_rests_on(dysharp: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     saved: list[str] = []
-    answer = SimpleNamespace(save=saved.append, row="a row", to_dict=lambda: {"path": "x"})
+    answer = SimpleNamespace(save=saved.append, row="a row", timeline=None, words="a run", to_dict=lambda: {"path": "x"})
     monkeypatch.setattr(API, "trace", lambda *_, **__: answer, raising=False)
     monkeypatch.setattr("dysharp.api.comparison.header_lines", lambda rows: [f"header of {row}" for row in rows])
     out = str(tmp_path / "x.perfetto-trace")

@@ -268,7 +268,7 @@ def test_refusals_name_what_binds(more: list[str], found: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("spread", 2.0), ("spread", -0.1), ("spread", float("nan")), ("imbalance", 0.5)])
 def test_python_has_the_limits_of_the_command(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"plan: {name}: found {value}, expected a number from"):
+    with pytest.raises(ConfigError, match=rf"{name}: found {value}, expected [01] to 1"):
         plan("deepseek-v2-lite", 8, "hw-dgx-h100", **{name: value})  # type: ignore[misc]
 
 

@@ -51,7 +51,7 @@ def test_bytes_of_a_memory_operator_do_not_fold() -> None:
 @pytest.mark.parametrize(
     ("operators", "found"),
     [
-        (OPERATORS[:1], "nature host"),
+        (OPERATORS[:1], "nature is host"),
         ((*OPERATORS, OPERATORS[0]), '"exchange" twice'),
         (OPERATORS[1:], 'operator "exchange", expected one that the Program declares: sort, launch'),
         ((*OPERATORS, Operator("two words", Nature.HOST)), "a word without blanks"),

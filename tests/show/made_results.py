@@ -18,6 +18,7 @@ from dysharp.base.arrays import I64
 from dysharp.base.units import GiB
 from dysharp.model import layout_of
 from dysharp.model.formats import formats_of
+from dysharp.measured.intervals import Interval
 from dysharp.planning.advice.advise import Advice
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.tuning import TuningSearch
@@ -141,8 +142,7 @@ def made_prediction(system: str, wide: float | None, *, tried: bool = False, lea
         row,
         640,
         "Dispatch FP8, Combine BF16",
-        wide and wide / 2,
-        wide,
+        None if wide is None else Interval(1 - wide, 1 - wide / 2, 1.0, 1 + wide / 2, 1 + wide, wide / 2, near=True),
         ("sum",),
         text,
         wide is not None,

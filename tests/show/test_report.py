@@ -151,7 +151,7 @@ def test_commands_write_reports(tmp_path: Path, done: dysharp.api.Comparison) ->
     out, stored = tmp_path / "a.html", tmp_path / "runs.json"
     run = CliRunner().invoke(cli, ["compare", "--systems", "deepep,ideal", "--gpus", "4", "--tokens", "16", "--report", str(out), "--json"])
     assert run.exit_code == 0, run.output
-    assert f"dysharp compare --systems deepep,ideal --report {out} --gpus 4 --tokens 16 --json" in out.read_text()
+    assert f"dysharp compare --systems deepep,ideal --gpus 4 --tokens 16 --report {out} --json" in out.read_text()
     stored.write_text(json.dumps(done.to_dict()))
     assert CliRunner().invoke(cli, ["report", str(stored), "-o", str(tmp_path / "b.html")]).exit_code == 0
     for name, text in (("x.json", "no"), ("y.json", "[1]"), ("z.json", "[]")):

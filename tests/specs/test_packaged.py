@@ -61,6 +61,7 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 def test_the_catalogue_is_complete() -> None:
     assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
     joined = [*(f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)), "hw-dgx-h800-x8"]
+    joined[:0] = ["hw-aws-p5-x8", "hw-aws-p6-b300-x8"]
     joined += ["hw-gb200-nvl72-x2", "hw-gb300-nvl72-x2", *(f"hw-hgx-b300-x{n}" for n in (2, 4, 8)), "hw-mi300x-x2", "hw-mi308x-x2"]
     joined += [f"hw-mi355x-x{n}" for n in (2, 4, 8)]
     joined += [*(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
@@ -191,7 +192,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 36
+    assert len(names) == 38
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)
