@@ -39,7 +39,7 @@ from dysharp.base.arrays import F64
 from dysharp.base.text import cell, table
 from dysharp.costs.machine import Machine
 from dysharp.costs.machine import machine_of as serving_machine
-from dysharp.measured import apart
+from dysharp.measured import left_out
 from dysharp.measured.beyond import source_of
 from dysharp.measured.families.library_calls import CallCase
 from dysharp.measured.family import Parsed, classify
@@ -52,11 +52,12 @@ from dysharp.measured.serving.predictions import KEYS, ServingCase, group_of, pr
 from dysharp.measured.serving.setting import ServeSetting, ServingRow
 from dysharp.measured.serving.setting import setting_of as serving_setting
 from dysharp.measured.training.families import memory_cases
-from dysharp.measured.training.setting import TrainingRow, practice_of
+from dysharp.measured.training.setting import TrainingRow, training_recipe_of
 from dysharp.measured.training.setting import machine_of as training_machine
 from dysharp.measured.training.setting import setting_of as training_setting
 from dysharp.measured.training.step_time import step_cases
-from dysharp.specs.fitted import fitted, fitted_values, lines
+from dysharp.specs.fitted import fitted, fitted_values
+from dysharp.specs.numbers import lines
 from dysharp.training.estimate import estimate
 
 FILE = Path(__file__).resolve().parents[1] / "dysharp" / "measured" / "data" / "residuals.csv.gz"
@@ -117,16 +118,7 @@ def table_of(rows: Iterable[Mapping[str, str]]) -> str:
 def training_rows(tables: Mapping[str, str]) -> list[TrainingRow]:
     """Training runs that the package does not hold."""
     fresh = TrainingRow.from_csv(tables["train"], "train") if "train" in tables else []
-    return fresh + (aws_rows(tables["aws_training"]) if "aws_training" in tables else [])
-
-
-def aws_rows(text: str) -> list[TrainingRow]:
-    """Runs of awsome-distributed-ai. "selective" of Megatron is the core of attention; "none" is none."""
-    said, cells = {"selective": "core_attn", "none": ""}, []
-    for row in csv.DictReader(io.StringIO(text)):
-        dispatcher = row["dispatcher"] + " overlap on" * (row["a2a_overlap"] == "on")
-        cells.append(row | {"recompute": said[row["recompute"]], "dispatcher": dispatcher, "software": "", "check": ""})
-    return TrainingRow.from_csv(table_of(cells), "aws_training")
+    return fresh + (TrainingRow.from_csv(tables["aws_training"], "aws_training") if "aws_training" in tables else [])
 
 
 def serving_rows(tables: Mapping[str, str]) -> list[ServingRow]:
@@ -165,7 +157,7 @@ def of_measurements(tables: Mapping[str, str], jobs: int) -> Found:
             Row(
                 entry.measurement.id, kind_of(entry.family), entry.family.name, entry.case.gpu, entry.case.shape, source, way,
                 entry.case.work / us if rate else us * entry.measurement.us_per_unit, entry.measurement.id in new, {SEEN: -off if rate else off},
-                apart.group_of(entry, values),
+                left_out.group_of(entry, values),
             )
         )  # fmt: skip
     found.missing = [
@@ -277,7 +269,7 @@ def answers(case: ServingCase) -> dict[str, float]:
 
 def group_of_served(setting: ServeSetting) -> str:
     """The group of runs of a run."""
-    return group_of(setting.decode or setting.replica, apart=setting.decode is not None)
+    return group_of(setting.decode or setting.replica, disaggregated=setting.decode is not None)
 
 
 def of_serving(tables: Mapping[str, str]) -> Found:
@@ -301,7 +293,7 @@ def of_serving(tables: Mapping[str, str]) -> Found:
         measured = {"TPOT": tpot, "TTFT": ttft if case.warm or row.id in new else None}
         measured["throughput"] = 1e3 / rate_of(row, tpot, ttft) if tpot and ttft else None
         way = f"{row.text('engine')} {row.text('moe_quant') or row.text('precision')}"
-        aside = "suspected of speculation" if case.apart else "" if case.scored else "quality"
+        aside = "suspected of speculation" if case.suspected else "" if case.scored else "quality"
         place = (serving_setting(row).replica.machine.gpu.name, row.text("model"), source_of(row.text("source")), way)
         group = group_of_served(serving_setting(row))
         for name, real in measured.items():
@@ -347,8 +339,8 @@ def _run(kind: str, family: str, row: TrainingRow, case: Any, size: float, new: 
 def _step_s(row: TrainingRow, constant: str) -> float:
     setting, (gpu, machine) = training_setting(row), training_machine(row)
     cluster = replace(machine.cluster, constants=((constant, fitted()[constant].value * math.exp(SLOPE)),))
-    practice = practice_of(row, gpu, setting.model.layer is not None)
-    return estimate(setting.model, Machine(cluster), setting.layout, setting.sequence, practice).step_us / 1e6
+    recipe = training_recipe_of(row, gpu, setting.model.layer is not None)
+    return estimate(setting.model, Machine(cluster), setting.layout, setting.sequence, recipe).step_us / 1e6
 
 
 def of_everything(tables: Mapping[str, str], jobs: int) -> Found:
@@ -456,8 +448,8 @@ def sign_lines(found: Found, tables: Mapping[str, str]) -> list[tuple[str, ...]]
         cell = (*map(run.text, KEYS), run.text("mode"), *(run.degrees[name] for name in ("isl", "osl", "concurrency", "batch", "attn_dp")), gpus)
         if run.id in tpot and run.text("mode") == "agg" and run.degree("moe_ep") in (1, gpus):
             served.setdefault(cell, []).append(("EP" if run.degree("moe_ep") > 1 else "TP", tpot[run.id]))
-    for one in aws_rows(tables["aws_training"]) if "aws_training" in tables else []:
-        overlap = "overlap" in one.text("dispatcher")
+    for one in TrainingRow.from_csv(tables["aws_training"], "aws_training") if "aws_training" in tables else []:
+        overlap = one.text("a2a_overlap")
         cell = (one.text("model"), one.text("hardware"), overlap, *(one.degrees[name] for name in ("mbs", "ep", "layers")))
         if one.id in step:
             trained.setdefault(cell, []).append((one.text("dispatcher"), step[one.id]))

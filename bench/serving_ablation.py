@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 from dysharp.costs import operators
 from dysharp.costs.exchange import ExchangeTimes
-from dysharp.costs.layer import Kernel
+from dysharp.costs.layer import OpTime
 from dysharp.costs.machine import machine_of
 from dysharp.measured.serving.predictions import STEP, TPOT, ServingCase, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
-from dysharp.serving import ffn
+from dysharp.serving import layer
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange, row_bytes
 from dysharp.serving.work import Replica
@@ -52,9 +52,9 @@ def no_host(self: Engine, replica: Replica, device: float, requests: float, laun
     return device
 
 
-def no_small(self: Replica, name: str, tokens: float, width: float, kernels: int = 1) -> Kernel:
+def no_small(self: Replica, name: str, tokens: float, width: float, kernels: int = 1) -> OpTime:
     """Norms, casts of positions, top-k and sampling take no time."""
-    return Kernel(name, 0.0, 0)
+    return OpTime(name, 0.0, 0)
 
 
 def even(experts: float, topk: int, total: int, tokens: float, loads: object = ()) -> float:
@@ -67,8 +67,8 @@ PARTS: dict[str, Part | None] = {
     "no start of a kernel": (operators, "launch_us", lambda gpu, constants: 0.0),
     "no small kernels": (Replica, "small", no_small),
     "no host": (Engine, "step_us", no_host),
-    "uniform choice of experts": (ffn, "touched", even),
-    "EP kernels: bytes over a rate": (ffn, "exchange", bytes_alone),
+    "uniform choice of experts": (layer, "touched", even),
+    "EP kernels: bytes over a rate": (layer, "exchange", bytes_alone),
 }
 
 

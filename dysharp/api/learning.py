@@ -13,10 +13,10 @@ from dysharp.base.errors import ConfigError
 from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, changed, learn, touched
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import predict_row
-from dysharp.measured.serving.setting import ServingRow
+from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
-from dysharp.specs import Cluster, load_cluster
+from dysharp.specs import Cluster
 
 KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
 MOVED = 2
@@ -90,9 +90,11 @@ def _refusal(row: TrainingRow | ServingRow, base: Cluster) -> str:
     try:
         if isinstance(row, TrainingRow):
             gpu, _ = machine_of(row)
-            if load_cluster(base.name).gpu != gpu:
+            if base.gpu != gpu:
                 return f"of {gpu}"
             estimate_row(row, lambda _: base)
+        elif (gpu := setting_of(row).replica.machine.cluster.gpu) != base.gpu:
+            return f"of {gpu}"
         elif (case := predict_row(row)).tpot_ms is None:
             return case.note
         return "" if _measured(row) else "no measured time"

@@ -4,6 +4,7 @@ The floor is a step as rates that nobody fitted, without launches and overlap. A
 rates are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -164,11 +165,15 @@ def group_of(row: TrainingRow, gpu: str) -> str:
     return "MoE with pipeline, racks" if gpu.startswith("gb") else "MoE with pipeline, NICs"
 
 
+ROUNDED = re.compile(r"[+-]0\.\d+ ?%")
+"""A check that says by how little a row's numbers differ."""
+
+
 def _aside(row: TrainingRow) -> str:
     """Why the error of a row is listed and not judged; "": it is judged."""
     text = f"{row.text('note')} {row.text('model')}".lower()
     why = {
-        "the row contradicts itself": bool(row.text("check")),
+        "the row contradicts itself": bool(row.text("check")) and not ROUNDED.fullmatch(row.text("check")),
         "weights are sharded (FSDP)": row.degree("fsdp") > 1,
         "fine-tuning: packed lengths, frozen weights": any(word in text for word in ("sft", "lora", "fine-tuning")),
         "five steps without fused kernels": "smoke run" in text,
