@@ -16,9 +16,9 @@ from dysharp.api.comparison import header_lines, left_out_lines, limits_sentence
 from dysharp.api.training import WORDS, Step, Steps
 from dysharp.base.arrays import I64
 from dysharp.base.units import GiB
+from dysharp.measured.intervals import Interval
 from dysharp.model import layout_of
 from dysharp.model.formats import formats_of
-from dysharp.measured.intervals import Interval
 from dysharp.planning.advice.advise import Advice
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.tuning import TuningSearch
