@@ -135,7 +135,7 @@ def _int4() -> Line:
     return _compared("serve: TPOT in INT4 over FP8, 1 to 16 users", pairs)
 
 
-def _recorded() -> Iterator[Line]:
+def recorded() -> Iterator[Line]:
     """Stored files and their records; their tests take minutes."""
     folder = ROOT / "tests" / "replay"
     for name, record, least in (("digests.json", "versions.csv", 1), ("answers.json", "answers.csv", 80)):
@@ -206,21 +206,26 @@ def lines(timed: bool) -> Iterator[Line]:
     yield _stepped()
     yield _gpt_oss()
     yield _int4()
-    yield from _recorded()
+    yield from recorded()
     yield from _house()
     yield _first_answer()
     yield _first_compare(timed)
     yield Line("README's tests, minutes", "at most 6", "run: pytest -n auto -q", None)
 
 
-def main() -> None:
-    """Print the bars as they are known."""
+def report(found: Iterator[Line]) -> None:
+    """Print bars as they are known, and exit with 1 if one is missed."""
     missed = 0
-    for line in lines("--time" in sys.argv[1:]):
+    for line in found:
         print(line, flush=True)
         missed += line.ok is False
     print(f"{missed} missed" if missed else "no bar is missed")
     sys.exit(missed > 0)
+
+
+def main() -> None:
+    """Print the bars."""
+    report(lines("--time" in sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -37,8 +37,6 @@ import libraries
 
 from dysharp.base.arrays import F64
 from dysharp.base.text import cell, table
-from dysharp.costs.machine import Machine
-from dysharp.costs.machine import machine_of as serving_machine
 from dysharp.measured import left_out
 from dysharp.measured.beyond import source_of
 from dysharp.measured.families.library_calls import CallCase
@@ -48,17 +46,15 @@ from dysharp.measured.intervals import ASKED, COLUMNS, NEW, OFF, Residuals, cove
 from dysharp.measured.measurements import Measurement, measurements_from_csv, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms, measured_values, predict
 from dysharp.measured.refit import refit, stages
-from dysharp.measured.serving.predictions import KEYS, ServingCase, group_of, predict_row, predict_setting
+from dysharp.measured.serving.predictions import KEYS, ServingCase, group_of, predict_row
 from dysharp.measured.serving.setting import ServeSetting, ServingRow
 from dysharp.measured.serving.setting import setting_of as serving_setting
 from dysharp.measured.training.families import memory_cases
-from dysharp.measured.training.setting import TrainingRow, training_recipe_of
-from dysharp.measured.training.setting import machine_of as training_machine
-from dysharp.measured.training.setting import setting_of as training_setting
-from dysharp.measured.training.step_time import step_cases
+from dysharp.measured.training.setting import TrainingRow
+from dysharp.measured.training.step_time import estimate_row, step_cases
+from dysharp.specs import Cluster
 from dysharp.specs.fitted import fitted, fitted_values
 from dysharp.specs.numbers import lines
-from dysharp.training.estimate import estimate
 
 FILE = Path(__file__).resolve().parents[1] / "dysharp" / "measured" / "data" / "residuals.csv.gz"
 PREDICTED = 90.0
@@ -229,22 +225,17 @@ def _moved(slopes: F64, off: F64) -> F64:
 
 EVERY = 12
 SERVING = tuple(name for name in fitted() if name.startswith("serving."))
-TRAINING = tuple(name for name in fitted() if name.startswith("training."))
+TRAINING = tuple(name for name in fitted() if name.startswith(("training.", "proxy.")))
+CLOUD = "awslabs/"
+"""Source of the rows on which `proxy.*` are fitted: they came after the other constants and are in sight. Without them nothing fixes these constants,
+so that where this source is left out they keep their values.
+"""
 
 
-def served(row: ServingRow, constant: str = "") -> ServingCase:
-    """The prediction of a row, with one constant moved by `SLOPE`."""
-    if not constant:
-        return predict_row(row)
-    setting = serving_setting(row)
-
-    def moved(replica: Any) -> Any:
-        own = dict(replica.machine.cluster.constants) | {constant: fitted()[constant].value * math.exp(SLOPE)}
-        return replace(replica, machine=serving_machine(replace(replica.machine.cluster, constants=tuple(sorted(own.items()))), "serving"))
-
-    setting = replace(setting, replica=moved(setting.replica), decode=None if setting.decode is None else moved(setting.decode))
-    tpot, ttft = predict_setting(setting)
-    return ServingCase(row, tpot / 1e3, ttft / 1e3)
+def moved(constant: str) -> Callable[[Cluster], Cluster]:
+    """What moves a machine's `constant` by `SLOPE`."""
+    value = fitted()[constant].value * math.exp(SLOPE)
+    return lambda cluster: replace(cluster, constants=tuple(sorted((dict(cluster.constants) | {constant: value}).items())))
 
 
 def rate_of(row: ServingRow, tpot: float, ttft: float) -> float:
@@ -279,7 +270,7 @@ def of_serving(tables: Mapping[str, str]) -> Found:
     slopes: dict[str, list[list[float]]] = {}
     counts, last = dict[tuple[str, ...], int](), dict[tuple[str, ...], dict[str, list[float]]]()
     for row in [*ServingRow.read(), *fresh]:
-        case = served(row)
+        case = predict_row(row)
         if case.tpot_ms is None or case.ttft_ms is None:
             if case.step_ms is None:
                 found.missing.append(("serving", "new" if row.id in new else "", case.note))
@@ -287,8 +278,8 @@ def of_serving(tables: Mapping[str, str]) -> Found:
         cell = tuple(row.text(name) for name in ("model", "hardware", "engine", "precision", "mode"))
         mine, tpot, ttft = answers(case), row.numbers["tpot_ms"], row.numbers["ttft_ms"]
         if counts.get(cell, 0) % EVERY == 0:
-            moved = [answers(served(row, name)) for name in SERVING]
-            last[cell] = {name: [math.log(one[name] / value) / SLOPE for one in moved] for name, value in mine.items()}
+            other = [answers(predict_row(row, moved(name))) for name in SERVING]
+            last[cell] = {name: [math.log(one[name] / value) / SLOPE for one in other] for name, value in mine.items()}
         counts[cell] = counts.get(cell, 0) + 1
         measured = {"TPOT": tpot, "TTFT": ttft if case.warm or row.id in new else None}
         measured["throughput"] = 1e3 / rate_of(row, tpot, ttft) if tpot and ttft else None
@@ -311,7 +302,7 @@ def of_serving(tables: Mapping[str, str]) -> Found:
 def of_training(tables: Mapping[str, str]) -> Found:
     """Steps and memory."""
     fresh = training_rows(tables)
-    new, found = {row.id for row in fresh}, Found()
+    new, found = {row.id for row in fresh if not row.text("source").startswith(CLOUD)}, Found()
     every = {row.id: row for row in [*TrainingRow.read(), *fresh]}
     slopes: list[list[float]] = []
     for case in step_cases(list(every.values())):
@@ -319,7 +310,7 @@ def of_training(tables: Mapping[str, str]) -> Found:
         if case.predicted is None:
             found.missing.append(("steps", table_name, case.note))
             continue
-        slopes.append([math.log(_step_s(row, name) / case.predicted) / SLOPE for name in TRAINING])
+        slopes.append([math.log(estimate_row(row, moved(name)).step_us / 1e6 / case.predicted) / SLOPE for name in TRAINING])
         found.rows.append(_run("steps", case.like, row, case, 1e6 * case.predicted, case.id in new, case.gpu))
     if found.rows:
         first_order(found.rows, np.array(slopes), {name: [getattr(row, name) for row in found.rows] for name in ("gpu", "model", "source")})
@@ -334,13 +325,6 @@ def of_training(tables: Mapping[str, str]) -> Found:
 def _run(kind: str, family: str, row: TrainingRow, case: Any, size: float, new: bool, gpu: str) -> Row:
     off = {SEEN: math.log(case.measured / case.predicted)}
     return Row(row.id, kind, family, gpu, case.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
-
-
-def _step_s(row: TrainingRow, constant: str) -> float:
-    setting, (gpu, machine) = training_setting(row), training_machine(row)
-    cluster = replace(machine.cluster, constants=((constant, fitted()[constant].value * math.exp(SLOPE)),))
-    recipe = training_recipe_of(row, gpu, setting.model.layer is not None)
-    return estimate(setting.model, Machine(cluster), setting.layout, setting.sequence, recipe).step_us / 1e6
 
 
 def of_everything(tables: Mapping[str, str], jobs: int) -> Found:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
-from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, changed, learn, touched
+from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, learn, touched
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
@@ -69,19 +69,20 @@ def learning(rows: Sequence[TrainingRow | ServingRow], base: Cluster, path: str,
     costs = touched(predict, [cost for cost in COSTS if cost.of(base)])
     done = learn(predict, measured, costs)
     first = predict(lambda cluster: cluster) - np.log(measured)
-    told = [_told(cost, done, k, base, [row.id for row in used]) for k, cost in enumerate(costs)]
+    machine = done.change(base)
+    told = [_told(cost, done, k, (base, machine), [row.id for row in used]) for k, cost in enumerate(costs)]
     untouched = [cost.name for cost in COSTS if cost not in costs]
     far_off = np.abs(done.left) > FAR * done.noise
     errors = zip(used, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
     judged = [{"id": row.id, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]
-    return Learning(path, name, told, untouched, judged, skipped), changed(base, costs, done.mean)
+    return Learning(path, name, told, untouched, judged, skipped), machine
 
 
-def _told(cost: Cost, done: Learned, k: int, base: Cluster, ids: list[str]) -> dict[str, Any]:
+def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> dict[str, Any]:
     most = np.argsort(-np.abs(done.gains[k]))[:MOVED]
-    width, before = float(done.spread[k]), cost.of(base)
+    width, (before, after) = float(done.spread[k]), map(cost.of, machines)
     return {
-        "name": cost.name, "meaning": cost.meaning, "before": before, "after": before * float(np.exp(done.mean[k])), "prior": 100 * cost.spread,
+        "name": cost.name, "meaning": cost.meaning, "before": before, "after": after, "prior": 100 * cost.spread,
         "now": 100 * width, "rows": [ids[i] for i in most if width < 0.95 * cost.spread],
     }  # fmt: skip
 
@@ -95,7 +96,7 @@ def _refusal(row: TrainingRow | ServingRow, base: Cluster) -> str:
             estimate_row(row, lambda _: base)
         elif (gpu := setting_of(row).replica.machine.cluster.gpu) != base.gpu:
             return f"of {gpu}"
-        elif (case := predict_row(row)).tpot_ms is None:
+        elif (case := predict_row(row, lambda _: base)).tpot_ms is None:
             return case.note
         return "" if _measured(row) else "no measured time"
     except Unsupported as reason:

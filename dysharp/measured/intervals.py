@@ -4,7 +4,7 @@ The packaged table `residuals` has a line per measured number: ln(measured / pre
 model or its source left out of the fits that are automated (`python bench/out_of_sight.py --write`, which says which are). An interval is a pair of
 quantiles of the residuals of rows like the prediction:
 
-| its GPU, its model, its way (format, engine or library) | rows |
+| what was measured | rows |
 |---|---|
 | GPU measured in the family, with `MODELS` models or more | of the family on this GPU, each with its model left out |
 | GPU never measured, or with fewer models | of the family, each with its GPU left out |
@@ -159,7 +159,7 @@ def residuals_from(text: str) -> Residuals:
 
 @functools.cache
 def residuals() -> Residuals:
-    """The packaged table, without the rows that are judged apart."""
+    """The packaged table, without the rows that are left out of the bars."""
     return residuals_from(read_table("residuals")).of(aside="")
 
 

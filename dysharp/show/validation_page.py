@@ -1,5 +1,6 @@
 """The validation page and its correlation plot."""
 
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,13 @@ def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, An
     return [(table, rows) for table, rows in found if rows]
 
 
+@functools.cache
+def _packaged_coverage() -> list[dict[str, Any]]:
+    return coverage(residuals(), GROUPS)
+
+
 def _coverage(done: Validation) -> list[dict[str, Any]]:
-    return coverage(residuals(), GROUPS) if done.out_of_sight else []
+    return _packaged_coverage() if done.out_of_sight else []
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
