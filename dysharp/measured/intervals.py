@@ -23,12 +23,12 @@ import functools
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools
+from dysharp.base.arrays import F64, Bools, Ints
 from dysharp.base.values import frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.family import Family, Level, Parsed
@@ -163,24 +163,30 @@ def residuals() -> Residuals:
     return residuals_from(read_table("residuals")).of(aside="")
 
 
-@frozen
+@dataclass(frozen=True)
 class Like:
-    """Rows like a prediction, what is left out of their residuals, and what their groups are."""
+    """Rows like a prediction, what is left out of their residuals, and what their groups are. `kind`: the rows that stand for the unseen group."""
 
     rows: Residuals
+    kind: Residuals
     left_out: str
     groups: str
 
-    def quantiles(self, kind: Residuals, size: F64) -> F64:
-        """`[size, AT]` quantiles of residuals for predictions of `size` (decades); `kind`: the rows that stand for the unseen group."""
-        groups, root = len(np.unique(self.rows.words[self.groups])), _root(self.rows.words[self.groups])
+    @functools.cached_property
+    def _alike(self) -> tuple[int, F64, F64, F64, Ints]:
+        """What all sizes share: groups, weights of rows and of the unseen group, residuals of both and their order."""
+        labels = self.rows.words[self.groups]
+        one = _root(np.char.add(self.kind.words["family"], self.kind.words["gpu"]))
+        values = np.concatenate([self.rows.off[self.left_out], self.kind.off["gpu"]])
+        return len(np.unique(labels)), _root(labels), one / one.sum(), values, np.argsort(values, kind="stable")
+
+    def quantiles(self, size: F64) -> F64:
+        """`[size, AT]` quantiles of residuals for predictions of `size` (decades)."""
+        groups, root, unseen, values, order = self._alike
         apart = np.nan_to_num(np.abs(size[:, None] - self.rows.size[None, :]))
         near = root[None, :] * np.exp(-apart / DECADE)
-        one = _root(np.char.add(kind.words["family"], kind.words["gpu"]))
         near *= groups / np.maximum(near.sum(axis=1, keepdims=True), 1e-300)
-        weights = np.concatenate([near, np.tile(one / one.sum(), (len(size), 1))], axis=1)
-        values = np.concatenate([self.rows.off[self.left_out], kind.off["gpu"]])
-        order = np.argsort(values, kind="stable")
+        weights = np.concatenate([near, np.tile(unseen, (len(size), 1))], axis=1)
         heaped = np.cumsum(weights[:, order], axis=1)
         middle = (heaped - weights[:, order] / 2) / heaped[:, -1:]
         ends = np.array([np.interp(AT, share, values[order]) for share in middle])
@@ -197,10 +203,10 @@ def _root(labels: Any) -> F64:
 
 def _like(kind: Residuals, family: Residuals, gpu: str) -> Like:
     if len(family) < FEWEST:
-        return Like(kind, "gpu", "family")
+        return Like(kind, kind, "gpu", "family")
     own = family.of(gpu=gpu)
     few = len(own) < FEWEST or len(np.unique(own.words["model"])) < MODELS
-    return Like(family, "gpu", "gpu") if few else Like(own, "model", "model")
+    return Like(family, kind, "gpu", "gpu") if few else Like(own, kind, "model", "model")
 
 
 def kind_of(family: Family) -> str:
@@ -218,11 +224,17 @@ def asked_of(entry: Parsed, us: float) -> Asked:
 
 
 @functools.cache
+def _packaged_like(kind: str, family: str, gpu: str) -> Like:
+    """The packaged rows like a prediction, once for predictions of all sizes."""
+    rows = residuals().of(kind=kind)
+    return _like(rows, rows.of(family=family), gpu)
+
+
+@functools.cache
 def interval_of(point: Asked) -> Interval:
     """The interval of a prediction."""
-    kind = residuals().of(kind=point.kind)
-    like = _like(kind, kind.of(family=point.family), point.gpu)
-    low90, low80, middle, high80, high90 = np.exp(like.quantiles(kind, np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
+    like = _packaged_like(point.kind, point.family, point.gpu)
+    low90, low80, middle, high80, high90 = np.exp(like.quantiles(np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
     typical = float(np.median(np.abs(np.expm1(like.rows.off[like.left_out]))))
     return Interval(low90, low80, middle, high80, high90, typical, like.groups == "model", len(like.rows))
 
@@ -258,7 +270,7 @@ def held_out(table: Residuals, by: str) -> HeldOut:
                 done.factor[own] = np.quantile(np.abs((family if len(family) else kind).off[column]), 0.9)
                 for gpu in np.unique(gpus[own]):
                     mine = own & (gpus == gpu)
-                    done.ends[mine] = _like(kind, family, gpu).quantiles(kind, table.size[mine])
+                    done.ends[mine] = _like(kind, family, gpu).quantiles(table.size[mine])
     return done
 
 
