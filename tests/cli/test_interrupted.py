@@ -22,7 +22,7 @@ from llvmlite.binding import ExecutionEngine
 find, sent = ExecutionEngine._find_module_ptr, []
 
 def find_module_ptr(self, pointer):
-    if not sent:
+    if not sent and os.path.isdir('f'):  # kernels that a bare cache compiles earlier belong to no study
         sent.append(os.kill(os.getpid(), signal.{name}))
     return find(self, pointer)
 
