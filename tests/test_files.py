@@ -21,7 +21,8 @@ from dysharp.base.files import cache_folder, check_destination, write_file, writ
         (".", "found a folder, expected the name of a file"),
         ("no/such/x.md", r"found no folder '.*no/such'"),
         ("x" * 300, "File name too long"),
-        ("a\0b", r"cannot be written: .*null"),
+        ("a\0b", "found a control character in the name"),
+        ("\x1b]0;title\x07", "found a control character in the name"),
     ],
 )
 def test_a_bad_destination_is_one_line(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

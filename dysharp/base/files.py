@@ -23,6 +23,8 @@ def check_destination(path: str | os.PathLike[str], *endings: str) -> Path:
     Raises ConfigError for a name without one of the `endings` (none = any), for a folder, and for a folder without write access.
     """
     file = Path(path)
+    if not os.fspath(path).isprintable():
+        raise ConfigError(f"{file}: cannot be written: found a control character in the name, expected a printable name")
     if endings and not file.name.endswith(endings):
         raise ConfigError(f"{file}: found the ending {file.suffix!r}, expected {' or '.join(endings)}")
     try:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError
 from dysharp.base.processes import Ended, Runner, T, Task
+from dysharp.base.reading import parse_json, read_text
 
 RETRIES = 2
 """How often dask runs a point again that raised something else than an error of dysharp."""
@@ -47,9 +49,9 @@ def _client(address: str) -> Any:
     where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
     try:
         if address.endswith(".json"):
-            open(address).close()  # a client would wait for the file
+            parse_json(read_text(Path(address)), address)["address"].partition("://")  # a client would wait for both
         return distributed.Client(**where, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ConfigError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"--scheduler: found no dask scheduler at {address[:80]!r} ({error or type(error).__name__})") from None
 
 

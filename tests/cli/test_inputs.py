@@ -34,6 +34,7 @@ REFUSED = {
     "model twice.json": "twice.json: malformed JSON: found the key 'num_experts_per_tok' twice",
     "run ideal --gpus 2 --tokens 2 --model S-8 --placement place.json": "place.json: malformed JSON: found the key 'gpus' twice",
     "report rows.json -o r.html": "rows.json: line 1: malformed JSON: found the key 'system' twice",
+    "report rows.json --out --": "--: found the ending '', expected .html",
     "run ideal --gpus 2 --tokens 2 --model m.toml": "m.toml: [whole]: vocab: found 'many', expected a valid integer",
     f"step {SLICES} --megatron-args empty.sh": "arguments: found none in 'empty.sh', expected --name value",
     f"step {SLICES} --megatron-args slip.sh": "arguments: found seq_lenght, expected seq_length",

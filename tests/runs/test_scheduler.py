@@ -108,10 +108,13 @@ def test_a_study_that_is_interrupted_cancels_its_points(tmp_path: Path, address:
     assert StudyFolder(tmp_path / "f").connect().sql("select count(*) from points").fetchall() == [(1,)]
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "no-such-file.json", "no address"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "no-such-file.json", "no address", "other.json", "number.json"])
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(on_dask, "CONNECT_S", 0.5)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.json").write_text('{"hidden_size": 7168}')
+    (tmp_path / "number.json").write_text('{"address": 3}')
     with pytest.raises(ConfigError, match="found no dask scheduler at"):
         run_study(load_study(_study(tmp_path, [450])), StudyFolder(tmp_path / "f"), scheduler=address)
 

@@ -85,6 +85,13 @@ def test_a_file_without_cells_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_library_with_foreign_characters_is_an_error_of_one_line() -> None:
+    component = load_block("target-logic").component(load_block("target-logic").small[0])
+    with pytest.raises(SimulationError, match="Yosys: found exit code 1"):
+        library_kge(component, ("library (x) {\u202ecell (NAND2) { area : 1.0; } }", 1.0))
+
+
+@pytest.mark.slow
 def test_published_areas_stand_beside_named_parts() -> None:
     """All blocks of the table of papers exist, and the parts of a row are its blocks times their copies."""
     paper = load_cluster("paper-gh200-nvl32")

@@ -52,7 +52,7 @@ def run_yosys(script: str, rtlil: str, results: tuple[str, ...] = (), given: dic
         for name, text in (given or {}).items():
             (at / name).write_text(text)
         (at / "run.ys").write_text("read_rtlil in.il\n" + script)
-        done = subprocess.run([sys.executable, "-c", _RUN], cwd=at, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-c", _RUN], cwd=at, capture_output=True, encoding="utf-8", errors="backslashreplace", check=False)
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
             raise SimulationError(f"Yosys: found exit code {done.returncode}, expected 0: {' '.join(last)}")
