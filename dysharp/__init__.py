@@ -9,6 +9,7 @@ Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on s
 | `plan` | layouts of a whole model that train fastest on N GPUs |
 | `serve` | layouts of a whole model that answers requests: tokens per second, TTFT, TPOT |
 | `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
+| `explain` | a profile of a real run beside what it could be |
 | `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
 | `describe` | parameters, FLOPs and training memory of a whole model |
 | `network`, `compare_network` | latency of a switch against load, flit by flit; the same beside recorded curves |
@@ -25,14 +26,14 @@ from typing import TYPE_CHECKING
 from dysharp.base.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, network, plan, run, serve, step, trace, wrap
+    from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, explain, network, plan, run, serve, step, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model, load_whole
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.1.0"
 __all__ = [
-    "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model",
+    "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "load_cluster", "load_model",
     "load_whole", "make_routing", "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
@@ -44,6 +45,7 @@ _HOME = {
     "compare_network": ("dysharp.api", "compare_network"),
     "describe": ("dysharp.api", "describe"),
     "emulate": ("dysharp.api", "emulate"),
+    "explain": ("dysharp.api", "explain"),
     "network": ("dysharp.api", "network"),
     "plan": ("dysharp.api", "plan"),
     "serve": ("dysharp.api", "serve"),

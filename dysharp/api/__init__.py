@@ -7,6 +7,7 @@ from dysharp.base.lazy import loader
 if TYPE_CHECKING:
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
     from dysharp.api.emulating import emulate, machine_with_engine, wrap
+    from dysharp.api.explaining import explain
     from dysharp.api.network_curve import compare_network, network
     from dysharp.api.planning import plan
     from dysharp.api.recording import capture
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Serving", "Slo", "Step", "advise", "capture", "compare", "compare_network", "describe",
-    "emulate", "machine_with_engine", "network", "plan", "run", "serve", "step", "trace", "wrap",
+    "emulate", "explain", "machine_with_engine", "network", "plan", "run", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
     "dysharp.planning.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
-    "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.network_curve": ("compare_network", "network"),
+    "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.explaining": ("explain",), "dysharp.api.network_curve": ("compare_network", "network"),
     "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
     "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"),
     "dysharp.api.timed": ("trace",), "dysharp.api.whole_model": ("describe",),

@@ -212,6 +212,19 @@ class CalibrateArgs(TypedDict, total=False):
     begun: Annotated[Callable[[], None] | None, Argument(None, "called when all input has been read and the fit begins.")]
 
 
+class ExplainArgs(TypedDict, total=False):
+    """Keyword arguments of `explain`."""
+
+    model: Annotated[str | None, Argument(None, "model of the run, for kernels whose shapes the profile does not say.", "MODEL|FILE")]
+    layout: Annotated[str, LAYOUT]
+    batch: Annotated[float, Argument(0.0, "requests of a decode step on this GPU, where the run serves. 0: it trains.", "N", (0, MOST))]
+    sequence: Annotated[int | None, SEQUENCE._replace(default=None, text="tokens of a sequence, or in the cache. None: 4096; 1024 with a batch.")]
+    precision: Annotated[str | None, PRECISION]
+    cluster: Annotated[str | None, CLUSTER._replace(default=None, text="cluster of the run. None: the smallest with its GPU.")]
+    ep_library: Annotated[str, Argument("", "EP library that was asked for: deepep or nccl. A remark says if another one ran.", "NAME")]
+    what_if: Annotated[Sequence[str], Argument((), "rebuild the step with one change: graph, balanced, links=FACTOR. Repeatable.", "CHANGE")]
+
+
 class CaptureArgs(TypedDict, total=False):
     """Keyword arguments of `capture`."""
 

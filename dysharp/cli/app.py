@@ -9,6 +9,7 @@ from dysharp.base.errors import check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
+from dysharp.cli.explain import explain
 from dysharp.cli.flags import Json, Plot, complete_systems, complete_words, draw, options
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.lint import lint
@@ -145,7 +146,7 @@ def list_(what: str, as_json: Json) -> None:
 
 
 for command in (
-    advise, calibrate, capture, emulate, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep, trace, validate,
+    advise, calibrate, capture, emulate, explain, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep, trace, validate,
 ):  # fmt: skip
     cli.add_command(command)
 routing.add_command(lint)

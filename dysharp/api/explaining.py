@@ -1,0 +1,376 @@
+"""`explain`: a real run beside what it could be."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from dysharp.api.arguments import ExplainArgs
+from dysharp.api.profile_costs import ByModel, by_event, cluster_of, interval, machine_for, stepped, trained
+from dysharp.base.arrays import F64, Bools
+from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
+from dysharp.costs.machine import Machine
+from dysharp.model.batch import StepBatch
+from dysharp.model.formats import formats_of, published
+from dysharp.model.layout import layout_of
+from dysharp.profiles.reader import Profile, read_profile
+from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, kind_of, operators_of, recognised, times_by
+from dysharp.profiles.spans import Idle, covered, idle, union, waits
+from dysharp.runs.request import takes
+from dysharp.specs.catalog import load_whole
+from dysharp.training.block import Block
+from dysharp.training.recipe import TrainingRecipe
+
+MOST_LOSSES = 3
+WAITING = "EP wait"
+SMALL = 2.0
+"""A GEMM that takes so many times as long as its products has too few rows for its weights."""
+WAIT_US = 1.0
+"""Waits below the resolution of a profile are none."""
+LIBRARY_OF = {"deepep": "DeepEP", "nccl": "NCCL and RCCL"}
+"""EP library that was asked for -> the library of kernels that run then."""
+
+
+@frozen
+class OperatorTime:
+    """An operator of a run: means over the ranks that were read, in microseconds of the whole profile.
+
+    `expected`, `low`, `high`: of the kernels that shapes or the model say, None where they say nothing; `timed`: microseconds that these kernels took.
+    `wait`: for other ranks, known where all ranks are read. `beside`: part of its time in which other streams compute or exchange.
+    """
+
+    operator: str
+    library: str
+    kernels: int
+    us: float
+    timed: float
+    expected: float | None
+    low: float | None
+    high: float | None
+    floor: float
+    below_floor: int
+    wait: float | None
+    beside: float
+
+
+@frozen
+class Loss:
+    """Time that the run could do without. `kind`: host, wait, slow, copy, batch, library."""
+
+    kind: str
+    us: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A run beside what it could be. Times are microseconds of the profile, means over ranks."""
+
+    files: tuple[str, ...]
+    gpu: str
+    cluster: str
+    ranks: int
+    steps: int
+    span_us: float
+    busy_us: float
+    idle_us: float
+    host_us: float
+    recognised: float
+    layers: tuple[int, int]
+    exchange_us: float
+    hidden_us: float
+    losses: tuple[Loss, ...]
+    operators: tuple[OperatorTime, ...]
+    what_if: tuple[tuple[str, float], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def within(self) -> float:
+        """Part of the time with an expectation that is within 15 % of it."""
+        judged = [one for one in self.operators if one.expected]
+        near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
+        return near / sum(one.timed for one in judged) if judged else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it."""
+        return asdict(self)
+
+
+@frozen
+class Difference:
+    """Two runs by operator: (operator, microseconds of the first, of the second), the largest difference first."""
+
+    first: Explanation
+    second: Explanation
+    rows: tuple[tuple[str, float, float], ...]
+
+    @property
+    def line(self) -> str:
+        """The answer."""
+        a, b = self.first.span_us, self.second.span_us
+        word = "shorter" if b < a else "longer"
+        named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3])
+        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}: {named} us"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it."""
+        rows = [{"operator": name, "first_us": a, "second_us": b, "difference_us": b - a} for name, a, b in self.rows]
+        return {"line": self.line, "rows": rows, "first": self.first.to_dict(), "second": self.second.to_dict()}
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank, read and recognised."""
+
+    profile: Profile
+    labels: list[str]
+    expected: F64
+    floors: F64
+    idle: Idle
+    beside: F64
+    times: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    @property
+    def us(self) -> F64:
+        """Microseconds of its events."""
+        return self.profile.us
+
+    def of(self, operator: str) -> Bools:
+        """Events of an operator."""
+        return np.array([label == operator for label in self.labels])
+
+
+@takes(ExplainArgs)
+def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | Difference:
+    """A run beside what it could be, from profiles of torch.profiler: one rank, several ranks of one run, or two runs.
+
+    Raises ConfigError for files that are no profiles, or that have no kernel of a transformer.
+    """
+    if not files:
+        raise ConfigError("explain: found no file, expected profiles of torch.profiler")
+    profiles = [read_profile(file) for file in files]
+    if len(profiles) == 1 or len({(p.ranks, p.rank) for p in profiles}) == len(profiles) and profiles[0].ranks > 1:
+        return _explained(profiles, asked)
+    if len(profiles) > 2:
+        raise ConfigError(f"explain: found {len(profiles)} files with equal ranks, expected the ranks of one run, or two runs")
+    first, second = (_explained([profile], asked) for profile in profiles)
+    now, then = ({one.operator: one.us for one in run.operators} | {"idle": run.idle_us} for run in (first, second))
+    rows = [(name, now.get(name, 0.0), then.get(name, 0.0)) for name in dict.fromkeys((*now, *then))]
+    return Difference(first, second, tuple(sorted(rows, key=lambda row: -abs(row[2] - row[1]))))
+
+
+def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
+    profiles.sort(key=lambda p: p.rank)
+    lead = profiles[0]
+    labels = [operators_of(p) for p in profiles]
+    found = Counter(labels[0])
+    if sum(found[name] for name in ("GEMM", "grouped GEMM", "attention")) <= found["convolution"]:
+        raise ConfigError(f"{lead.path}: found {', '.join(list(times_by(labels[0], lead.us))[:3])}, expected kernels of a transformer")
+    trains = bool(found["attention backward"] or found["optimizer"] > 1 or any(kind_of(name).backward for name in lead.names))
+    machine = machine_for(cluster_of(lead, asked["cluster"]), trains)
+    ranks = [_read(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
+    layers = tuple(_calls(lead, labels[0], name) for name in ("attention", "attention backward"))
+    model, remarks = _of_model(machine, asked, found, layers), _remarks(lead)
+    waited = _waited(ranks)
+    rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
+    exchange, hidden = _overlap(ranks)
+    losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
+    return Explanation(
+        tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
+        _mean(r.profile.span - r.idle.us for r in ranks), _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
+        min(recognised(r.labels, r.us) for r in ranks), (layers[0], layers[1]), exchange, hidden, tuple(losses[:MOST_LOSSES]), rows,
+        tuple(_what_if(one, ranks, exchange - hidden, waited) for one in asked["what_if"]), tuple(remarks),
+    )  # fmt: skip
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(list(values)))
+
+
+def _read(machine: Machine, profile: Profile, labels: list[str]) -> _Rank:
+    """Expectations by shape, gaps, and what runs beside each event on other streams."""
+    expected, floors = by_event(machine, profile, labels)
+    end, beside = profile.start + profile.us, np.zeros(len(labels))
+    for number in np.unique(profile.stream):
+        own: Bools = profile.stream == number
+        beside[own] = covered(union(profile.start[~own], end[~own]), profile.start[own], end[own])
+    return _Rank(profile, labels, expected, floors, idle(profile.start, profile.us, profile.launched), beside, times_by(labels, profile.us))
+
+
+def _calls(profile: Profile, labels: list[str], operator: str) -> int:
+    """Calls of an operator: events of the kernel that takes most of its time."""
+    times: Counter[int] = Counter()
+    for name, us, label in zip(profile.name.tolist(), profile.us.tolist(), labels, strict=True):
+        if label == operator:
+            times[name] += us
+    return int((profile.name == times.most_common(1)[0][0]).sum()) if times else 0
+
+
+def _of_model(machine: Machine, asked: ExplainArgs, found: Counter[str], layers: Sequence[int]) -> ByModel | None:
+    """Expectations of the model that was given."""
+    if not asked["model"]:
+        return None
+    whole = load_whole(asked["model"])
+    precision = asked["precision"] or published(whole)
+    if asked["layout"]:
+        formats = formats_of(precision, model=whole)
+        dtype = machine.products(formats.of("routed experts" if whole.layer else "dense FFN").compute)
+        recipe = TrainingRecipe(dtype=dtype, dispatcher=asked["ep_library"] if asked["ep_library"] in ("deepep", "alltoall") else "deepep")  # type: ignore[arg-type]
+        return trained(Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe), found, layers[0], layers[1])
+    if not asked["batch"]:
+        raise ConfigError("explain: found a model without --layout (training) and --batch (decode), expected one of them")
+    batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
+    return stepped(machine, whole, batch, formats_of(precision, model=whole))
+
+
+def _remarks(profile: Profile) -> list[str]:
+    out = [f"{profile.path}: the file ends before its events do"] if profile.cut else []
+    return out + ([f"{profile.left_out} events without a finite time and duration were left out"] if profile.left_out else [])
+
+
+def _waited(ranks: list[_Rank]) -> dict[str, F64]:
+    """Operator -> microseconds `[ranks]` that each rank waited in its exchanges, where all ranks have equally many."""
+    out: dict[str, F64] = {}
+    for name in EXCHANGES if len(ranks) > 1 else ():
+        calls = [r.us[r.of(name)] for r in ranks]
+        if len(calls[0]) and len({len(one) for one in calls}) == 1:
+            out[name] = waits(np.array(calls)).sum(axis=1)
+    return out
+
+
+def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
+    events = [r.of(name) for r in ranks]
+    us = _mean(r.us[own].sum() for r, own in zip(ranks, events, strict=True))
+    known = [own & ~np.isnan(r.expected) for r, own in zip(ranks, events, strict=True)]
+    timed = _mean(r.us[own].sum() for r, own in zip(ranks, known, strict=True))
+    expected = _mean(r.expected[own].sum() for r, own in zip(ranks, known, strict=True)) if timed else None
+    beside = _mean(r.beside[own].sum() for r, own in zip(ranks, events, strict=True)) / us if us else 0.0
+    if model and name in model.us and timed < us / 2:
+        timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
+    below = sum(int((r.floors[own] > r.us[own]).sum()) for r, own in zip(ranks, events, strict=True))
+    ends = interval(machine, name, expected / max(1, sum(map(int, map(np.sum, events))))).around(expected) if expected and machine.cluster.gpu else None
+    low, high = ends or (None, None)
+    libraries = Counter(kind_of(r.profile.names[n]).library or "driver" for r, own in zip(ranks, events, strict=True) for n in r.profile.name[own])
+    floor = _mean(r.floors[own].sum() for r, own in zip(ranks, events, strict=True))
+    count = round(_mean(own.sum() for own in events))
+    wait = float(waited[name].mean()) if name in waited else None
+    return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
+
+
+def _overlap(ranks: list[_Rank]) -> tuple[float, float]:
+    """(microseconds of exchanges, of these beside computing)."""
+    every, hidden = [], []
+    for r in ranks:
+        own = np.array([label in EXCHANGES for label in r.labels])
+        start, end = r.profile.start, r.profile.start + r.us
+        spans = union(start[own], end[own])
+        every.append(float((spans[:, 1] - spans[:, 0]).sum()))
+        hidden.append(float(covered(union(start[~own], end[~own]), spans[:, 0], spans[:, 1]).sum()))
+    return _mean(every), _mean(hidden)
+
+
+def _losses(ranks: list[_Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
+    span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
+    out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
+    for row in rows:
+        if row.operator == WAITING and not waited:
+            out.append(Loss("wait", row.us, f"{row.kernels} kernels wait {row.us:,.0f} us for other ranks to say how many rows come; "
+                            "profiles of all ranks show whom they wait for"))  # fmt: skip
+        elif row.operator == COPY:
+            longest = max(ranks, key=lambda r: r.us[r.of(COPY)].max(initial=0.0))
+            own = np.flatnonzero(longest.of(COPY))
+            worst = int(own[np.argmax(longest.us[own])])
+            out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {longest.us[worst]:,.0f} us at "
+                            f"{longest.profile.start[worst] / 1e3:,.2f} ms: {longest.profile.names[longest.profile.name[worst]][:60]}"))  # fmt: skip
+        elif row.expected and row.timed - (row.wait or 0.0) > row.expected:
+            over = row.timed - (row.wait or 0.0) - row.expected
+            at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) == 1 else ""
+            out.append(Loss("slow", over, f"{row.operator}: {row.timed:,.0f} us where {machine.cluster.name} needs {row.expected:,.0f} "
+                            f"({row.low:,.0f} to {row.high:,.0f}): {over:,.0f} us{at_most}"))  # fmt: skip
+    return out
+
+
+def _late(ranks: list[_Rank], waited: Mapping[str, F64]) -> list[Loss]:
+    """The rank that comes last, what the others wait, and what it does longer than they do."""
+    if not waited:
+        return []
+    each = np.sum(list(waited.values()), axis=0)
+    last = int(np.argmin(each))
+    others = [r for n, r in enumerate(ranks) if n != last]
+    more = {name: us - float(np.median([r.times.get(name, (0.0, 0))[0] for r in others])) for name, (us, _) in ranks[last].times.items()
+            if name not in EXCHANGES and name != UNKNOWN}  # fmt: skip
+    more["idle"] = ranks[last].idle.us - float(np.median([r.idle.us for r in others]))
+    why = max(more, key=lambda name: more[name])
+    usual = float(np.median([r.idle.us if why == "idle" else r.times.get(why, (0.0, 0))[0] for r in others]))
+    took = more[why] + usual
+    cause = (f"nothing runs on it for {more[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
+             else f"its {why} takes {took / usual if usual else math.inf:.1f} times as long ({took:,.0f} and {usual:,.0f} us)")  # fmt: skip
+    if why == "grouped GEMM":
+        cause += ": its experts have more rows"
+    mean = float(np.delete(each, last).mean())
+    if mean < WAIT_US:
+        return []
+    most = max(waited, key=lambda name: float(waited[name].sum()))
+    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
+
+
+def _host(ranks: list[_Rank], span: float) -> list[Loss]:
+    host, unknown = _mean(r.idle.host for r in ranks), _mean(r.idle.unknown for r in ranks)
+    worst = max((r.idle for r in ranks), key=lambda one: one.largest)
+    longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
+    out = []
+    if host:
+        gaps = round(_mean(r.idle.gaps for r in ranks))
+        out.append(Loss("host", host, f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {gaps} gaps, {longest}; "
+                        "a graph of the step has none of them"))  # fmt: skip
+    if unknown:
+        out.append(Loss("host", unknown, f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"))
+    return out
+
+
+def _small(ranks: list[_Rank], machine: Machine) -> list[Loss]:
+    """GEMMs with so few rows that they wait for weights."""
+    lead = ranks[0]
+    own = lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9))
+    if not own.any():
+        return []
+    shapes = [lead.profile.calls[n].shapes for n in lead.profile.call[own]]
+    rows = min(max(shape[0] if len(shape) > 1 else 1 for shape in one[-2:-1] or one[:1]) for one in shapes)
+    over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
+    more = float(np.median((lead.expected / lead.floors)[own]))
+    over = min(over, took - float(lead.floors[own].sum()))
+    return [Loss("batch", max(0.0, over), f"{int(own.sum())} GEMMs with few rows ({rows}) wait for weights: {over:,.0f} of {took:,.0f} us; "
+                 f"{more:.0f} times the rows take about as long")]  # fmt: skip
+
+
+def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
+    """Another library than the one that was asked for moved the rows."""
+    if not library:
+        return []
+    moved = [found[name] for name in ("dispatch", "combine", "send and receive") if name in found]
+    wrong = [row for row in moved if row.library != LIBRARY_OF.get(library, library)]
+    if not wrong:
+        return []
+    us = sum(row.us for row in wrong)
+    names = " and ".join(dict.fromkeys(row.library for row in wrong))
+    return [Loss("library", us, f"{names} moved the rows ({us:,.0f} us), and not {library}, which was asked for")]
+
+
+def _what_if(text: str, ranks: list[_Rank], exposed: float, waited: Mapping[str, F64]) -> tuple[str, float]:
+    """(change, microseconds of the run with it): the measured operators with one thing changed."""
+    span = _mean(r.profile.span for r in ranks)
+    word, _, value = text.partition("=")
+    if word == "graph" and not value:
+        return "launches from a graph", span - _mean(r.idle.host for r in ranks)
+    if word == "balanced" and not value:
+        return "no rank waits for another", span - float(np.mean(np.sum(list(waited.values()), axis=0))) if waited else span
+    if word == "links" and value.replace(".", "", 1).isdigit() and float(value) > 0:
+        return f"links {value} times as fast", span - exposed * (1 - 1 / float(value))
+    raise ConfigError(f"what-if: found {text[:60]!r}, expected graph, balanced or links=FACTOR")

@@ -1,0 +1,98 @@
+"""`dysharp explain`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dysharp.api.arguments import ExplainArgs
+from dysharp.base.columns import KEPT, Column, Columns
+from dysharp.cli.flags import Json, complete_files, options
+from dysharp.show.output import console, print_answer, print_columns, print_header
+
+if TYPE_CHECKING:
+    from dysharp.api.explaining import Difference, Explanation
+
+OPERATORS = Columns(
+    Column("operator"),
+    Column("library", place=KEPT),
+    Column("kernels", format=",.0f", number=True),
+    Column("us", "took", ",.0f", unit="us"),
+    Column("timed", "judged %", ".0%", lambda one: one.timed / one.us if one.expected else None),
+    Column("expected", "should take", ",.0f", unit="us"),
+    Column("interval90", "90 %", ",.0f", lambda one: [one.low, one.high] if one.low else None, "us"),
+    Column("floor", format=",.0f", of=lambda one: one.floor or None, unit="us"),
+    Column("beside", "beside others %", ".0%"),
+    Column("wait", format=",.0f", unit="us"),
+)
+DIFFERENCES = Columns(
+    Column("operator", of=lambda row: row[0]),
+    Column("first", format=",.0f", of=lambda row: row[1], unit="us"),
+    Column("second", format=",.0f", of=lambda row: row[2], unit="us"),
+    Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
+)
+FEWEST = 0.002
+"""Operators with a smaller part of the time are not shown."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
+@options(ExplainArgs)
+def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
+    """Say why a real run takes its time: profiles of torch.profiler (JSON, also gzip).
+
+    FILE is one rank, every rank of a run, or two runs, which are compared. Kernels are recognised by their names; what they should take follows from
+    the shapes in the profile, or from --model with --layout (training) or --batch (decode).
+    """
+    from dysharp.api.explaining import Explanation
+    from dysharp.api.explaining import explain as answer
+
+    if not files:
+        raise click.UsageError("Missing argument 'FILE...'; torch.profiler.profile(...).export_chrome_trace(FILE) writes one")
+    done = answer(*files, **asked)
+    if as_json:
+        print_answer(done.to_dict())
+    elif isinstance(done, Explanation):
+        print_explanation(done)
+    else:
+        print_difference(done)
+    print_header(())
+
+
+def print_explanation(done: Explanation) -> None:
+    """The largest losses, then operators."""
+    out = console()
+    for number, loss in enumerate(done.losses, 1):
+        out.print(f"{number}. {loss.text}", markup=False)
+    if not done.losses:
+        out.print("no loss found: nothing is idle, and no operator takes longer than it should", markup=False)
+    out.print(f"\n{_run(done)}", markup=False)
+    every = sum(one.us for one in done.operators)
+    print_columns(OPERATORS, [one for one in done.operators if one.us >= FEWEST * every])
+    for line in (*(f"{name}: {us:,.0f} us" for name, us in done.what_if), *_notes(done)):
+        out.print(line, markup=False)
+
+
+def _run(done: Explanation) -> str:
+    """What was run, in a line."""
+    ahead, back = done.layers
+    layers = f", {ahead} attention calls" + (f" forward, {back} backward" if back else "")
+    hidden = f"; exchanges {done.exchange_us:,.0f} us, {done.hidden_us / done.exchange_us:.0%} beside computing" if done.exchange_us else ""
+    ranks = f"{len(done.files)} of {done.ranks} ranks, " if done.ranks > 1 else ""
+    return (f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us{layers}; idle {done.idle_us / done.span_us:.0%}{hidden}; "
+            f"{done.recognised:.1%} of the time recognised")  # fmt: skip
+
+
+def _notes(done: Explanation) -> list[str]:
+    wrong = [f"{one.operator} ({one.below_floor})" for one in done.operators if one.below_floor]
+    notes = [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
+    return [*notes, *done.remarks]
+
+
+def print_difference(done: Difference) -> None:
+    """The answer, both runs, and operators."""
+    out = console()
+    for line in (done.line, f"first: {_run(done.first)}", f"second: {_run(done.second)}\n"):
+        out.print(line, markup=False)
+    print_columns(DIFFERENCES, [row for row in done.rows if max(row[1:]) >= FEWEST * done.first.span_us])

@@ -1,0 +1,1 @@
+"""Profiles of real runs (README.md)."""

@@ -1,0 +1,66 @@
+"""Which operator of a layer a kernel is: rules as data, one file a library, the first that matches a kernel's name (rules/NN-*.toml)."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+
+from dysharp.base.arrays import F64, Ints
+from dysharp.profiles.reader import Profile
+
+COPY, UNKNOWN = "copy", ""
+EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter", "send and receive", "broadcast", "EP wait")
+"""Operators that wait for other ranks."""
+BACKWARD = re.compile(r"[Bb]wd|[Bb]ackward|_bw_|grad(?!e)")
+
+
+class Kind(NamedTuple):
+    """What a kernel is. `operator`: "" where no rule knows it."""
+
+    operator: str
+    library: str
+    backward: bool
+
+
+@functools.cache
+def rules() -> tuple[tuple[re.Pattern[str], str, str], ...]:
+    """(pattern, operator, library), first ones first."""
+    found = []
+    for file in sorted((one for one in resources.files(__package__).joinpath("rules").iterdir() if one.name.endswith(".toml")), key=lambda one: one.name):
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        found += [(re.compile(pattern), operator, table["library"]) for operator, pattern in table["kernels"]]
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def kind_of(name: str) -> Kind:
+    """What the kernel of a name is."""
+    for pattern, operator, library in rules():
+        if pattern.search(name):
+            return Kind(operator, library, operator.endswith("backward") or BACKWARD.search(name) is not None)
+    return Kind(UNKNOWN, "", False)
+
+
+def operators_of(profile: Profile) -> list[str]:
+    """Operator of every event; copies and fills of the driver are copies."""
+    kinds = [kind_of(name).operator for name in profile.names]
+    return [kinds[name] if what == 0 else COPY for name, what in zip(profile.name.tolist(), profile.what.tolist(), strict=True)]
+
+
+def times_by(labels: list[str], us: F64) -> dict[str, tuple[float, int]]:
+    """Label -> (microseconds, events), most first."""
+    words, at = np.unique(np.array(labels, object).astype(str), return_inverse=True)
+    sums, counts = np.bincount(at, us, len(words)), np.bincount(at, minlength=len(words))
+    order = np.argsort(-sums, kind="stable")
+    return {str(words[i]): (float(sums[i]), int(counts[i])) for i in order}
+
+
+def recognised(labels: list[str], us: F64) -> float:
+    """Part of the time whose operator is known."""
+    known: Ints = np.array([label != UNKNOWN for label in labels])
+    return float(us[known].sum() / us.sum()) if us.sum() else 1.0

@@ -1,0 +1,63 @@
+"""Times of events of a GPU: when it is busy, what runs beside what, why it is idle, and who waits for whom among ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dysharp.base.arrays import F64, Bools
+
+LATE_US = 1.0
+"""A launch that ends so much later than the event before it does made the GPU wait: one kernel follows another in about a microsecond."""
+
+
+def union(start: F64, end: F64) -> F64:
+    """Disjoint spans `[n, 2]` that cover the spans from `start` to `end`."""
+    if not len(start):
+        return np.empty((0, 2))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.r_[True, start[1:] > end[:-1]])
+    return np.column_stack((start[first], end[np.r_[first[1:] - 1, len(end) - 1]]))
+
+
+def covered(spans: F64, start: F64, end: F64) -> F64:
+    """How much of each span from `start` to `end` lies in disjoint `spans`."""
+    if not len(spans):
+        return np.zeros(len(start))
+    done = np.r_[0.0, np.cumsum(spans[:, 1] - spans[:, 0])]
+
+    def upto(time: F64) -> F64:
+        at = np.searchsorted(spans[:, 0], time)
+        return done[at] - np.where(at > 0, np.maximum(0.0, spans[np.maximum(at - 1, 0), 1] - time), 0.0)
+
+    return upto(end) - upto(start)
+
+
+class Idle(NamedTuple):
+    """Microseconds and gaps in which nothing ran on a GPU. `host`: the launch of the next event came late. `unknown`: its launch is not known."""
+
+    us: float
+    host: float
+    gaps: int
+    unknown: float
+    largest: float
+    largest_at: float
+
+
+def idle(start: F64, us: F64, launched: F64) -> Idle:
+    """Why a GPU was idle between its first and its last event."""
+    end = np.maximum.accumulate(start + us)
+    gap = np.r_[0.0, start[1:] - end[:-1]]
+    gap = np.maximum(gap, 0.0)
+    before = np.r_[end[0], end[:-1]]
+    late: Bools = (launched > before + LATE_US) & (gap > LATE_US)
+    unknown: Bools = np.isnan(launched) & (gap > LATE_US)
+    worst = int(np.argmax(gap))
+    return Idle(float(gap.sum()), float(gap[late].sum()), int(late.sum()), float(gap[unknown].sum()), float(gap[worst]), float(before[worst]))
+
+
+def waits(us: F64) -> F64:
+    """Of calls `[ranks, calls]` that end together: how long each rank waited for the last one to come. The last one waits for nobody."""
+    return us - us.min(axis=0)
