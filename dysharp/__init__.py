@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "load_cluster", "load_model",
-    "load_whole", "make_routing", "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
+    "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "load_cluster",
+    "load_model", "load_whole", "make_routing", "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {

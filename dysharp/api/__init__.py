@@ -26,7 +26,8 @@ __all__ = [
 
 _HOME = {
     "dysharp.planning.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
-    "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.explaining": ("explain",), "dysharp.api.network_curve": ("compare_network", "network"),
+    "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.explaining": ("explain",),
+    "dysharp.api.network_curve": ("compare_network", "network"),
     "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
     "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"),
     "dysharp.api.timed": ("trace",), "dysharp.api.whole_model": ("describe",),

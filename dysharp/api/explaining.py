@@ -42,7 +42,7 @@ LIBRARY_OF = {"deepep": "DeepEP", "nccl": "NCCL and RCCL"}
 class OperatorTime:
     """An operator of a run: means over the ranks that were read, in microseconds of the whole profile.
 
-    `expected`, `low`, `high`: of the kernels that shapes or the model say, None where they say nothing; `timed`: microseconds that these kernels took.
+    `expected`, `low`, `high`: of the kernels that shapes or the model say, None where they say nothing; `timed`: what these kernels took.
     `wait`: for other ranks, known where all ranks are read. `beside`: part of its time in which other streams compute or exchange.
     """
 
@@ -156,7 +156,7 @@ def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | D
     if not files:
         raise ConfigError("explain: found no file, expected profiles of torch.profiler")
     profiles = [read_profile(file) for file in files]
-    if len(profiles) == 1 or len({(p.ranks, p.rank) for p in profiles}) == len(profiles) and profiles[0].ranks > 1:
+    if len(profiles) == 1 or (profiles[0].ranks > 1 and len({(p.ranks, p.rank) for p in profiles}) == len(profiles)):
         return _explained(profiles, asked)
     if len(profiles) > 2:
         raise ConfigError(f"explain: found {len(profiles)} files with equal ranks, expected the ranks of one run, or two runs")
@@ -255,11 +255,10 @@ def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | 
     if model and name in model.us and timed < us / 2:
         timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
     below = sum(int((r.floors[own] > r.us[own]).sum()) for r, own in zip(ranks, events, strict=True))
-    ends = interval(machine, name, expected / max(1, sum(map(int, map(np.sum, events))))).around(expected) if expected and machine.cluster.gpu else None
-    low, high = ends or (None, None)
+    count = round(_mean(own.sum() for own in events))
+    low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)
     libraries = Counter(kind_of(r.profile.names[n]).library or "driver" for r, own in zip(ranks, events, strict=True) for n in r.profile.name[own])
     floor = _mean(r.floors[own].sum() for r, own in zip(ranks, events, strict=True))
-    count = round(_mean(own.sum() for own in events))
     wait = float(waited[name].mean()) if name in waited else None
     return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
 
@@ -287,8 +286,9 @@ def _losses(ranks: list[_Rank], rows: Sequence[OperatorTime], machine: Machine, 
             longest = max(ranks, key=lambda r: r.us[r.of(COPY)].max(initial=0.0))
             own = np.flatnonzero(longest.of(COPY))
             worst = int(own[np.argmax(longest.us[own])])
-            out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {longest.us[worst]:,.0f} us at "
-                            f"{longest.profile.start[worst] / 1e3:,.2f} ms: {longest.profile.names[longest.profile.name[worst]][:60]}"))  # fmt: skip
+            where = f"{longest.us[worst]:,.0f} us at {longest.profile.start[worst] / 1e3:,.2f} ms"
+            name = longest.profile.names[longest.profile.name[worst]][:60]
+            out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
         elif row.expected and row.timed - (row.wait or 0.0) > row.expected:
             over = row.timed - (row.wait or 0.0) - row.expected
             at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) == 1 else ""
@@ -328,10 +328,11 @@ def _host(ranks: list[_Rank], span: float) -> list[Loss]:
     out = []
     if host:
         gaps = round(_mean(r.idle.gaps for r in ranks))
-        out.append(Loss("host", host, f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {gaps} gaps, {longest}; "
-                        "a graph of the step has none of them"))  # fmt: skip
+        what = f"the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {gaps} gaps, {longest}"
+        out.append(Loss("host", host, f"the host launches late: {what}; a graph of the step has none of them"))
     if unknown:
-        out.append(Loss("host", unknown, f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"))
+        what = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%})"
+        out.append(Loss("host", unknown, f"{what}, and no launch says why; {longest}"))
     return out
 
 
@@ -344,7 +345,7 @@ def _small(ranks: list[_Rank], machine: Machine) -> list[Loss]:
     shapes = [lead.profile.calls[n].shapes for n in lead.profile.call[own]]
     rows = min(max(shape[0] if len(shape) > 1 else 1 for shape in one[-2:-1] or one[:1]) for one in shapes)
     over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
-    more = float(np.median((lead.expected / lead.floors)[own]))
+    more = float(np.median(lead.expected[own] / lead.floors[own]))
     over = min(over, took - float(lead.floors[own].sum()))
     return [Loss("batch", max(0.0, over), f"{int(own.sum())} GEMMs with few rows ({rows}) wait for weights: {over:,.0f} of {took:,.0f} us; "
                  f"{more:.0f} times the rows take about as long")]  # fmt: skip

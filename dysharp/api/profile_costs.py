@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +17,10 @@ from dysharp.costs.attention import AttentionCall
 from dysharp.costs.layer import Routed, gradients, kernels, machine_format
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
+from dysharp.model import operators as model_ops
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import Formats
-from dysharp.model.operators import NORMS, PERMUTATIONS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators, served
+from dysharp.model.operators import Core, LayerOperator, MemoryOp, Weight, is_routed
 from dysharp.profiles.reader import Call, Profile
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import list_clusters, load_cluster
@@ -27,7 +28,7 @@ from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.moe_block import contended, exchange
 
-BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4, "bool": 1, "unsigned char": 1, "signed char": 1}
+BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
 """Names of types in a profile -> bytes of an element; others have one."""
 GEMMS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 """Operators of PyTorch -> number of the first operand."""
@@ -41,8 +42,8 @@ STREAMS = ("elementwise", "copy", "norm", "activation", "positions", "optimizer"
 FAMILIES = {"GEMM": "dense-gemm", "weight gradients": "dense-gemm", "grouped GEMM": "grouped-gemm", "attention": "attention",
             "attention backward": "attention", "dispatch": "deepep-dispatch", "combine": "deepep-combine", "all-reduce": "nccl"}  # fmt: skip
 """Operator -> family of measured rows whose residuals make its interval; others have that of memory-bound operators."""
-PIECES = {NORMS: "norm", RESIDUAL: "norm", POSITIONS: "positions", UP: "positions", ROUTER: "router", PERMUTATIONS: "permutation"}
-EXPERT_FLOPS_PER_ROW = 2
+PIECES = {model_ops.NORMS: "norm", model_ops.RESIDUAL: "norm", model_ops.POSITIONS: "positions", model_ops.UP: "positions",
+          model_ops.ROUTER: "router", model_ops.PERMUTATIONS: "permutation"}  # fmt: skip
 
 
 @frozen
@@ -144,9 +145,9 @@ class _Way(NamedTuple):
 
 def trained(block: Block, found: Counter[str], forward: int, backward: int) -> ByModel:
     """`forward` and `backward` passes of one layer of the last kind, by operators that the profile has."""
-    us: Counter[str] = Counter()
+    us: defaultdict[str, float] = defaultdict(float)
     way, model, machine = _Way(forward, backward), block.model, block.machine
-    for op in operators(model, model.n_layers - 1, block.layout.cut):
+    for op in model_ops.operators(model, model.n_layers - 1, block.layout.cut):
         for name, time in _pass(block, op, way, "weight gradients" in found):
             us[name] += time
     if model.layer and block.layout.ep > 1:
@@ -187,10 +188,10 @@ def _name(op: LayerOperator) -> str:
 
 def stepped(machine: Machine, model: WholeModel, batch: StepBatch, formats: Formats) -> ByModel:
     """A forward pass of all layers and the head on one GPU, by operators."""
-    us: Counter[str] = Counter()
+    us: defaultdict[str, float] = defaultdict(float)
     layer, tokens = model.layer, batch.tokens
     for number in range(model.n_layers):
-        for op in served(operators(model, number)):
+        for op in model_ops.served(model_ops.operators(model, number)):
             rows = None
             if is_routed(op) and layer:
                 touched = layer.n_experts * (1 - (1 - layer.topk / layer.n_experts) ** tokens)
@@ -209,11 +210,6 @@ def by_event(machine: Machine, profile: Profile, labels: list[str]) -> tuple[F64
         if one:
             us[at], floor[at] = one.us, one.floor
     return us, floor
-
-
-def most_common(names: Iterable[str]) -> str:
-    """The name that stands there most often."""
-    return Counter(names).most_common(1)[0][0]
 
 
 def machine_for(cluster: Cluster, trains: bool) -> Machine:

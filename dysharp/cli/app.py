@@ -146,7 +146,8 @@ def list_(what: str, as_json: Json) -> None:
 
 
 for command in (
-    advise, calibrate, capture, emulate, explain, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep, trace, validate,
+    advise, calibrate, capture, emulate, explain, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep, trace,
+    validate,
 ):  # fmt: skip
     cli.add_command(command)
 routing.add_command(lint)

@@ -80,8 +80,8 @@ def _run(done: Explanation) -> str:
     layers = f", {ahead} attention calls" + (f" forward, {back} backward" if back else "")
     hidden = f"; exchanges {done.exchange_us:,.0f} us, {done.hidden_us / done.exchange_us:.0%} beside computing" if done.exchange_us else ""
     ranks = f"{len(done.files)} of {done.ranks} ranks, " if done.ranks > 1 else ""
-    return (f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us{layers}; idle {done.idle_us / done.span_us:.0%}{hidden}; "
-            f"{done.recognised:.1%} of the time recognised")  # fmt: skip
+    idle = f"idle {done.idle_us / done.span_us:.0%}{hidden}; {done.recognised:.1%} of the time recognised"
+    return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us{layers}; {idle}"
 
 
 def _notes(done: Explanation) -> list[str]:

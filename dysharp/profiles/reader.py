@@ -103,11 +103,11 @@ class _Kept:
         """Keep what is needed of an event."""
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
-        kind, args, name = event.get("cat"), event.get("args"), str(event.get("name"))
+        kind, args, name = str(event.get("cat")), event.get("args"), str(event.get("name"))
         args = args if isinstance(args, dict) else {}
         if kind == "cpu_op":
-            if (number := _whole(args.get("External id"))) >= 0 and (dims := args.get("Input Dims") or args.get("Input dims")) is not None:
-                self.calls[number] = Call(name, _shapes(dims), tuple(map(str, args.get("Input type") or ())))
+            if (number := _whole(args.get("External id"))) >= 0 and (dims := args.get("Input Dims", args.get("Input dims"))) is not None:
+                self.calls[number] = Call(name, _shapes(dims), _words(args.get("Input type")))
             return
         if kind == "user_annotation" and name.startswith("ProfilerStep"):
             self.steps.add(name)
@@ -138,13 +138,17 @@ def _number(value: Any) -> float:
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value < 1 << 62 else -1
+    return value if isinstance(value, int) and 0 <= value < 1 << 40 else -1
 
 
 def _shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
     """Shapes of inputs; () for what is no tensor."""
     each = dims if isinstance(dims, list) else []
     return tuple(tuple(one) if isinstance(one, list) and all(_whole(n) >= 0 for n in one) else () for one in each)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -155,7 +159,7 @@ def read_profile(path: str | Path) -> Profile:
         with open_regular(file) as raw:
             plain = raw.read(2) != b"\x1f\x8b"
             raw.seek(0)
-            stream: IO[bytes] = raw if plain else gzip.open(raw)  # type: ignore[assignment]
+            stream: IO[bytes] = raw if plain else gzip.open(raw)  # type: ignore[assignment]  # noqa: SIM115  closes with `raw`
             for key, value in _Scanner(stream, str(file)).values():
                 kept.take(value) if key is None else head.update({key: value})
     except (OSError, EOFError, zlib.error) as error:
@@ -178,12 +182,13 @@ def _profile(path: str, kept: _Kept, head: dict[str, Any]) -> Profile:
     places = {number: at for at, number in enumerate(kept.calls)}
     device, run = _first(head.get("deviceProperties")), _dict(head.get("distributedInfo"))
     at = {int(old): new for new, old in enumerate(order)}
+    launched = np.array([kept.launched.get(int(one), math.nan) for one in launch]) - start[0]
+    call = np.array([places.get(int(one), -1) for one in external], np.int64)
     return Profile(
-        path, str(device.get("name") or ""), max(0, _whole(device.get("numSms"))), max(0, _whole(run.get("rank"))), max(1, _whole(run.get("world_size"))),
-        str(run.get("nccl_version") or ""), list(kept.names), start - start[0], us, name, what, stream,
-        np.array([kept.launched.get(int(one), math.nan) for one in launch]) - start[0], np.array([places.get(int(one), -1) for one in external], np.int64),
-        list(kept.calls.values()), {at[number]: named for number, named in kept.collectives.items()}, len(kept.steps), kept.left_out,
-        bool(head.get("")),
+        path=path, gpu=str(device.get("name") or ""), n_sms=max(0, _whole(device.get("numSms"))), rank=max(0, _whole(run.get("rank"))),
+        ranks=max(1, _whole(run.get("world_size"))), nccl=str(run.get("nccl_version") or ""), names=list(kept.names), start=start - start[0], us=us,
+        name=name, what=what, stream=stream, launched=launched, call=call, calls=list(kept.calls.values()), steps=len(kept.steps),
+        collectives={at[number]: named for number, named in kept.collectives.items()}, left_out=kept.left_out, cut=bool(head.get("")),
     )  # fmt: skip
 
 

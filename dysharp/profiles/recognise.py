@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 def rules() -> tuple[tuple[re.Pattern[str], str, str], ...]:
     """(pattern, operator, library), first ones first."""
     found = []
-    for file in sorted((one for one in resources.files(__package__).joinpath("rules").iterdir() if one.name.endswith(".toml")), key=lambda one: one.name):
+    for file in sorted(resources.files(__package__).joinpath("rules").iterdir(), key=lambda one: one.name):
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         found += [(re.compile(pattern), operator, table["library"]) for operator, pattern in table["kernels"]]
     return tuple(found)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools
+from dysharp.base.arrays import F64, Bools, Ints
 
 LATE_US = 1.0
 """A launch that ends so much later than the event before it does made the GPU wait: one kernel follows another in about a microsecond."""
@@ -19,7 +19,8 @@ def union(start: F64, end: F64) -> F64:
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.r_[True, start[1:] > end[:-1]])
-    return np.column_stack((start[first], end[np.r_[first[1:] - 1, len(end) - 1]]))
+    spans: F64 = np.column_stack((start[first], end[np.r_[first[1:] - 1, len(end) - 1]]))
+    return spans
 
 
 def covered(spans: F64, start: F64, end: F64) -> F64:
@@ -29,8 +30,10 @@ def covered(spans: F64, start: F64, end: F64) -> F64:
     done = np.r_[0.0, np.cumsum(spans[:, 1] - spans[:, 0])]
 
     def upto(time: F64) -> F64:
-        at = np.searchsorted(spans[:, 0], time)
-        return done[at] - np.where(at > 0, np.maximum(0.0, spans[np.maximum(at - 1, 0), 1] - time), 0.0)
+        at: Ints = np.searchsorted(spans[:, 0], time)
+        left: F64 = np.where(at > 0, np.maximum(0.0, spans[np.maximum(at - 1, 0), 1] - time), 0.0)
+        time_before: F64 = done[at] - left
+        return time_before
 
     return upto(end) - upto(start)
 
@@ -60,4 +63,5 @@ def idle(start: F64, us: F64, launched: F64) -> Idle:
 
 def waits(us: F64) -> F64:
     """Of calls `[ranks, calls]` that end together: how long each rank waited for the last one to come. The last one waits for nobody."""
-    return us - us.min(axis=0)
+    waited: F64 = us - us.min(axis=0)
+    return waited

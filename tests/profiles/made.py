@@ -33,7 +33,8 @@ class Rank:
         us = until - start if until else us
         ids = {"External id": self.number, "correlation": self.number}
         if shapes:
-            self.add("cpu_op", kernel, start - 50, 1, ids | {"Input Dims": [list(one) for one in shapes], "Input type": ["c10::BFloat16"] * len(shapes)})
+            dims = {"Input Dims": [list(one) for one in shapes], "Input type": ["c10::BFloat16"] * len(shapes)}
+            self.add("cpu_op", kernel, start - 50, 1, ids | dims)
         self.add("cuda_runtime", "cudaLaunchKernel", start - (0 if late else 40) - LAUNCH, LAUNCH, ids)
         self.add("gpu_memcpy" if kernel == "copy" else "kernel", KERNELS[kernel], start, us, ids | {"stream": 7})
         self.now = start + us

@@ -1,0 +1,180 @@
+"""Profiles are read whatever stands in them, and what makes a run slow is said first."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dysharp
+from dysharp.api.explaining import Difference, Explanation
+from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.profiles.recognise import kind_of
+from dysharp.profiles.spans import covered, idle, union, waits
+from tests.profiles.made import LAYERS, TOKENS, run_of, write
+
+PLANTED = {
+    "sleep": ({}, "rank 2 comes last", "its host or a sleep"),
+    "unbalanced": ({}, "rank 1 comes last", "its experts have more rows"),
+    "copy": ({}, "1 copies take 1,500 us", "Memcpy DtoD"),
+    "nccl": ({"ep_library": "deepep"}, "NCCL and RCCL moved the rows", "not deepep"),
+    "": ({}, "16 GEMMs with few rows (16) wait for weights", "times the rows take about as long"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_cause_is_named_first(tmp_path: Path, planted: str) -> None:
+    asked, *words = PLANTED[planted]
+    done = dysharp.explain(*write(tmp_path, run_of(tokens=TOKENS if planted else 16, planted=planted)), **asked)
+    assert isinstance(done, Explanation)
+    for word in words:
+        assert word in done.losses[0].text
+
+
+def test_a_run_without_a_cause_has_no_loss(tmp_path: Path) -> None:
+    done = dysharp.explain(*write(tmp_path, run_of()))
+    assert isinstance(done, Explanation)
+    assert done.losses == ()
+    assert done.layers == (LAYERS, 0)
+    assert done.within == 1.0
+    assert done.recognised == 1.0
+    took = {one.operator: (one.kernels, round(one.us)) for one in done.operators}
+    assert took["dispatch"] == (LAYERS, 160)
+    assert took["EP wait"] == (LAYERS, 12)
+
+
+def test_waits_are_told_from_movement_where_all_ranks_are_read(tmp_path: Path) -> None:
+    files = write(tmp_path, run_of(planted="sleep"))
+    every = dysharp.explain(*files)
+    one = dysharp.explain(files[0])
+    assert isinstance(every, Explanation)
+    assert isinstance(one, Explanation)
+    waited = {row.operator: row.wait for row in every.operators}
+    assert waited["EP wait"] == pytest.approx(0.75 * 4 * 900)  # three of four ranks wait 900 us in each of four layers
+    assert waited["combine"] == 0
+    assert {row.wait for row in one.operators} == {None}
+    assert "profiles of all ranks show whom they wait for" in one.losses[0].text
+
+
+def test_two_runs_are_compared_by_operator(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (first,), (second,) = write(tmp_path, run_of(1)), write(tmp_path / "b", run_of(1, planted="copy"))
+    done = dysharp.explain(first, second)
+    assert isinstance(done, Difference)
+    assert done.rows[0] == ("copy", 0.0, 1500.0)
+    assert done.line == "the second run is 1,501 us (35%) longer: copy +1,500, idle +1, GEMM +0 us"
+
+
+def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:
+    done = dysharp.explain(*write(tmp_path, run_of(planted="sleep")), what_if=("graph", "balanced", "links=2"))
+    assert isinstance(done, Explanation)
+    graph, balanced, links = (done.span_us - us for _, us in done.what_if)
+    assert graph == pytest.approx(done.host_us)
+    assert balanced == pytest.approx(2700)
+    assert links == pytest.approx(done.exchange_us / 2)
+    with pytest.raises(ConfigError, match="what-if: found 'magic', expected graph, balanced or links=FACTOR"):
+        dysharp.explain(str(tmp_path / "rank0.json"), what_if=("magic",))
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", "GEMM"),
+        ("void deep_ep::internode_ll::dispatch<false>(void*)", "dispatch"),
+        ("void deep_ep::intranode::notify_dispatch<8>(int const*)", "EP wait"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all-reduce"),
+        ("void flash::flash_bwd_dq_dk_dv_loop_kernel<128>(Flash_bwd_params)", "attention backward"),
+        ("fused_moe_kernel", "grouped GEMM"),
+        ("void vllm::rms_norm_kernel<c10::BFloat16>()", "norm"),
+        ("a kernel that nobody knows", ""),
+    ],
+)
+def test_kernels_are_recognised_by_name(name: str, operator: str) -> None:
+    assert kind_of(name).operator == operator
+
+
+def test_arithmetic_of_spans() -> None:
+    start, end = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0])
+    assert union(start, end).tolist() == [[0, 3], [5, 6]]
+    assert covered(union(start, end), np.array([2.0, -1.0, 3.5]), np.array([5.5, 9.0, 4.0])).tolist() == [1.5, 4.0, 0.0]
+    found = idle(np.array([0.0, 10.0, 30.0]), np.array([4.0, 5.0, 1.0]), np.array([np.nan, 9.0, 12.0]))
+    assert (found.us, found.host, found.gaps, found.unknown) == (21.0, 6.0, 1, 0.0)  # the third kernel was launched before the second ended
+    assert waits(np.array([[5.0, 2.0], [3.0, 7.0]])).tolist() == [[2.0, 0.0], [0.0, 5.0]]
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "found '' first, expected the JSON of a profile"),
+    "text": (b"hello", "found 'h' first"),
+    "other": (b'{"rows": [1, 2]}', "found no kernel of a GPU"),
+    "host": (b'[{"ph": "X", "cat": "cpu_op", "name": "a", "args": {"External id": 1, "Input Dims": []}}]', "in 1 operators of the host"),
+    "deep": (b"[" + b"[" * 100_000, "a value too deep or too long"),
+    "comma": (b'{"traceEvents": [{"a": }]}', "malformed JSON"),
+    "gzip": (gzip.compress(b'{"traceEvents": ')[:-9], "cannot be read"),
+    "convolutions": (
+        b'[{"ph": "X", "cat": "kernel", "name": "cudnn::bn_fw", "ts": 1, "dur": 2, "args": {}}]',
+        "found convolution, expected kernels of a transformer",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_no_profile_is_refused_in_a_line(tmp_path: Path, kind: str) -> None:
+    data, message = BROKEN[kind]
+    (tmp_path / "p.json").write_bytes(data)
+    with pytest.raises(ConfigError) as error:
+        dysharp.explain(tmp_path / "p.json", cluster="hw-dgx-h100")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_gpu_without_a_cluster_is_asked_for(tmp_path: Path) -> None:
+    (trace,) = run_of(1)
+    trace["deviceProperties"] = []
+    with pytest.raises(ConfigError, match="found the GPU 'unnamed', expected --cluster"):
+        dysharp.explain(*write(tmp_path, [trace]))
+
+
+def test_a_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    (file,) = write(tmp_path, run_of(1))
+    text = Path(file).read_text()
+    Path(file).write_text(text[: int(0.9 * len(text))])
+    done = dysharp.explain(file, cluster="hw-dgx-h100")
+    assert isinstance(done, Explanation)
+    assert done.remarks == (f"{file}: the file ends before its events do",)
+
+
+MUTATIONS: list[Callable[[random.Random, dict[str, Any]], Any]] = [
+    lambda r, e: e.update({r.choice(["ts", "dur"]): r.choice([float("nan"), float("inf"), -5, "x", None, [], {}, 1e308, "7"])}),
+    lambda r, e: e.update(args=r.choice([None, [], "x", {"External id": "a", "stream": None, "correlation": -1}, {"External id": 1 << 70}])),
+    lambda r, e: e.update(name=r.choice([None, 7, "", "\x1b[31m", "x" * 100_000, ["a"]])),
+    lambda r, e: e["args"].update({"Input Dims": r.choice([None, 3, [[1, "a"]], [[-1]], [[1 << 62, 1 << 62]], [[]]])}),
+    lambda r, e: e.update(cat=r.choice(["kernel", "gpu_memcpy", None, [], "cuda_runtime"]), ph=r.choice(["X", "B", None])),
+    lambda r, e: e.pop(r.choice([*e])),
+]
+
+
+def test_five_hundred_damaged_files_end_in_a_line_or_an_answer(tmp_path: Path) -> None:
+    r, whole = random.Random(56), json.dumps(run_of(1)[0])
+    file, outcomes = tmp_path / "p.json", set()
+    for number in range(500):
+        trace = json.loads(whole)
+        for event in r.sample(trace["traceEvents"], 5):
+            r.choice(MUTATIONS)(r, event)
+        data = json.dumps(trace).encode()
+        if number % 5 == 0:
+            at = r.randrange(len(data))
+            data = data[:at] + r.choice([b"", b"\x00\xff", b"}", b"]", data[at : at + 50], b'"']) + data[at + r.randrange(9) :]
+        file.write_bytes(data)
+        try:
+            dysharp.explain(file, cluster="hw-dgx-h100")
+            outcomes.add("answer")
+        except DysharpError as error:
+            assert "\n" not in str(error)
+            outcomes.add("line")
+    assert outcomes == {"answer", "line"}
