@@ -56,6 +56,14 @@ class Engine:
     """Its kernel that sums in the switch; "": none."""
     nvls: bool
     """Whether NCCL may sum in the switch."""
+    launch: Text
+    """Constant: host time of a kernel of a step with prompts."""
+    ep_kernels: int
+    """Kernels of a layer whose experts EP spreads over one attention group, beside those of experts that are cut."""
+    fused_experts: Text
+    """Architecture on which experts are one chain: one kernel chooses them, and the first product activates; "": none."""
+    early: bool
+    """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
@@ -64,6 +72,11 @@ class Engine:
     def reducers(self) -> Reducers:
         """Its all-reduce kernels."""
         return Reducers(self.all_reduce, MOST_OWN, self.in_switch, MOST_IN_SWITCH if self.in_switch else 0.0, self.nvls)
+
+    def runs(self, replica: Replica) -> Replica:
+        """The replica with its kernels."""
+        fused = replica.machine.arch == self.fused_experts
+        return replace(replica, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""
@@ -83,7 +96,7 @@ class Engine:
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
         constants, host = replica.machine.constants, self.host_us(replica, requests)
-        launched = launches * constants["serving.launch_us"]
+        launched = launches * constants[self.launch]
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]
 

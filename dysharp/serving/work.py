@@ -47,6 +47,10 @@ class Replica:
     tensor: Callable[[int], SubLayerCurve] | None = None
     """Curves of a system of sub-layers by `tp`; None: the engine's all-reduces."""
     reducers: Reducers = NCCL_AND_OWN
+    ep_kernels: int = 0
+    fused_experts: bool = False
+    early: bool = False
+    """See `Engine`."""
     loads: Loads = ()
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
     even: bool = False
@@ -56,6 +60,11 @@ class Replica:
     def stage_part(self) -> float:
         """Part of the layers that the largest stage has."""
         return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
+
+    @property
+    def gap(self) -> float:
+        """Time between two kernels of a graph."""
+        return 0.0 if self.early else self.machine.constants["serving.gap_us"]
 
     def linear(self, op: Weight, tokens: float) -> OpTime:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
