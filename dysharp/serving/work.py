@@ -47,14 +47,14 @@ class Replica:
     tensor: Callable[[int], SubLayerCurve] | None = None
     """Curves of a system of sub-layers by `tp`; None: the engine's all-reduces."""
     reducers: Reducers = NCCL_AND_OWN
-    ep_kernels: int = 0
-    fused_experts: bool = False
-    early: bool = False
-    """See `Engine`."""
     loads: Loads = ()
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
     even: bool = False
     """Every expert GPU has as many rows as the others."""
+    ep_kernels: int = 0
+    fused_experts: bool = False
+    early: bool = False
+    """See `Engine`."""
 
     @property
     def stage_part(self) -> float:
