@@ -1,6 +1,7 @@
 """How far off on rows out of sight: every bar of accuracy, coverage and share predicted, with the row's GPU, model or source left out of the fits.
 
-`python bench/out_of_sight.py [--new DIR] [--jobs N] [--only PART] [--write]`. `DIR` has tables `*_visible4.csv` that the package does not hold (../shared/data).
+`python bench/out_of_sight.py [--new DIR] [--jobs N] [--only PART] [--write]`. `DIR` has tables `*_visible4.csv` that the package does not hold
+(../shared/data).
 
 | rows | constants refitted without the group |
 |---|---|

@@ -11,8 +11,10 @@ from pydantic import Field
 
 from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
-from dysharp.costs.machine import Reducers
+from dysharp.costs.machine import Machine, Reducers
+from dysharp.costs.regime import regime_of
 from dysharp.serving.work import Replica
+from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -76,7 +78,8 @@ class Engine:
     def runs(self, replica: Replica) -> Replica:
         """The replica with its kernels."""
         fused = replica.machine.arch == self.fused_experts
-        return replace(replica, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
+        machine = _streaming(replica.machine.cluster) if fused else replica.machine
+        return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""
@@ -116,6 +119,12 @@ class Engine:
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""
         return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
+
+
+@functools.lru_cache(maxsize=64)
+def _streaming(cluster: Cluster) -> Machine:
+    """The machine whose experts read weights at the rate of a streaming kernel."""
+    return Machine(cluster, replace(regime_of("serving"), stream=""))
 
 
 @functools.cache
