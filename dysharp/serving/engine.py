@@ -78,7 +78,7 @@ class Engine:
     def runs(self, replica: Replica) -> Replica:
         """The replica with its kernels."""
         fused = replica.machine.arch == self.fused_experts
-        machine = _streaming(replica.machine.cluster) if fused else replica.machine
+        machine = _generated(replica.machine.cluster) if fused else replica.machine
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
 
     def beside(self, groups: int) -> Engine:
@@ -122,9 +122,9 @@ class Engine:
 
 
 @functools.lru_cache(maxsize=64)
-def _streaming(cluster: Cluster) -> Machine:
-    """The machine whose experts read weights at the rate of a streaming kernel."""
-    return Machine(cluster, replace(regime_of("serving"), stream=""))
+def _generated(cluster: Cluster) -> Machine:
+    """The machine whose experts run in TensorRT-LLM's generated kernels."""
+    return Machine(cluster, replace(regime_of("serving"), grouped="trtllm-gen"))
 
 
 @functools.cache
