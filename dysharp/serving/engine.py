@@ -62,8 +62,9 @@ class Engine:
     """Constant: host time of a kernel of a step with prompts."""
     ep_kernels: int
     """Kernels of a layer whose experts EP spreads over one attention group, beside those of experts that are cut."""
-    fused_experts: Text
-    """Architecture on which experts are one chain: one kernel chooses them, and the first product activates; "": none."""
+    fused_experts: tuple[str, ...]
+    """Formats of experts that are one chain on Blackwell: one kernel chooses them, and the first product activates (TensorRT-LLM's generated
+    kernels)."""
     early: bool
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
 
@@ -77,7 +78,7 @@ class Engine:
 
     def runs(self, replica: Replica) -> Replica:
         """The replica with its kernels."""
-        fused = replica.machine.arch == self.fused_experts
+        fused = replica.machine.arch == "blackwell" and replica.formats.experts in self.fused_experts
         machine = _generated(replica.machine.cluster) if fused else replica.machine
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
 
@@ -130,7 +131,7 @@ def _generated(cluster: Cluster) -> Machine:
 @functools.cache
 def _engines() -> dict[str, Engine]:
     table = parse_toml(read_text(FILE), FILE.name)
-    return {name: Engine(name=name, **(values | {"all_reduce": tuple(values["all_reduce"])})) for name, values in table.items()}
+    return {name: Engine(name=name, **(values | {key: tuple(values[key]) for key in ("all_reduce", "fused_experts")})) for name, values in table.items()}
 
 
 def engine_of(name: str) -> Engine:
