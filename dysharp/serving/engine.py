@@ -131,7 +131,8 @@ def _generated(cluster: Cluster) -> Machine:
 @functools.cache
 def _engines() -> dict[str, Engine]:
     table = parse_toml(read_text(FILE), FILE.name)
-    return {name: Engine(name=name, **(values | {key: tuple(values[key]) for key in ("all_reduce", "fused_experts")})) for name, values in table.items()}
+    lists = ("all_reduce", "fused_experts")
+    return {name: Engine(name=name, **(values | {key: tuple(values[key]) for key in lists})) for name, values in table.items()}
 
 
 def engine_of(name: str) -> Engine:
