@@ -1,6 +1,7 @@
 """How far off on rows out of sight: every bar of accuracy, coverage and share predicted, with the row's GPU, model or source left out of the fits.
 
-`python bench/out_of_sight.py [--new DIR] [--jobs N] [--write]`. `DIR` has tables `*_visible4.csv` that the package does not hold (../shared/data).
+`python bench/out_of_sight.py [--new DIR] [--jobs N] [--only PART] [--write]`. `DIR` has tables `*_visible4.csv` that the package does not hold
+(../shared/data).
 
 | rows | constants refitted without the group |
 |---|---|
@@ -327,9 +328,17 @@ def _run(kind: str, family: str, row: TrainingRow, case: Any, size: float, new: 
     return Row(row.id, kind, family, gpu, case.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
 
 
-def of_everything(tables: Mapping[str, str], jobs: int) -> Found:
-    """All rows."""
-    found, served_rows, trained = of_measurements(tables, jobs), of_serving(tables), of_training(tables)
+PARTS = ("measurements", "serving", "training")
+
+
+def of_everything(tables: Mapping[str, str], jobs: int, only: str = "") -> Found:
+    """All rows, or those of one of `PARTS`."""
+    if only and only != PARTS[0]:
+        return of_serving(tables) if only == PARTS[1] else of_training(tables)
+    found = of_measurements(tables, jobs)
+    if only:
+        return found
+    served_rows, trained = of_serving(tables), of_training(tables)
     add_calls(found)
     return Found([*found.rows, *served_rows.rows, *trained.rows], [*found.missing, *served_rows.missing, *trained.missing])
 
@@ -388,11 +397,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--new", type=Path, metavar="DIR", help="tables *_visible4.csv that the package does not hold")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", choices=PARTS, default="", help="one part, which is printed and never written")
     parser.add_argument("--write", action="store_true", help="write the packaged table of residuals")
     args = parser.parse_args()
     tables = new_tables(args.new)
-    found = of_everything(tables, args.jobs)
-    if args.write:
+    found = of_everything(tables, args.jobs, args.only)
+    if args.write and not args.only:
         FILE.write_bytes(gzip.compress(written(found).encode(), mtime=0))
     report(found, tables)
 

@@ -7,6 +7,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 | "cublas" | the fastest tile, with a split that fills the SMs or none | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
 | "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
 | "marlin" | as cuBLAS, and lower tiles with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_m_blocks, thread_config_t |
+| "trtllm-gen" | as low as an expert's rows | FlashInfer csrc/trtllm_fused_moe_kernel_launcher.cu: computeSelectedTileN |
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 """
 
@@ -128,6 +129,10 @@ def _cutlass(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
         yield Tiles(rows, np.where(p.m <= 64, 64.0, 128.0))
 
 
+def _trtllm_gen(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    yield Tiles(np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 128.0), np.full_like(p.m, 128.0))
+
+
 def _deepgemm(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     return _deepgemm_of(gpu, p, "dense")
 
@@ -151,6 +156,7 @@ LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
     "cublas": _cublas,
     "cutlass": _cutlass,
     "marlin": _marlin,
+    "trtllm-gen": _trtllm_gen,
     "deepgemm": _deepgemm,
     "deepgemm-contiguous": _deepgemm_contiguous,
     "deepgemm-masked": _deepgemm_masked,

@@ -11,8 +11,10 @@ from pydantic import Field
 
 from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
-from dysharp.costs.machine import Reducers
+from dysharp.costs.machine import Machine, Reducers
+from dysharp.costs.regime import regime_of
 from dysharp.serving.work import Replica
+from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -56,6 +58,15 @@ class Engine:
     """Its kernel that sums in the switch; "": none."""
     nvls: bool
     """Whether NCCL may sum in the switch."""
+    launch: Text
+    """Constant: host time of a kernel of a step with prompts."""
+    ep_kernels: int
+    """Kernels of a layer whose experts EP spreads over one attention group, beside those of experts that are cut."""
+    fused_experts: tuple[str, ...]
+    """Formats of experts that are one chain on Blackwell: one kernel chooses them, and the first product activates (TensorRT-LLM's generated
+    kernels)."""
+    early: bool
+    """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
@@ -64,6 +75,12 @@ class Engine:
     def reducers(self) -> Reducers:
         """Its all-reduce kernels."""
         return Reducers(self.all_reduce, MOST_OWN, self.in_switch, MOST_IN_SWITCH if self.in_switch else 0.0, self.nvls)
+
+    def runs(self, replica: Replica) -> Replica:
+        """The replica with its kernels."""
+        fused = replica.machine.arch == "blackwell" and replica.formats.experts in self.fused_experts
+        machine = _generated(replica.machine.cluster) if fused else replica.machine
+        return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""
@@ -83,7 +100,7 @@ class Engine:
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
         constants, host = replica.machine.constants, self.host_us(replica, requests)
-        launched = launches * constants["serving.launch_us"]
+        launched = launches * constants[self.launch]
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]
 
@@ -105,10 +122,17 @@ class Engine:
         return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
 
 
+@functools.lru_cache(maxsize=64)
+def _generated(cluster: Cluster) -> Machine:
+    """The machine whose experts run in TensorRT-LLM's generated kernels."""
+    return Machine(cluster, replace(regime_of("serving"), grouped="trtllm-gen"))
+
+
 @functools.cache
 def _engines() -> dict[str, Engine]:
     table = parse_toml(read_text(FILE), FILE.name)
-    return {name: Engine(name=name, **(values | {"all_reduce": tuple(values["all_reduce"])})) for name, values in table.items()}
+    lists = ("all_reduce", "fused_experts")
+    return {name: Engine(name=name, **(values | {key: tuple(values[key]) for key in lists})) for name, values in table.items()}
 
 
 def engine_of(name: str) -> Engine:

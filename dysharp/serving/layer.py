@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels, machine_format, product
+from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels, machine_format, moved_bytes, product
 from dysharp.model.batch import StepBatch
-from dysharp.model.operators import SHARED, Core, LayerOperator, RowExchange, Sum, Weight, is_routed, operators, served
+from dysharp.model.operators import SHARED, Core, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
@@ -41,6 +41,8 @@ def attention_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
 def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None) -> Iterator[OpTime]:
     if isinstance(op, Sum):
         yield r.all_reduce(op.name, batch.tokens)
+    elif r.fused_experts and isinstance(op, MemoryOp) and op.name == "router":
+        yield OpTime(op.name, r.machine.memory(moved_bytes(r.machine, op, batch.tokens)))
     elif isinstance(op, Weight):
         tokens = expanded_rows(core, batch) if op.expands and core is not None else batch.tokens
         if tokens:
@@ -76,7 +78,7 @@ def expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None =
             time, n = time + product(r.machine, op, tokens, r.formats, routed), n + 1
             if op is own[0] and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
                 time, n = time + cast_us(r.machine, op, tokens / layout.ep / op.rows, r.formats), n + 1
-        else:
+        elif not r.fused_experts:
             time, n = time + sum(one.us for one in kernels(r.machine, op, StepBatch(), r.formats, routed)), n + 1
     return OpTime("experts", time + r.machine.permute(ELEMENT * (rows + tokens / layout.dp) * layer.hidden), n + 1)
 
@@ -95,7 +97,8 @@ def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tup
     if r.ep_system == FREE:
         return [], []
     if layout.dp == 1:
-        return [], [r.all_reduce("FFN all-reduce", tokens)]
+        mapped = r.ep_kernels if layout.ep > 1 else 0
+        return [OpTime("router", r.machine.small(mapped), mapped)], [r.all_reduce("FFN all-reduce", tokens)]
     if not sends:
         gathered, scattered = (r.machine.collective(kind, row * everybody, layout.stage_gpus) for kind in ("all_gather", "reduce_scatter"))
         return [OpTime("dispatch", gathered)], [OpTime("combine", scattered)]

@@ -11,7 +11,9 @@ prompts together, and then decode together.
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -121,17 +123,19 @@ class LoopRun:
     requests: int
 
 
-def run_closed_loop(table: StepTable, scenario: Scenario, cap: float, *, ratio: float = 0.8, rounds: int = 10) -> LoopRun:
+def run_closed_loop(
+    table: StepTable, scenario: Scenario, cap: float, *, ratio: float = 0.8, rounds: int = 10, middle: Callable[[list[float]], Any] = np.mean
+) -> LoopRun:
     """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `scenario`.
 
-    `cap`: requests of an attention group that fit its memory.
+    `cap`: requests of an attention group that fit its memory. `middle`: of the times of requests.
     """
     users = max(1, round(scenario.concurrency))
     draw = np.random.default_rng(SEED)
     longest = 2 / (1 + ratio)
     prompts = (scenario.isl * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
     outputs = np.maximum(1, np.round(scenario.osl * longest * draw.uniform(ratio, 1.0, users * rounds) / scenario.accepted)).astype(int).tolist()
-    return _Loop(table, scenario, cap, users, prompts, outputs).run()
+    return _Loop(table, scenario, cap, users, prompts, outputs).run(middle)
 
 
 class _Loop:
@@ -152,7 +156,7 @@ class _Loop:
         self.tpots: list[float] = []
         self.ttfts: list[float] = []
 
-    def run(self) -> LoopRun:
+    def run(self, middle: Callable[[list[float]], Any]) -> LoopRun:
         """All requests to their end."""
         for request in self.queue:
             self._read(request)
@@ -166,7 +170,7 @@ class _Loop:
             self.decoded += count * took
             self._ends()
         n, now = len(self.arrived), self.now
-        return LoopRun(float(np.mean(self.tpots)), float(np.mean(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
+        return LoopRun(float(middle(self.tpots)), float(middle(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
 
     def _read(self, request: int) -> None:
         """The text of a request becomes tokens, one request after the other."""

@@ -60,7 +60,7 @@ def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) ->
     for op in (*ends, *hops(replica, batch.tokens), *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels
-    return StepTime(parts, kernels, kernels * replica.machine.constants["serving.gap_us"])
+    return StepTime(parts, kernels, kernels * replica.gap)
 
 
 def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
@@ -83,7 +83,7 @@ def draft_us(replica: Replica, batch: StepBatch) -> float:
     one = replace(batch, queries=1, prompts=0.0)
     joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
     ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - 1), *head_ops(replica, one.decodes)]
-    return sum(op.us + op.kernels * replica.machine.constants["serving.gap_us"] for op in ops)
+    return sum(op.us + op.kernels * replica.gap for op in ops)
 
 
 def _kinds(replica: Replica) -> list[tuple[int, int]]:
@@ -115,7 +115,7 @@ class StepTable:
 
     def __init__(self, replica: Replica, engine: Engine, scenario: Scenario) -> None:
         engine = engine.beside(replica.layout.dp)
-        replica = replace(replica, reducers=engine.reducers)
+        replica = engine.runs(replica)
         self.replica, self.engine, self.groups, self.stages, self.scenario = replica, engine, replica.layout.dp, replica.layout.pp, scenario
         least = min(256.0, scenario.isl)
         self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))

@@ -51,11 +51,20 @@ class Replica:
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
     even: bool = False
     """Every expert GPU has as many rows as the others."""
+    ep_kernels: int = 0
+    fused_experts: bool = False
+    early: bool = False
+    """See `Engine`."""
 
     @property
     def stage_part(self) -> float:
         """Part of the layers that the largest stage has."""
         return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
+
+    @property
+    def gap(self) -> float:
+        """Time between two kernels of a graph."""
+        return 0.0 if self.early else self.machine.constants["serving.gap_us"]
 
     def linear(self, op: Weight, tokens: float) -> OpTime:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""

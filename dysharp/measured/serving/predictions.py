@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dysharp.base.values import frozen
 from dysharp.costs.machine import machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
@@ -17,6 +19,7 @@ from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
 from dysharp.serving.disaggregated import WorkerPool, run_pools
 from dysharp.serving.loop import run_closed_loop
+from dysharp.serving.memory import memory_of
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
 from dysharp.serving.work import Replica, Scenario
@@ -116,7 +119,7 @@ def predict_step(row: ServingRow) -> float:
 
 
 def predict_setting(setting: ServeSetting) -> tuple[float, float]:
-    """(TPOT, TTFT) in microseconds. All users decode at once: the measured engine ran them, whatever its memory."""
+    """(TPOT, TTFT) in microseconds. A request decodes when the memory has room for it; the engine ran what does not fit at all."""
     scenario, engine = setting.scenario, setting.engine
     if setting.decode is not None:
         pools = [
@@ -125,8 +128,9 @@ def predict_setting(setting: ServeSetting) -> tuple[float, float]:
         ]
         served = run_pools(pools[0], pools[1], scenario, ratio=setting.ratio, rounds=setting.rounds)
         return served.tpot, served.ttft
-    top = scenario.concurrency / setting.replica.layout.dp
-    done = run_closed_loop(StepTable(setting.replica, engine, scenario), scenario, top, ratio=setting.ratio, rounds=setting.rounds)
+    most = memory_of(setting.replica, engine, scenario.isl, scenario.osl).requests or math.inf
+    table, middle = StepTable(setting.replica, engine, scenario), np.median if setting.median else np.mean
+    done = run_closed_loop(table, scenario, most, ratio=setting.ratio, rounds=setting.rounds, middle=middle)
     return done.tpot, done.ttft
 
 

@@ -72,6 +72,8 @@ BLOCK = 128
 """Values of a block of scales (DeepSeek-V3, arXiv 2412.19437 section 3.3)."""
 RATIO = 0.8
 """Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
+FROM_NOTHING = "sgl-cookbook|token_position"
+"""Sources whose lengths are uniform from nothing to twice their mean (SGLang's bench_serving; InferenceX, benchmark_serving_random.py)."""
 ACCEPTANCE = 0.8
 """Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
 WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
@@ -89,6 +91,8 @@ class ServeSetting:
     rounds: int
     decode: Replica | None = None
     workers: tuple[int, int] = (1, 1)
+    median: bool = False
+    """The row has medians over requests, else means."""
 
 
 def setting_of(row: ServingRow) -> ServeSetting:
@@ -151,11 +155,12 @@ def _disaggregated(row: ServingRow, engine: Engine) -> ServeSetting:
 def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) -> ServeSetting:
     random = "InferenceX" in row.text("where")
     part = (1 + RATIO) / 2 if random else 1.0
+    drawn = re.search(FROM_NOTHING, row.text("source") + row.text("where")) is not None
     accepted = sum(ACCEPTANCE**n for n in range(row.drafts + 1))
     scenario = Scenario(users, row.degrees["isl"] * part, row.degrees["osl"] * part, accepted, row.drafts)
     # Where prompts go first, equal lengths come in waves; mixed steps spread them (chosen after these rows were seen).
-    ratio, rounds = (RATIO, 10) if random or engine.mixed else (1.0, 2)
-    return ServeSetting(replica, engine, scenario, ratio, rounds)
+    ratio, rounds = (0.0, 10) if drawn else (RATIO, 10) if random or engine.mixed else (1.0, 2)
+    return ServeSetting(replica, engine, scenario, ratio, rounds, median="medians" in row.text("note"))
 
 
 def _layout(row: ServingRow, part: str) -> ServeLayout:
@@ -176,10 +181,13 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
     """The engine as the row's benchmark starts it."""
     if engine.name == "vllm" and WITHOUT_OVERLAP.match(row.text("engine_version")):
         engine = replace(engine, overlaps=False)
+    if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
+        engine = replace(engine, early="gpt-oss" in row.text("model"))
     if engine.name == "sglang" and "InferenceX" in row.text("where"):
         engine = replace(engine, step_tokens=32768)
         if "b200" in row.text("hardware") or "b300" in row.text("hardware"):
-            engine = replace(engine, polled_steps=30.0 if users >= 16 and row.degree("tp") == 8 else 10.0)
+            narrow = "DeepSeek" in row.text("model") and row.text("precision") == "fp8" and row.degree("tp") == 4
+            engine = replace(engine, polled_steps=30.0 if users >= 16 and not narrow else 10.0)
     return engine
 
 
