@@ -139,7 +139,7 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
     | SGLang with an FP8 cache | casts of queries, keys and values, the last two copied into the cache (srt/mem_cache/memory_pool.py) |
     | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
-    | SGLang, FlashAttention-3 with an FP8 latent | casts of new rows into the cache; all of it is cast to BF16 (layers/attention/flashattention_backend.py) |
+    | SGLang, FlashAttention-3, FP8 latent | new rows are cast into the cache, all of it to BF16 (layers/attention/flashattention_backend.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
     stored, sizes = ELEMENT_BYTES[case.kv_dtype], (case.batch, case.queries, case.heads, case.kv_heads, case.qk_dim, case.v_dim)

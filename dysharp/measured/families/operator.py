@@ -40,7 +40,7 @@ LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 SCALE_KERNELS, SCALE_PASSES = 3.0, 2.0
 """Kernels of SGLang's cast with one scale of the input: clear, maximum, cast (layers/quantization/fp8_kernel.py); the last two pass over rows."""
 KERNELS_AROUND_CAST, AROUND_CAST = 3.0, 6.0 + 8.0 + 2.0
-"""PyTorch's kernels beside a static cast, and their bytes per value: BF16 over an FP32 scale, clamp, copy (aiconfigurator, collect_computescale.py)."""
+"""PyTorch's kernels beside SGLang's static cast, their bytes: BF16 over an FP32 scale, clamp, copy (aiconfigurator, collect_computescale.py)."""
 BLOCKS_PER_CLOCK = 1.0
 """Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
 GATED = 3.0
