@@ -1,7 +1,7 @@
 """How far off on rows out of sight: every bar of accuracy, coverage and share predicted, with the row's GPU, model or source left out of the fits.
 
-`python bench/out_of_sight.py [--new DIR] [--jobs N] [--only PART] [--write]`. `DIR` has tables `*_visible4.csv` that the package does not hold
-(../shared/data).
+`python bench/out_of_sight.py [--new DIR] [--jobs N] [--only PART ...] [--write [FILE]]`. `PART` is a kind of measured rows, "serving" or "steps";
+the signs are left out then. `DIR` has tables `*_visible4.csv` that the package does not hold (../shared/data).
 
 | rows | constants refitted without the group |
 |---|---|
@@ -41,7 +41,7 @@ from dysharp.base.text import cell, table
 from dysharp.measured import left_out
 from dysharp.measured.beyond import source_of
 from dysharp.measured.families.library_calls import CallCase
-from dysharp.measured.family import Parsed, classify
+from dysharp.measured.family import Classified, Parsed, classify
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.intervals import ASKED, COLUMNS, NEW, OFF, Residuals, coverage, errors, kind_of, residuals_from
 from dysharp.measured.measurements import Measurement, measurements_from_csv, read_calls, read_measurements, read_operators
@@ -138,14 +138,16 @@ def cookbook_rows(text: str) -> list[ServingRow]:
     return ServingRow.from_csv(table_of(cells), "sglang_cookbook")
 
 
-def of_measurements(tables: Mapping[str, str], jobs: int) -> Found:
-    """Kernels, layers, collectives and calls."""
+def of_measurements(tables: Mapping[str, str], jobs: int, only: Sequence[str] = ()) -> Found:
+    """Kernels, layers, collectives and calls. `only`: kinds to predict; constants are refitted on all rows."""
     names = [name for name in ("op", "tp", "collectivex", "ascend") if name in tables]
     fresh = [m for name in names for m in measurements_from_csv(tables[name], name)]
     fresh += as_graph_calls(tables["deepepv2_h200"]) if "deepepv2_h200" in tables else []
     new = {m.id for m in fresh}
     values = fitted_values()
-    classified, predicted = predict(classify([*read_measurements(), *read_operators(), *read_calls(), *fresh]), values, jobs)
+    every = classify([*read_measurements(), *read_operators(), *read_calls(), *fresh])
+    kept = [tuple(entry for entry in part if not only or (entry.family and kind_of(entry.family) in only)) for part in (every.parsed, every.missing)]
+    classified, predicted = predict(Classified(*kept), values, jobs)
     measured, found = measured_values(classified.parsed), Found()
     for entry, off, us in zip(classified.parsed, np.log(measured / predicted).tolist(), predicted.tolist(), strict=True):
         rate = entry.case.work > 0
@@ -161,7 +163,8 @@ def of_measurements(tables: Mapping[str, str], jobs: int) -> Found:
         (entry.family.name if entry.family else entry.measurement.kind, "new" if entry.measurement.id in new else "", entry.reason)
         for entry in classified.missing
     ]
-    _add_refitted(found, classified.parsed)
+    refused = {entry.measurement.id for entry in classified.missing}
+    _add_refitted(found, [entry for entry in every.parsed if entry.measurement.id not in refused and not left_out.group_of(entry, values)])
     return found
 
 
@@ -170,9 +173,11 @@ def _add_refitted(found: Found, parsed: Sequence[Parsed]) -> None:
     rows, constants = {row.id: row for row in found.rows}, fitted()
     kept = {name: one.value for name, one in constants.items()}
     staged = {name for families, _ in stages(constants) for name in families}
-    inside = [entry for entry in parsed if entry.family.in_bars and not rows[entry.measurement.id].aside]
+    inside = [entry for entry in parsed if entry.family.in_bars]
     beyond = [entry for entry in parsed if not entry.family.in_bars and entry.family.name in staged and entry.family.closed_us is not None]
     for entries, rest in ((inside, None), (beyond, kept)):
+        if not any(entry.measurement.id in rows for entry in entries):
+            continue
         forms, names = ClosedForms(entries), [entry.family.name for entry in entries]
         whole = forms.us(refit(entries, constants, rest=rest).values)
         for by in GROUPS:
@@ -182,7 +187,7 @@ def _add_refitted(found: Found, parsed: Sequence[Parsed]) -> None:
                 out = np.isin(labels, list(fold))
                 moved = np.log(forms.us(refit(entries, constants, ~out, rest=rest).values) / whole)
                 for i in np.flatnonzero(out):
-                    if names[i] in several:
+                    if names[i] in several and entries[i].measurement.id in rows:
                         row = rows[entries[i].measurement.id]
                         row.off["model" if by == "shape" else by] = row.off[SEEN] - float(moved[i])
 
@@ -194,7 +199,7 @@ def add_calls(found: Found) -> None:
     for name, label in by.items():
         for held in sorted({label(row) for row in every}):
             numbers = libraries.fit([row for row in every if label(row) != held])
-            for row in (row for row in every if label(row) == held):
+            for row in (row for row in every if label(row) == held and row.entry.measurement.id in rows):
                 rows[row.entry.measurement.id].off[name] = math.log(row.us / row.predicted(numbers))
 
 
@@ -328,18 +333,13 @@ def _run(kind: str, family: str, row: TrainingRow, case: Any, size: float, new: 
     return Row(row.id, kind, family, gpu, case.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
 
 
-PARTS = ("measurements", "serving", "training")
-
-
-def of_everything(tables: Mapping[str, str], jobs: int, only: str = "") -> Found:
-    """All rows, or those of one of `PARTS`."""
-    if only and only != PARTS[0]:
-        return of_serving(tables) if only == PARTS[1] else of_training(tables)
-    found = of_measurements(tables, jobs)
-    if only:
-        return found
-    served_rows, trained = of_serving(tables), of_training(tables)
-    add_calls(found)
+def of_everything(tables: Mapping[str, str], jobs: int, only: Sequence[str] = ()) -> Found:
+    """All rows, or those of some parts."""
+    kinds = set(only) - {"serving", "steps"}
+    found = of_measurements(tables, jobs, tuple(kinds)) if kinds or not only else Found()
+    served_rows, trained = (make(tables) if name in only or not only else Found() for name, make in (("serving", of_serving), ("steps", of_training)))
+    if not only or kinds & {"calls", "between nodes"}:
+        add_calls(found)
     return Found([*found.rows, *served_rows.rows, *trained.rows], [*found.missing, *served_rows.missing, *trained.missing])
 
 
@@ -397,13 +397,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--new", type=Path, metavar="DIR", help="tables *_visible4.csv that the package does not hold")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", choices=PARTS, default="", help="one part, which is printed and never written")
-    parser.add_argument("--write", action="store_true", help="write the packaged table of residuals")
+    parser.add_argument("--only", nargs="+", default=(), metavar="PART", help='kinds of rows, "serving" or "steps"')
+    parser.add_argument("--write", nargs="?", type=Path, const=FILE, metavar="FILE", help="write the residuals; without FILE the packaged table")
     args = parser.parse_args()
     tables = new_tables(args.new)
     found = of_everything(tables, args.jobs, args.only)
-    if args.write and not args.only:
-        FILE.write_bytes(gzip.compress(written(found).encode(), mtime=0))
+    if args.write:
+        text = written(found).encode()
+        args.write.write_bytes(gzip.compress(text, mtime=0) if args.write.suffix == ".gz" else text)
     report(found, tables)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.base.values import frozen
-from dysharp.costs.operators import Constants, arch_of, hbm_us
+from dysharp.costs.operators import Constants, arch_of, hbm_us, light_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
@@ -190,8 +190,8 @@ def _ring_us(gpu: Gpu, c: Constants, protocol: RingProtocol, passes: int, n: F64
 
 
 def start_us(gpu: Gpu, constants: Constants, protocol: RingProtocol) -> float:
-    """Start of a ring. LL starts later on two dies; other starts hide behind flag exchanges, which have a constant for each architecture."""
-    return protocol.start_us * (constants["attention.two_dies"] if gpu.arch == "blackwell" and protocol is LL else 1.0)
+    """Start of a ring. LL starts later on two dies, as a light kernel does; others hide behind flag exchanges, a constant of each architecture."""
+    return protocol.start_us * (light_us(gpu, constants) / constants["attention.light_us"] if gpu.arch == "blackwell" and protocol is LL else 1.0)
 
 
 def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GBps: float, n_bytes: float) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
 from dysharp.base.values import frozen
-from dysharp.costs.operators import Constants, hbm_us, light_us, memory_kernel_us
+from dysharp.costs.operators import Constants, hbm_us, launch_us, light_us, memory_kernel_us
 from dysharp.specs.gpu import Gpu
 
 CHUNK = 64
@@ -82,7 +82,7 @@ def convolution_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike, blocks: A
     `blocks`: thread blocks of a kernel with one for each sequence and channel, of which each takes as long as a light kernel
     (Dao-AILab/causal-conv1d, csrc/causal_conv1d_fwd.cu: the grid is batch x channels).
     """
-    size, light = np.asarray(n_bytes, np.float64), light_us(gpu, constants)
+    size, start = np.asarray(n_bytes, np.float64), launch_us(gpu, constants)
     issued = size / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
     waves = np.maximum(1.0, np.asarray(blocks, np.float64) / (gpu.n_sms * RESIDENT))
-    return np.maximum(light + np.maximum(hbm_us(gpu, constants, size), issued), light * waves)
+    return np.maximum(start + np.maximum(hbm_us(gpu, constants, size), issued), start * waves)

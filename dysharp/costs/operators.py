@@ -45,8 +45,8 @@ def launch_us(gpu: Gpu, constants: Constants) -> float:
 
 
 def light_us(gpu: Gpu, constants: Constants) -> float:
-    """Start and drain of a kernel without products: a cast, a copy, RoPE, a sum of partial results. Blackwell's two dies take longer."""
-    return constants["attention.light_us"] * (constants["attention.two_dies"] if gpu.arch == "blackwell" else 1.0)
+    """Start and drain of a kernel without products: a cast, a copy, RoPE, a sum of partial results. As long as any on two dies (Blackwell)."""
+    return constants["gpu.kernel_us" if gpu.arch == "blackwell" else "attention.light_us"]
 
 
 def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:

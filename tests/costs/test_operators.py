@@ -42,7 +42,6 @@ PLAIN = {
     "fused.tile_us": 0.0,
     "round.host_call_us": 10.0,
     "attention.light_us": 1.0,
-    "attention.two_dies": 1.5,
 }
 """No losses, and costs that simply add up."""
 
@@ -77,7 +76,7 @@ def test_a_split_ends_with_a_second_kernel() -> None:
     split, alone = (float(gemm_us(ROUND, PLAIN | {"attention.light_us": light}, *shape, "bf16")) for light in (1.0, 3.0))
     assert alone - split == pytest.approx(2.0)
     two_dies = replace(ROUND, arch="blackwell")
-    assert (light_us(ROUND, PLAIN), light_us(two_dies, PLAIN)) == (1.0, 1.5)
+    assert (light_us(ROUND, PLAIN), light_us(two_dies, PLAIN)) == (1.0, PLAIN["gpu.kernel_us"])
 
 
 def test_power_limits_a_busy_gpu_but_not_a_small_gemm():

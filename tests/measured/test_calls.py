@@ -62,6 +62,13 @@ def test_messages_by_proxies_take_steps_of_both_hosts() -> None:
     assert program_us(replace(far, verb="dispatch"), CONSTANTS) == pytest.approx((16 + 12) * host + device[0])
 
 
+def test_gpus_of_virtual_machines_share_one_nic() -> None:
+    """Many tokens take eight times as long between nodes."""
+    far = replace(CASE, gpus=16, nodes=2, tokens=8192, regime="graph")
+    apart, shared = (sum(device_us(replace(far, one_nic=one), fitted_values())) for one in (False, True))
+    assert 6 < shared / apart < 9
+
+
 def test_rows_name_their_library_and_regime(tmp_path: Path) -> None:
     """A call that takes the time of another library is doubted; a wrong word is refused in one line."""
     config = {"ep": 8, "tokens_per_rank": 64, "hidden": 7168, "experts": 384, "topk": 6, "dispatch_dtype": "bf16", "library": "uccl-ep", "mode": "LL"}

@@ -51,7 +51,7 @@ def test_a_fit_remembers_no_value() -> None:
     """A fold of a hold-out is such a fit: packaged values come from all measurements."""
     parsed = classify(some_gemms()).parsed
     few = {name: fitted()[name] for name in ("hbm.fraction", "gpu.kernel_us", "hopper.bf16_sustained", "gemm.tile_us", "sm.overlap")}
-    few |= {name: fitted()[name] for name in ("sm.quantise_values", "attention.light_us", "attention.two_dies")}
+    few |= {name: fitted()[name] for name in ("sm.quantise_values", "attention.light_us")}
     first, second = (refit(parsed, table) for table in (few, {name: replace(c, value=c.high) for name, c in few.items()}))
     assert first.values == second.values
 

@@ -8,7 +8,7 @@ from dysharp.base.arrays import F64
 from dysharp.costs import moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
-from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us
+from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -40,6 +40,7 @@ class AttentionCase(Case, AttentionCall):
     | `decodes` | one query per request against a cache |
     | `direction` | "forward", "backward" |
     | `kernels`, `around_bytes` | kernels of the engine around the tiles, in the same timing, and the bytes that they move |
+    | `cast_values` | values of the cache that are cast to BF16 first |
     | `eager` | the host launches the call, so it takes at least a launch |
     """
 
@@ -47,12 +48,14 @@ class AttentionCase(Case, AttentionCall):
     direction: str
     kernels: float = 0.0
     around_bytes: float = 0.0
+    cast_values: float = 0.0
     eager: bool
 
 
 def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, blocks and memory (`costs.attention`), after the engine's kernels around them."""
     around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
+    around = around + np.where(case.cast_values, quantise_us(gpu, constants, case.cast_values), 0.0)
     if case.decodes:
         return around + decode_us(gpu, constants, case)
     time = around + attention_us(gpu, constants, case, "backward" if case.direction == "backward" else "forward")
@@ -136,12 +139,16 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
     | SGLang with an FP8 cache | casts of queries, keys and values, the last two copied into the cache (srt/mem_cache/memory_pool.py) |
     | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
+    | SGLang, FlashAttention-3, FP8 latent | new rows are cast into the cache, all of it to BF16 (layers/attention/flashattention_backend.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
     stored, sizes = ELEMENT_BYTES[case.kv_dtype], (case.batch, case.queries, case.heads, case.kv_heads, case.qk_dim, case.v_dim)
     batch, new, heads, shared, qk, v = (float(np.asarray(x)) for x in sizes)
     queries, keys = batch * new * heads * qk, batch * new * shared * (qk + v)
     kernels, moved = 0.0, 0.0
+    if kernel == "flash_attention" and case.latent and stored == 1:
+        cached = batch * (float(np.asarray(case.past)) + new) * shared * qk
+        return replace(case, kv_dtype="bf16", kernels=2.0, around_bytes=CAST * batch * new * shared * qk, cast_values=cached)
     if engine == "TensorRT-LLM" and not case.decodes and kind != "attention_bidirectional":
         kernels, moved = 2.0, (queries + keys) * (2.0 + stored)
         if kind == "mla_context":

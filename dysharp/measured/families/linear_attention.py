@@ -62,7 +62,7 @@ def case(m: Measurement) -> LinearCase:
     )  # fmt: skip
     if kernel.startswith(CONVOLUTION):
         width = found.width if delta else number(m, "nheads") * number(m, "head_dim") + 2 * number(m, "n_groups") * number(m, "d_state")
-        own = m.system.startswith("TensorRT-LLM") and not found.decodes  # others have Triton kernels, whose blocks take many channels
+        own = m.system.startswith(("TensorRT-LLM", "SGLang 0.5.10")) and not found.decodes  # else a Triton kernel, whose blocks take many channels
         return replace(found, width=width, blocks=found.sequences * width if own else 0.0)
     if STATES not in kernel:
         raise Unsupported("a kernel of linear attention without a form")

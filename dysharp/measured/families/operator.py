@@ -1,6 +1,6 @@
 """Operators around attention and experts on one GPU: training GEMMs, norms, casts, absorbed projections, LM head, by rate forms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,8 @@ LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 """Bytes per logit of a loss in FP32 outside of the GEMM: read BF16 and write FP32, then read and write the logarithms."""
 SCALE_KERNELS, SCALE_PASSES = 3.0, 2.0
 """Kernels of SGLang's cast with one scale of the input: clear, maximum, cast (layers/quantization/fp8_kernel.py); the last two pass over rows."""
+KERNELS_AROUND_CAST, AROUND_CAST = 3.0, 6.0 + 8.0 + 2.0
+"""PyTorch's kernels beside SGLang's static cast, their bytes: BF16 over an FP32 scale, clamp, copy (aiconfigurator, collect_computescale.py)."""
 BLOCKS_PER_CLOCK = 1.0
 """Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
 GATED = 3.0
@@ -70,17 +72,19 @@ class GemmsCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCase(Case):
-    """Memory-bound kernels that move `moved` bytes."""
+    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8."""
 
     moved: float
     kernels: float
+    cast_values: float = 0.0
 
 
 def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
-        return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
-    kept = constants["attention.steady_part"] if case.steady else 1.0
+        streams = np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+        return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
+    kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
@@ -167,7 +171,10 @@ def _mlp(m: Measurement) -> GemmsCase:
 def _memory(m: Measurement) -> MemoryCase:
     config, kind = m.config, m.kind
     if kind == "quantize_static":
-        return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES)
+        values = number(m, "m") * number(m, "k")
+        if m.system.startswith("SGLang"):
+            return replace(_moves(m, values * AROUND_CAST, KERNELS_AROUND_CAST), cast_values=values)
+        return _moves(m, values * operators.CAST_BYTES)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
     if kind == "hyper_connection":

@@ -96,7 +96,7 @@ def test_a_convolution_with_a_block_for_each_channel_waits_for_its_blocks_and_on
     text = line("x", kind="linear_attention_gdn", system="TensorRT-LLM", hardware="H200-SXM", config=shape | kernel, value=50)
     (cuda,) = us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
     assert triton < decode < cuda
-    assert np.isclose(cuda, fitted_values()["attention.light_us"] * 64 * 8192 / (132 * 16))
+    assert np.isclose(cuda, fitted_values()["gpu.kernel_us"] * 64 * 8192 / (132 * 16))
 
 
 def test_a_small_collective_takes_its_start_whatever_its_size() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.costs.attention import flash_tile, fmha_tile
-from dysharp.costs.operators import quantise_us
+from dysharp.costs.operators import KEPT, hbm_us, kept_part, light_us, quantise_us, sustained_flops_per_us
 from dysharp.measured.families.dense_gemm import closed_us as dense_us
 from dysharp.measured.family import Parsed, classify
 from dysharp.measured.hold_out import hold_out_beyond
@@ -39,7 +39,7 @@ def us(entry: Parsed) -> float:
 
 def test_the_packaged_rows_have_predictions_and_errors_of_a_known_size(parsed: tuple[Parsed, ...]) -> None:
     """The bar of 8 % is missed (docs/deviations.md); these limits hold what is reached, with the rows that were left out for their values."""
-    for family, least, median, p90 in (("attention", 830, 10.7, 30.0), ("operator", 310, 9.4, 37.0)):
+    for family, least, median, p90 in (("attention", 830, 10.7, 30.0), ("operator", 310, 9.4, 29.0)):
         rows = of(parsed, family)
         found = errors_of(ClosedForms(rows).values(fitted_values()), measured_values(rows))
         assert found.n >= least
@@ -136,6 +136,19 @@ def test_an_absorbed_fp8_projection_pays_for_its_cast() -> None:
     gpu, v = load_gpu("h100-sxm"), fitted_values()
     assert scaled - plain == pytest.approx(3 * v["attention.light_us"] + 2 * 4096 * 8 / gpu.boost_MHz)
     assert cast - plain == pytest.approx(float(quantise_us(gpu, v, 4096 * 8 * 128)))
+
+
+def test_kernels_as_their_benchmarks_run_them() -> None:
+    """SGLang's static cast is four kernels of PyTorch, FlashAttention-3 casts a whole FP8 latent, power limits a GEMM in a loop."""
+    gpu, v, values = load_gpu("h100-sxm"), fitted_values(), 4096 * 4096
+    chain = us(one("quantize_static", "SGLang 0.5.14", "H100-SXM", m=4096, k=4096, kernel="sglang"))
+    assert chain == pytest.approx(float(3 * light_us(gpu, v) + hbm_us(gpu, v, 16 * values) + quantise_us(gpu, v, values)))
+    latent, plain = (us(one("mla_generation", "SGLang", "H100-SXM", kernel="flash_attention", kv_dtype=stored)) for stored in ("fp8", "bfloat16"))
+    cast = float(quantise_us(gpu, v, 64 * 4096 * 576))
+    assert cast < latent - plain < cast + 3 * light_us(gpu, v)
+    loop = us(one("gemm_dense", "TransformerEngine", "A100-SXM", m=8192, n=8192, k=8192, pass_="forward", dtype="bfloat16"))
+    assert 2 * 8192**3 / loop < kept_part(load_gpu("a100-sxm"), v, "bf16", "cublas") * sustained_flops_per_us(load_gpu("a100-sxm"), v, "bf16")
+    assert 2 * 8192**3 / loop > 0.9 * KEPT["hopper.bf16"] * sustained_flops_per_us(load_gpu("a100-sxm"), v, "bf16")
 
 
 def test_a_linear_layer_casts_as_its_engine_does() -> None:
