@@ -24,8 +24,8 @@ BUFFER = "e_score_correction_bias"
 
 def built(family: str, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """(parameters of the model that transformers builds, its config as it would be saved)."""
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
+    import torch
+    import transformers
 
     config = transformers.AutoConfig.for_model(family, **fields)
     with torch.device("meta"):

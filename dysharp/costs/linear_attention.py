@@ -1,5 +1,5 @@
-"""Time of a gated delta net (arXiv 2412.06464) and of Mamba-2 (2405.21060) on one GPU: the update of states in decode, chunks of a prompt one after the other in prefill; and of
-the short convolution before it."""
+"""Time of a gated delta net (arXiv 2412.06464) and of Mamba-2 (2405.21060) on one GPU: the update of states in decode, chunks of a prompt
+in prefill, one after the other or at once; and of the short convolution before it."""
 
 import math
 
@@ -28,7 +28,7 @@ SCAN_CHUNK, SCAN_PASSES = 128, 5
 """Tokens of a chunk of Mamba-2 (public config.json of Nemotron-3, chunk_size), and its kernels: sums of decay, states of chunks, states passed on,
 products of keys and queries, outputs (state-spaces/mamba, ssd_combined.py)."""
 SCAN_STATES, SCAN_ROWS = 3, 2
-"""Times that states of chunks (written and read in FP32, passed on and read in BF16) and rows (by the second and the last kernel) go through memory."""
+"""Times that states of chunks (written and read in FP32, passed on and read in BF16) and rows (second and last kernel) go through memory."""
 SCAN_AGAIN = 3
 """Both in a backward pass over a forward pass: states are made again, their gradients passed back, and rows and their gradients read and written."""
 STATE_BYTES = 4

@@ -410,7 +410,8 @@ def _linear(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
         yield matrix("attention", "linear rates", hidden, rates, cut, name="decay", piece=PROJECTIONS, scope=scope)
     if form.ranks:
         yield matrix("attention", "linear ranks", hidden, 2 * a.value_dim, cut, "none", name="decay", piece=PROJECTIONS, scope=scope)
-        yield matrix("attention", "linear rank up", a.value_dim, a.value_heads * (a.key_dim + a.value_dim), cut, name="decay", piece=PROJECTIONS, scope=scope)
+        both = a.value_heads * (a.key_dim + a.value_dim)
+        yield matrix("attention", "linear rank up", a.value_dim, both, cut, name="decay", piece=PROJECTIONS, scope=scope)
     if a.convolution:
         yield vector("attention", "convolution", mixed * (a.convolution + a.convolution_bias), split="tp")
     kept = (SavedTensor("linear q, k, v before and behind the convolution", BF16 * 2 * mixed / t),

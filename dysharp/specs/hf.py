@@ -82,8 +82,8 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
         values["n_group"] = values["topk_group"] = 1
     try:
         return Model(
-            name=name, hidden=values["row"] or values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"], topk=values["topk"],
-            tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
+            name=name, hidden=values["row"] or values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"],
+            topk=values["topk"], tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
             n_group=values["n_group"], topk_group=values["topk_group"], n_layers=sum(has_experts), routing=ROUTING,
             source=f"{SOURCE}; tokens and routing are assumed (routing is synthetic)",
         )  # fmt: skip

@@ -34,10 +34,10 @@ MLA = {
     "rope_dim": _wide("qk_rope_head_dim"), "v_dim": _wide("v_head_dim"), "index_heads": Alias(("index_n_heads",), 0, COUNT, default=0),
     "index_dim": _wide("index_head_dim", default=0), "index_top": _wide("index_topk", default=0),
 }  # fmt: skip
-_KDA, _LIGHTNING = ("linear_attn_config.num_heads", "linear_num_heads"), ("linear_attn_config.head_dim", "linear_head_dim")
+_KDA, _KDA_DIM = ("linear_attn_config.num_heads", "linear_num_heads"), ("linear_attn_config.head_dim", "linear_head_dim")
 LINEAR: dict[str, tuple[tuple[str, ...], ...]] = {  # key heads, value heads, widths of a key and of a value, convolution
-    "gdn": (("linear_num_key_heads",), ("linear_num_value_heads",), ("linear_key_head_dim",), ("linear_value_head_dim",), ("linear_conv_kernel_dim",)),
-    "kda": (_KDA, _KDA, _LIGHTNING, _LIGHTNING, ("linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim")),
+    "gdn": tuple((f"linear_{key}",) for key in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")),
+    "kda": (_KDA, _KDA, _KDA_DIM, _KDA_DIM, ("linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim")),
     "lightning": (("num_attention_heads",), ("num_attention_heads",), ("head_dim",), ("head_dim",), ()),
     "mamba2": (
         ("mamba_n_groups", "n_groups"), ("mamba_n_heads", "mamba_num_heads"), ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim"),

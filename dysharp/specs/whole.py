@@ -115,7 +115,7 @@ class LinearAttention:
     convolution: SmallOrNone = 4
     """Tokens that the causal convolution of queries, keys and values sees; 0 = there is none."""
     kind: LinearKind = "gdn"
-    """"gdn" = gated delta net (arXiv 2412.06464), "kda" = with a decay of every channel (2510.26692), "lightning" = with fixed decays (2501.08313)."""
+    """"gdn" = gated delta net (arXiv 2412.06464), "kda" = with a decay of every channel (2510.26692), "lightning" = fixed decays (2501.08313)."""
     normed: Flag = True
     """A norm of the output."""
     convolution_bias: Flag = False
@@ -244,11 +244,13 @@ def _conflicts(m: WholeModel) -> list[str]:
     if (m.dense_layers or "-" in letters) and not m.dense_hidden:
         faults.append(f"dense_hidden: missing, expected the inner width of {m.dense_layers or m.stack.count('-')} dense layers")
     if m.stack:
-        faults += [f"{key}: found {n}, expected none beside stack" for key, n in (("dense_layers", m.dense_layers), ("full_every", m.full_every - 1)) if n]
+        beside = {"dense_layers": m.dense_layers, "full_every": m.full_every - 1, "attention.window_every": m.attention.window_every - 1}
+        faults += [f"{key}: found it, expected no such key beside stack" for key, n in beside.items() if n]
         if m.moe_layers != m.stack.count("E"):
             faults.append(f"stack: found {m.stack.count('E')} layers with experts, expected n_layers = {m.moe_layers}")
         given = {"M": m.linear is not None, "w": bool(m.attention.window)}
-        faults += [f"stack: found {show(m.stack)}, expected {key} {'in' if has else 'not in'} it" for key, has in given.items() if has != (key in letters)]
+        wrong = {key: "in" if has else "not in" for key, has in given.items() if has != (key in letters)}
+        faults += [f"stack: found {show(m.stack)}, expected {key} {where} it" for key, where in wrong.items()]
     if m.layer is None:
         experts = ("shared_hidden", "shared_gate", "router_bias", "expert_bias")
         faults += [f"{key}: found {getattr(m, key)}, expected no such key in a model without MoE layers" for key in experts if getattr(m, key)]

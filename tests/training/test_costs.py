@@ -13,8 +13,7 @@ from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model import chunks_of, layout_of
 from dysharp.model.flops import flops_of
-from dysharp.model.operators import LINEAR_FORMS
-from dysharp.model.operators import Weight, operators
+from dysharp.model.operators import LINEAR_FORMS, Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
