@@ -119,7 +119,7 @@ def _expanded(op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:
 
 
 def _call(op: DeltaNetState, batch: StepBatch) -> DeltaNet:
-    return DeltaNet(batch.prompts / batch.new, batch.new, op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.scan)
+    return DeltaNet(batch.prompts / batch.new, batch.new, op.key_heads, op.value_heads, op.key_dim, op.value_dim, scan=op.scan)
 
 
 def _grouped(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> Iterator[OpTime]:

@@ -2,6 +2,7 @@
 in prefill, one after the other or at once; and of the short convolution before it."""
 
 import math
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,7 +46,7 @@ class DeltaNet:
     value_heads: float
     key_dim: float
     value_dim: float
-    scan: bool = False
+    scan: bool = field(default=False, kw_only=True)
     """Mamba-2: states of all chunks are made at once, and a kernel passes them on."""
 
     @property

@@ -504,4 +504,3 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
         yield MemoryOp(name="shared experts", piece=SHARED, launches=(1, 2), served=0, kernels=0, steps=(0, 0))
     yield RowExchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=row)
     yield _added(model, cut, "moe")
-

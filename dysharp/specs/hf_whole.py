@@ -186,12 +186,11 @@ def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: in
 def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]) -> LinearAttention:
     kind = family.get("linear", "gdn")
     *counts, convolution = LINEAR[kind]
-    widths = [integer(config, Alias(names, 1, WIDTH), faults) for names in counts]
-    return LinearAttention(
-        *widths, convolution=integer(config, Alias(convolution, 1, COUNT, default=4), faults) if convolution else 0, kind=kind,
-        normed=_flag(config, family.get("normed", True)),
-        convolution_bias=kind == "mamba2" and config.get("mamba_conv_bias", config.get("use_conv_bias")) is not False,
-    )  # fmt: skip
+    fields = zip(("key_heads", "value_heads", "key_dim", "value_dim"), counts, strict=True)
+    widths = {key: integer(config, Alias(names, 1, WIDTH), faults) for key, names in fields}
+    seen = integer(config, Alias(convolution, 1, COUNT, default=4), faults) if convolution else 0
+    biased = kind == "mamba2" and config.get("mamba_conv_bias", config.get("use_conv_bias")) is not False
+    return LinearAttention(**widths, convolution=seen, kind=kind, normed=_flag(config, family.get("normed", True)), convolution_bias=biased)
 
 
 def _attention(config: Mapping[str, Any], family: dict[str, Any], hidden: int, faults: list[str]) -> dict[str, Any]:
