@@ -137,7 +137,7 @@ def _products() -> Iterator[list[tuple[float, float, float]]]:
 
 def _parameters() -> list[Answer]:
     """Of a dense layer of DeepSeek-V3: listed, and of the GEMMs of a prompt and of a training pass."""
-    listed = float(sum(weight.parameters for weight in layer_weights(MODEL, False) if weight.product))
+    listed = float(sum(weight.parameters for weight in layer_weights(MODEL, "*-") if weight.product))
     with _products() as served:
         layer_ops(_replica(), prompt_batch(float(TOKENS), float(TOKENS)), 0)
     with _products() as trained:

@@ -129,7 +129,7 @@ def _block(coster: Coster, one: Costed, row: Row, seed: int) -> BlockTimes:
     training_recipe = replace(task.training_recipe, dispatcher="", recompute=one.values["recompute"])
     block = Block(task.model, coster.machine, one.layout, task.sequence, training_recipe)
     found = merged_blocks([row], block, **_asked(coster, one), seed=seed)[0]
-    layers = [block.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
+    layers = [task.model.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
     means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
     return BlockTimes(*means)
 

@@ -248,8 +248,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     machine = load_cluster(cluster)
     tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
-    if any(shape.linear for shape in shapes):
-        raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
+    if any(shape.linear or shape.stack for shape in shapes):
+        raise ConfigError(f"plan {models}: found linear attention or a stack, expected attention in every layer: a search does not model it")
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]

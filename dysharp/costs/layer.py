@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dysharp.costs.attention import AttentionCall
-from dysharp.costs.linear_attention import PASSES, DeltaNet
+from dysharp.costs.linear_attention import PASSES, SCAN_PASSES, DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.model.cache import index_bytes
@@ -119,7 +119,7 @@ def _expanded(op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:
 
 
 def _call(op: DeltaNetState, batch: StepBatch) -> DeltaNet:
-    return DeltaNet(batch.prompts / batch.new, batch.new, op.key_heads, op.value_heads, op.key_dim, op.value_dim)
+    return DeltaNet(batch.prompts / batch.new, batch.new, op.key_heads, op.value_heads, op.key_dim, op.value_dim, scan=op.scan)
 
 
 def _grouped(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> Iterator[OpTime]:
@@ -186,4 +186,4 @@ def _state(machine: Machine, op: DeltaNetState, batch: StepBatch) -> Iterator[Op
         call = DeltaNet(batch.decodes, batch.queries, op.key_heads, op.value_heads, op.key_dim, op.value_dim)
         yield OpTime("linear attention decode", machine.delta_update(call))
     if batch.prompts:
-        yield OpTime("linear attention prefill", machine.delta_net(_call(op, batch)), PASSES)
+        yield OpTime("linear attention prefill", machine.delta_net(_call(op, batch)), SCAN_PASSES if op.scan else PASSES)

@@ -1,7 +1,8 @@
-"""Time of a gated delta net (arXiv 2412.06464) on one GPU: the update of states in decode, chunks of a prompt one after the other in prefill; and of
-the short convolution before it."""
+"""Time of a gated delta net (arXiv 2412.06464) and of Mamba-2 (2405.21060) on one GPU: the update of states in decode, chunks of a prompt
+in prefill, one after the other or at once; and of the short convolution before it."""
 
 import math
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +25,13 @@ RESIDENT = 2048 / 128
 """Thread blocks of 128 threads on an SM (CUDA C programming guide, compute capability 9.0 and 10.0)."""
 BACKWARD_PASSES, BACKWARD_CHAINS = 10, 2
 """The same of a backward pass, which makes the states again and then takes their gradients from chunk to chunk (chunk_gated_delta_rule_bwd)."""
+SCAN_CHUNK, SCAN_PASSES = 128, 5
+"""Tokens of a chunk of Mamba-2 (public config.json of Nemotron-3, chunk_size), and its kernels: sums of decay, states of chunks, states passed on,
+products of keys and queries, outputs (state-spaces/mamba, ssd_combined.py)."""
+SCAN_STATES, SCAN_ROWS = 3, 2
+"""Times that states of chunks (written and read in FP32, passed on and read in BF16) and rows (second and last kernel) go through memory."""
+SCAN_AGAIN = 3
+"""Both in a backward pass over a forward pass: states are made again, their gradients passed back, and rows and their gradients read and written."""
 STATE_BYTES = 4
 """FP32 (public config.json of Qwen3.5, mamba_ssm_dtype)."""
 
@@ -38,6 +46,8 @@ class DeltaNet:
     value_heads: float
     key_dim: float
     value_dim: float
+    scan: bool = field(default=False, kw_only=True)
+    """Mamba-2: states of all chunks are made at once, and a kernel passes them on."""
 
     @property
     def row_bytes(self) -> float:
@@ -57,6 +67,8 @@ def update_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
 
 def gradient_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
     """The backward pass of `prefill_us`."""
+    if call.scan:
+        return SCAN_AGAIN * scan_us(gpu, constants, call)
     return prefill_us(gpu, constants, call, BACKWARD_PASSES, BACKWARD_CHAINS)
 
 
@@ -65,10 +77,19 @@ def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet, kernels: int = PA
 
     A head of a sequence is a chain; an SM takes one at a time.
     """
+    if call.scan:
+        return scan_us(gpu, constants, call)
     rows = call.sequences * call.tokens * call.row_bytes
     passes = kernels * float(memory_kernel_us(gpu, constants, rows)) + float(hbm_us(gpu, constants, 2 * call.sequences * call.state_bytes))
     chains, chunks = call.sequences * call.value_heads, -(-call.tokens // CHUNK)
     return passes + waves * CHUNK_US * chunks * math.ceil(chains / gpu.n_sms)
+
+
+def scan_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
+    """Kernels of Mamba-2 through memory: rows, states of chunks, and products of keys and queries of a chunk in FP32, written and read."""
+    states, products = SCAN_STATES * call.state_bytes / SCAN_CHUNK, 2 * STATE_BYTES * SCAN_CHUNK * call.key_heads
+    moved = call.sequences * call.tokens * (SCAN_ROWS * call.row_bytes + states + products)
+    return SCAN_PASSES * light_us(gpu, constants) + float(hbm_us(gpu, constants, moved))
 
 
 def fused_prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:

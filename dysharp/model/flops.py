@@ -60,24 +60,25 @@ def mean_context(sequence: int, window: int = 0) -> float:
     return sequence / 2
 
 
-STATE_PRODUCTS = 3
-"""Products of a token with the state of linear attention: what the state holds for its key, the update, the answer (arXiv 2412.06464)."""
-
-
 def core_flops(op: LayerOperator, context: float) -> float:
     """Forward FLOPs of one operator per token that sees `context` tokens: scores and weighted values; an indexer scores all; a state. 0 of others."""
     if isinstance(op, DeltaNetState):
-        return 2.0 * STATE_PRODUCTS * op.state
+        return 2.0 * op.products * op.state
     if not isinstance(op, Core):
         return 0.0
     chosen = min(context, op.index_top) if op.index_top else context
     return 2 * chosen * op.heads * (op.qk_dim + op.v_dim) + 2 * context * op.index_heads * op.index_dim
 
 
+def has_attention(kind: str) -> bool:
+    """Whether layers of a kind see the tokens before, with a window or all."""
+    return not {"*", "w"}.isdisjoint(kind)
+
+
 def contexts(model: WholeModel, sequence: int) -> list[float]:
-    """Mean context of every layer, MTP behind the last; 0 of linear attention."""
+    """Mean context of every layer, MTP behind the last; 0 without attention."""
     layers = range(model.n_layers + model.mtp)
-    return [0.0 if model.is_linear(n) else mean_context(sequence, model.attention.window if model.windowed(n) else 0) for n in layers]
+    return [mean_context(sequence, model.attention.window if model.windowed(n) else 0) if has_attention(model.kind(n)) else 0.0 for n in layers]
 
 
 def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
@@ -133,7 +134,7 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * (model.vocab * model.hidden)
     matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
-        matrices += (model.n_layers + mtp) * (model.attention.q_rank + model.attention.kv_rank)
+        matrices += sum(has_attention(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
     core = sum(core_flops(op, _context(model, layer, sequence, convention)) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core

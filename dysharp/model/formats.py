@@ -120,7 +120,7 @@ class Formats:
 def _parts(model: WholeModel | None) -> Iterator[str]:
     """Parts of `WEIGHTS` that a model has."""
     has = {"experts": True} if model is None else {
-        "attention": True, "experts": model.layer is not None, "dense": bool(model.dense_layers or model.shared_hidden), "head": True,
+        "attention": True, "experts": model.layer is not None, "dense": bool(model.dense_hidden or model.shared_hidden), "head": True,
     }  # fmt: skip
     return (name for name in WEIGHTS if has.get(name))
 

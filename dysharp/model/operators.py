@@ -6,7 +6,7 @@ Weights, FLOPs, memory, KV cache, kernels of serving, pieces of a training step 
 |---|---|
 | `Weight` | a matrix that rows are multiplied with, or a vector of parameters |
 | `Core` | products of queries, keys and values |
-| `DeltaNetState` | linear attention |
+| `DeltaNetState` | linear attention, Mamba-2 |
 | `MemoryOp` | a kernel that memory limits: norm, positions, activation, addition to the residual stream |
 | `Sum` | sums of rows over tensor parallel ranks, and the gather before them |
 | `RowExchange` | rows of experts that change GPUs |
@@ -157,7 +157,11 @@ class Core(LayerOperator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNetState(LayerOperator):
-    """A gated delta net on one rank, whose state takes the place of a cache. `tail`: elements of the convolution that stay with a request."""
+    """Linear attention or Mamba-2 on one rank, whose state takes the place of a cache. `tail`: elements of the convolution that stay with a request.
+
+    `products`: of a token with the state: what it holds for the key (delta rule alone), the update, the answer. `scan`: states of all chunks are made
+    at once and passed on by a kernel of its own (Mamba-2).
+    """
 
     key_heads: float
     value_heads: float
@@ -165,6 +169,8 @@ class DeltaNetState(LayerOperator):
     value_dim: int
     state: float
     tail: float
+    products: int
+    scan: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +209,22 @@ Operators = tuple[LayerOperator, ...]
 
 def operators(model: WholeModel, number: int, cut: Cut = WHOLE) -> Operators:
     """The operators of layer number `number` on one rank of `cut`; layers of MTP follow the last layer."""
-    return layer_operators(model, model.is_moe(number), model.is_linear(number), model.windowed(number), cut)
+    return layer_operators(model, model.kind(number), cut)
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def layer_operators(model: WholeModel, moe: bool, linear: bool = False, windowed: bool = False, cut: Cut = WHOLE) -> Operators:
-    """The same of a kind of layer."""
-    attention = _linear(model, cut) if linear and model.linear else _mla(model, cut) if model.attention.mla else _gqa(model, cut, windowed)
-    return (*attention, *(_experts(model, cut) if moe else _dense(model, cut)))
+def layer_operators(model: WholeModel, kind: str, cut: Cut = WHOLE) -> Operators:
+    """The same of a kind of layer, a word of `WholeModel.stack`."""
+    found: list[LayerOperator] = []
+    for at, letter in enumerate(kind):
+        ffn = letter in "E-"
+        if at == 0 or (ffn and model.norms_per_layer > 1):
+            found += _norm(model, cut, "FFN norm input" if at else "block input")
+        if ffn:
+            found += (_experts if letter == "E" else _dense)(model, cut)
+        else:
+            found += _linear(model, cut) if letter == "M" else _mla(model, cut) if model.attention.mla else _gqa(model, cut, letter == "w")
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -228,11 +242,6 @@ def served(ops: Operators) -> Operators:
 def is_routed(op: LayerOperator) -> bool:
     """Whether an operator works on rows of routed experts."""
     return isinstance(op, (Weight, MemoryOp)) and op.piece in (EXPERTS, ACTIVATION)
-
-
-def kind_of(model: WholeModel, number: int) -> tuple[bool, bool, bool]:
-    """What tells a layer from others: experts, a window, linear attention."""
-    return model.is_moe(number), model.windowed(number), model.is_linear(number)
 
 
 def matrix(
@@ -255,9 +264,8 @@ def vector(part: Part, weight: str, elements: int, count: int = 1, used: int = 1
 
 def _norm(model: WholeModel, cut: Cut, saved: str) -> Iterator[LayerOperator]:
     """A norm of the residual stream, and those behind attention or FFN of models with sandwich norms."""
-    hidden = model.hidden
-    yield vector("norms", "layer norms", hidden * model.norm_vectors * model.norms_per_layer // 2)
-    n = model.norms_per_layer // 2
+    hidden, n = model.hidden, max(1, model.norms_per_layer // 2)
+    yield vector("norms", "layer norms", hidden * model.norm_vectors * n)
     saves = (SavedTensor(saved, BF16 * hidden / cut.shard),)
     yield MemoryOp(
         name="norms", piece=NORMS, saves=saves, launches=(1, 2), scope="attn", served=2 * hidden, kernels=n, forward=n * READ * hidden,
@@ -306,7 +314,6 @@ def _gqa(model: WholeModel, cut: Cut, windowed: bool) -> Iterator[LayerOperator]
     a, hidden, t = model.attention, model.hidden, cut.tp
     rows = ((1 + a.gated) * a.heads + 2 * a.kv_heads) * a.head_dim
     heads, kv = a.heads / t, max(1.0, a.kv_heads / t)  # with more ranks than heads each head has copies
-    yield from _norm(model, cut, "block input")
     qkv = matrix("attention", "qkv", hidden, rows, cut, name="qkv", piece=PROJECTIONS, saves=_norm_output(model, cut))
     yield replace(qkv, n=((1 + a.gated) * heads + 2 * kv) * a.head_dim)
     if a.qkv_bias:
@@ -335,7 +342,6 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     """Down projections are replicated over tensor parallel ranks (Megatron-LM, multi_latent_attention.py)."""
     a, hidden, t = model.attention, model.hidden, cut.tp
     heads, latent, queries = a.heads / t, a.kv_rank + a.rope_dim, a.heads * a.qk_dim
-    yield from _norm(model, cut, "block input")
     down, saves = {"name": "q and kv down", "piece": PROJECTIONS}, _norm_output(model, cut)
     if a.q_rank:
         yield matrix("attention", "q down", hidden, a.q_rank, cut, "none", name=down["name"], piece=PROJECTIONS, saves=saves)
@@ -368,33 +374,65 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     yield from _attention_end(model, cut, a.heads * a.v_dim, a.q_rank + latent, _output_saved(model, cut))
 
 
+class LinearForm(NamedTuple):
+    """What a kind of linear attention has of each value head: `rates` from the hidden vector (decay, strength), `vectors` of so many elements.
+
+    `ranks`: decay of every channel and gate come from vectors as wide as a head. `whole_norm`: the norm has a vector for all heads.
+    """
+
+    rates: int
+    vectors: int
+    products: int
+    ranks: bool = False
+    whole_norm: bool = False
+    scope: str = "attn"
+
+
+LINEAR_FORMS = {
+    "gdn": LinearForm(2, 2, 3), "kda": LinearForm(1, 1, 3, ranks=True), "lightning": LinearForm(0, 0, 2, whole_norm=True),
+    "mamba2": LinearForm(1, 3, 2, whole_norm=True, scope="mamba"),
+}  # fmt: skip
+"""Transformers, models/qwen3_next, kimi_linear (one decay for each channel beside one for each head), minimax, nemotron_h."""
+
+
 def _linear(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
-    """Transformers, models/qwen3_next: queries, keys, values and gate in one; strength and decay in another; one norm vector for all heads.
+    """Queries, keys, values and gate in one matrix; strength and decay in another.
 
     Saved are inputs of the projections, of the convolution and of the gated norm; states of chunks are made again in the backward pass.
     """
     a, hidden, t = model.linear, model.hidden, cut.tp
     assert a is not None
-    values, mixed = a.value_heads * a.value_dim, a.mixed
-    yield from _norm(model, cut, "block input")
-    yield matrix("attention", "linear in", hidden, mixed + values, cut, name="qkv", piece=PROJECTIONS, saves=_norm_output(model, cut))
-    yield matrix("attention", "linear rates", hidden, 2 * a.value_heads, cut, name="decay", piece=PROJECTIONS)
-    yield vector("attention", "convolution", mixed * a.convolution, split="tp")
+    form, values, mixed = LINEAR_FORMS[a.kind], a.value_heads * a.value_dim, a.mixed
+    rates, scope, gate = form.rates * a.value_heads, form.scope, 0 if form.ranks else values
+    first = {"name": "qkv", "piece": PROJECTIONS, "saves": _norm_output(model, cut), "scope": scope}
+    yield matrix("attention", "linear in", hidden, mixed + gate, cut, **first)  # type: ignore[arg-type]
+    if rates:
+        yield matrix("attention", "linear rates", hidden, rates, cut, name="decay", piece=PROJECTIONS, scope=scope)
+    if form.ranks:
+        yield matrix("attention", "linear ranks", hidden, 2 * a.value_dim, cut, "none", name="decay", piece=PROJECTIONS, scope=scope)
+        both = a.value_heads * (a.key_dim + a.value_dim)
+        yield matrix("attention", "linear rank up", a.value_dim, both, cut, name="decay", piece=PROJECTIONS, scope=scope)
+    if a.convolution:
+        yield vector("attention", "convolution", mixed * (a.convolution + a.convolution_bias), split="tp")
     kept = (SavedTensor("linear q, k, v before and behind the convolution", BF16 * 2 * mixed / t),
             SavedTensor("gate, strength and decay", (BF16 * values + FP32 * 2 * a.value_heads) / t))  # fmt: skip
     yield MemoryOp(
-        name="convolution", piece=CONVOLUTION, saves=kept, launches=(3, 5), scope="attn", served=2 * mixed / t, forward=2 * mixed / t,
+        name="convolution", piece=CONVOLUTION, saves=kept, launches=(3, 5), scope=scope, served=2 * mixed / t, forward=2 * mixed / t,
         backward=2 * ACTIVATION_BACK * mixed / t,
     )  # fmt: skip
-    yield vector("attention", "decay", 2 * a.value_heads, split="tp")
+    if elements := a.value_heads * (form.vectors + form.ranks * a.key_dim):
+        yield vector("attention", "decay", elements, split="tp")
     yield DeltaNetState(
-        name="linear attention", piece=CORE, launches=(1, 3), scope="attn", key_heads=max(1.0, a.key_heads / t), value_heads=a.value_heads / t,
-        key_dim=a.key_dim, value_dim=a.value_dim, state=a.state / t, tail=mixed * (a.convolution - 1) / t,
+        name="linear attention", piece=CORE, launches=(1, 3), scope=scope, key_heads=max(1.0, a.key_heads / t), value_heads=a.value_heads / t,
+        key_dim=a.key_dim, value_dim=a.value_dim, state=a.state / t, tail=mixed * max(0, a.convolution - 1) / t, products=form.products,
+        scan=a.kind == "mamba2",
     )  # fmt: skip
-    yield vector("attention", "linear norm", a.value_dim)
+    if a.normed:
+        yield vector("attention", "linear norm", values if form.whole_norm else a.value_dim, split="tp" if form.whole_norm else "none")
     yield MemoryOp(
-        name="attention gate", piece=CONVOLUTION, served=2 * values / t, forward=ADDED * values / t, backward=ADDED * ACTIVATION_BACK * values / t
-    )
+        name="attention gate", piece=CONVOLUTION, scope="" if scope == "attn" else scope, served=2 * values / t, forward=ADDED * values / t,
+        backward=ADDED * ACTIVATION_BACK * values / t,
+    )  # fmt: skip
     out = (SavedTensor("linear output before and behind its norm", BF16 * values / t, linear=True, kept=values / t),)
     yield from _attention_end(model, cut, values, hidden, out)
 
@@ -424,7 +462,6 @@ def _norm_of_ffn(model: WholeModel, cut: Cut) -> tuple[SavedTensor, ...]:
 
 
 def _dense(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
-    yield from _norm(model, cut, "FFN norm input")
     yield from _ffn(model, cut, "dense FFN", model.dense_hidden, model.dense_matrices, _norm_of_ffn(model, cut))
     yield _added(model, cut, "mlp")
 
@@ -432,20 +469,23 @@ def _dense(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
 def _experts(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     layer, hidden = model.layer, model.hidden
     assert layer is not None
-    n, k, inner = layer.n_experts, layer.topk, layer.expert_hidden
+    n, k, inner, row = layer.n_experts, layer.topk, layer.expert_hidden, layer.hidden
     up = layer.n_matrices - 1
-    yield from _norm(model, cut, "FFN norm input")
     kept = (*_norm_of_ffn(model, cut), SavedTensor("router", ROUTER_BYTES * n / cut.shard, "moe"))
     router = matrix("router", "router", hidden, n, cut, "none", name="router", piece=ROUTER, saves=kept, scope="moe_router")
     yield router
     yield MemoryOp(name="router", piece=ROUTER, launches=(16, 10), scope="moe_router", served=2 * n, kernels=3, steps=(16, 10), rows=1 / cut.shard)
     if model.router_bias:
         yield vector("router", "router bias", n)
-    yield RowExchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=hidden)
+    latent = {"name": "shared experts", "piece": SHARED, "scope": ""}
+    if model.latent_experts:
+        yield matrix("shared experts", "latent down", hidden, row, cut, "none", **latent)  # type: ignore[arg-type]
+        yield matrix("shared experts", "latent up", row, hidden, cut, "none", **latent)  # type: ignore[arg-type]
+    yield RowExchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=row)
     rows = k * cut.etp / cut.shard
     routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS}
-    before = (SavedTensor("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
-    yield Weight(weight="expert FC1", inputs=hidden, outputs=inner * up, n=inner * up / cut.etp, k=hidden, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
+    before = (SavedTensor("permuted rows", module="moe", linear=True, kept=row, routed=True),)
+    yield Weight(weight="expert FC1", inputs=row, outputs=inner * up, n=inner * up / cut.etp, k=row, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
     between = (SavedTensor("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True, narrow=up * inner / cut.etp),)
     width = inner / cut.etp
     yield MemoryOp(
@@ -453,15 +493,14 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
         backward=(2 * up + 1) * width, rows=rows,
     )  # fmt: skip
     behind = (SavedTensor("expert activation", module="moe_act", linear=True, kept=width, routed=True),
-              SavedTensor("expert FC2 output", BF16 * hidden, "moe", routed=True))  # fmt: skip
-    yield Weight(weight="expert FC2", inputs=inner, outputs=hidden, n=hidden, k=width, saves=behind, launches=(1, 2), **routed)  # type: ignore[arg-type]
+              SavedTensor("expert FC2 output", BF16 * row, "moe", routed=True))  # fmt: skip
+    yield Weight(weight="expert FC2", inputs=inner, outputs=row, n=row, k=width, saves=behind, launches=(1, 2), **routed)  # type: ignore[arg-type]
     if model.expert_bias:
-        yield vector("routed experts", "expert biases", inner * up + hidden, n, k, "experts")
+        yield vector("routed experts", "expert biases", inner * up + row, n, k, "experts")
     if model.shared_hidden:
         yield from _ffn(model, cut, "shared experts", model.shared_hidden, layer.n_matrices)
         if model.shared_gate:
             yield matrix("shared experts", "shared gate", hidden, 1, cut, "none", name="shared experts", piece=SHARED, scope="")
         yield MemoryOp(name="shared experts", piece=SHARED, launches=(1, 2), served=0, kernels=0, steps=(0, 0))
-    yield RowExchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=hidden)
+    yield RowExchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=row)
     yield _added(model, cut, "moe")
-

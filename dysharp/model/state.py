@@ -65,9 +65,9 @@ def padded_vocab(model: WholeModel, layout: Layout) -> int:
 def weights_of_chunk(model: WholeModel, chunk: Chunk, first: bool = False) -> Iterator[Weight]:
     """Every weight of a chunk, once per layer. A chunk with MTP layers behind the first stage holds a copy of the embedding."""
     for layer in chunk.layers():
-        yield from layer_weights(model, model.is_moe(layer), model.is_linear(layer))
+        yield from layer_weights(model, model.kind(layer))
     for _ in range(chunk.mtp):
-        yield from layer_weights(model, model.layer is not None)
+        yield from layer_weights(model, model.kind(model.n_layers))
         yield from mtp_weights(model)
     if chunk.embedding or (chunk.mtp and not first) or (chunk.head and model.tied and not first):
         yield from embedding_weights(model)

@@ -11,9 +11,9 @@ from dysharp.specs.whole import WholeModel
 
 
 @functools.cache
-def layer_weights(model: WholeModel, moe: bool, linear: bool = False) -> tuple[Weight, ...]:
-    """The weights of one layer, with experts or with a dense FFN, with attention or with linear attention."""
-    return tuple(op for op in layer_operators(model, moe, linear) if isinstance(op, Weight))
+def layer_weights(model: WholeModel, kind: str) -> tuple[Weight, ...]:
+    """The weights of one layer of a kind (`WholeModel.stack`)."""
+    return tuple(op for op in layer_operators(model, kind) if isinstance(op, Weight))
 
 
 @functools.cache
@@ -95,13 +95,10 @@ def parameters_of(model: WholeModel) -> Parameters:
 
 def counted_weights(model: WholeModel) -> list[tuple[Weight, int]]:
     """Every weight outside MTP with the number of layers that have it."""
-    dense = [(w, model.dense_layers) for w in layer_weights(model, moe=False)] if model.dense_layers else []
-    full = model.moe_layers - model.linear_layers
-    moe = [(w, full) for w in layer_weights(model, moe=True)] if full else []
-    moe += [(w, model.linear_layers) for w in layer_weights(model, moe=True, linear=True)] if model.linear_layers else []
-    return [(w, 1) for w in embedding_weights(model)] + dense + moe + [(w, 1) for w in head_weights(model)]
+    layers = [(w, times) for kind, times in model.kinds.items() for w in layer_weights(model, kind)]
+    return [(w, 1) for w in embedding_weights(model)] + layers + [(w, 1) for w in head_weights(model)]
 
 
 def whole_mtp_layer(model: WholeModel) -> tuple[Weight, ...]:
     """The weights of one MTP layer: a transformer layer like the last, the joining matrix, three norms."""
-    return (*layer_weights(model, moe=model.layer is not None), *mtp_weights(model))
+    return (*layer_weights(model, model.kind(model.n_layers)), *mtp_weights(model))

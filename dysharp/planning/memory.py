@@ -8,7 +8,7 @@ import numpy as np
 
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import RankParameters, Recipe, dummy_bytes, rank_parameters, state_bytes
-from dysharp.planning.offload import LAYERS, offloaded_bytes
+from dysharp.planning.offload import LAYERS, PLAIN, offloaded_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
 from dysharp.specs.whole import WholeModel
@@ -48,10 +48,11 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout, recipe: Reci
 @lru_cache(maxsize=1 << 12)
 def layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe) -> tuple[float, float, float, float]:
     """Bytes per token of a layer: kept, computed again, beside its backward pass, for delayed weight gradients."""
-    tensors = saved_of_layer(model, layout, moe, saving, recipe)
+    kind = PLAIN[moe]
+    tensors = saved_of_layer(model, layout, kind, saving, recipe)
     kept = sum(one.bytes for one in tensors if not is_dropped(one, saving))
-    late = sum(one.bytes for one in tensors if one.linear) + gradient_bytes(model, layout, moe, saving, recipe)
-    return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, moe, saving), late
+    late = sum(one.bytes for one in tensors if one.linear) + gradient_bytes(model, layout, kind, saving, recipe)
+    return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, kind, saving), late
 
 
 def held_by_rank(

@@ -15,6 +15,8 @@ OFFLOADED = {
     "expert_fc1": "permuted rows", "moe_act": "expert FC1 output",
 }  # fmt: skip
 """Module -> the saved tensor that is its input."""
+PLAIN = {True: "*E", False: "*-"}
+"""Kind of a layer (`WholeModel.stack`) by whether it has experts: a search knows no others."""
 SETS: tuple[tuple[str, ...], ...] = ((), ("core_attn",), ("core_attn", "expert_fc1", "moe_act"))
 """Offload sets that a plan tries where none are named."""
 LAYERS = 2
@@ -25,4 +27,4 @@ LAYERS = 2
 def offloaded_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe, modules: tuple[str, ...]) -> float:
     """Bytes per token of a layer that leave: what recomputation does not drop anyway."""
     names = {OFFLOADED[module] for module in modules}
-    return sum(one.bytes for one in saved_of_layer(model, layout, moe, saving, recipe) if one.op in names and not is_dropped(one, saving))
+    return sum(one.bytes for one in saved_of_layer(model, layout, PLAIN[moe], saving, recipe) if one.op in names and not is_dropped(one, saving))

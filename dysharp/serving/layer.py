@@ -69,7 +69,7 @@ def expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None =
     """The experts of the busiest GPU: `tokens` tokens of all GPUs choose experts, which EP spreads and tensor parallelism cuts."""
     layer, layout = r.model.layer, r.layout
     assert layer is not None
-    own = [op for op in ops or operators(r.model, r.model.n_layers - 1, layout.cut) if is_routed(op)]
+    own = [op for op in ops or operators(r.model, r.model.last_moe, layout.cut) if is_routed(op)]
     groups = touched((layer.n_experts + layout.slots) / layout.ep, layer.topk, layer.n_experts, tokens, r.loads)
     rows = tokens * layer.topk / layout.ep * busiest(r, tokens)
     routed, n, time = Routed(rows / max(groups, 1e-9), groups, levels_of(r.loads)), 0, 0.0
@@ -92,7 +92,7 @@ def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tup
     A layout without attention groups has all tokens everywhere, and sums. One with groups and EP dispatches and combines. A layout with groups and
     experts that are cut gathers all tokens, and scatters sums. The busiest expert GPU gets and sends most rows, and the others wait for it.
     """
-    layout, row = r.layout, ELEMENT * r.model.hidden
+    layout, row = r.layout, ELEMENT * (r.model.layer or r.model).hidden
     sends = layout.dp > 1 and layout.ep > 1
     if r.ep_system == FREE:
         return [], []

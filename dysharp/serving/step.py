@@ -12,7 +12,6 @@ import numpy as np
 from dysharp.costs.collectives import flight_us, link_us
 from dysharp.costs.layer import OpTime
 from dysharp.model.batch import StepBatch
-from dysharp.model.operators import kind_of
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
@@ -82,16 +81,14 @@ def draft_us(replica: Replica, batch: StepBatch) -> float:
     """One draft token of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
     one = replace(batch, queries=1, prompts=0.0)
     joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
-    ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - 1), *head_ops(replica, one.decodes)]
+    ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - (not replica.model.stack)), *head_ops(replica, one.decodes)]
     return sum(op.us + op.kernels * replica.gap for op in ops)
 
 
 def _kinds(replica: Replica) -> list[tuple[int, int]]:
     """(number of a layer, layers like it)."""
-    found: dict[tuple[bool, ...], list[int]] = {}
-    for layer in range(replica.model.n_layers):
-        found.setdefault(kind_of(replica.model, layer), []).append(layer)
-    return [(layers[0], len(layers)) for layers in found.values()]
+    numbers = {replica.model.kind(layer): layer for layer in reversed(range(replica.model.n_layers))}
+    return [(numbers[kind], times) for kind, times in replica.model.kinds.items()]
 
 
 PROMPT_SIZES = 4

@@ -125,5 +125,5 @@ def _message_kernels(replica: Replica, tokens: float) -> tuple[float, ...]:
     """SM time of low-latency kernels of `tokens` tokens: dispatch casts and sends a row for each expert, then packs rows by expert; combine sends
     them back, then sums them."""
     assert replica.model.layer is not None
-    (sent, back), rows, own = row_bytes(replica), tokens * replica.model.layer.topk, tokens * replica.model.hidden * ELEMENT
+    (sent, back), rows, own = row_bytes(replica), tokens * replica.model.layer.topk, tokens * replica.model.layer.hidden * ELEMENT
     return tuple(replica.machine.memory(moved) for moved in (own + rows * sent, 2 * rows * sent, rows * back, rows * back + own))

@@ -12,6 +12,7 @@ from typing import Any
 from dysharp.base.errors import ConfigError, show
 from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
+from dysharp.specs.reading import DATA, parse_toml, read_text
 
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
 ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads
@@ -19,6 +20,8 @@ ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's pub
 SOURCE = "Hugging Face config.json"  # the first words of a model's source
 
 PARTS = ("ffn_config", "attn_config")
+LINEAR_PART = "linear_attn_config"
+LAYER_NAMES = ("hybrid_override_pattern", "layers_block_type", "layer_types", "attn_type_list")
 TOML = "a model whose config has other names fits into a TOML file (docs/models.md)"
 
 MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
@@ -42,8 +45,9 @@ ALIASES: dict[str, Alias] = {
     ),
     "n_experts": Alias(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16),
     "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"), 1, 1 << 16),
-    "n_group": Alias(("n_group",), 1, 1 << 16, default=1),
+    "n_group": Alias(("n_group", "num_expert_group"), 1, 1 << 16, default=1),
     "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
+    "row": Alias(("moe_latent_size",), 1, 1 << 20, default=0),
 }
 LAYERS = {
     "layers": Alias(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1, MAX_LAYERS),
@@ -54,11 +58,9 @@ LAYERS = {
 }
 
 EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
-EXPERT_WIDTH = (
-    "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "glm4_moe", "glm_moe_dsa", "kimi_k2", "qwen2_moe", "qwen3_moe", "qwen3_next",
-    "qwen3_5_moe_text",
-)  # fmt: skip
-"""Families whose `intermediate_size` is never the width of experts."""
+FILE = DATA / "families.toml"
+FAMILIES: dict[str, dict[str, Any]] = parse_toml(read_text(FILE), FILE.name)
+"""model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
 
@@ -70,7 +72,7 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
     """
     config = text_part(config)
     faults: list[str] = []
-    aliases = ALIASES | ({"expert_hidden": EXPERT} if config.get("model_type") in EXPERT_WIDTH else {})
+    aliases = ALIASES | ({"expert_hidden": EXPERT} if family_of(config).get("expert_width") else {})
     values = {fact: integer(config, alias, faults) for fact, alias in aliases.items()}
     has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
@@ -80,8 +82,8 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
         values["n_group"] = values["topk_group"] = 1
     try:
         return Model(
-            name=name, hidden=values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"], topk=values["topk"],
-            tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
+            name=name, hidden=values["row"] or values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"],
+            topk=values["topk"], tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
             n_group=values["n_group"], topk_group=values["topk_group"], n_layers=sum(has_experts), routing=ROUTING,
             source=f"{SOURCE}; tokens and routing are assumed (routing is synthetic)",
         )  # fmt: skip
@@ -89,11 +91,18 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
         raise ConfigError(f"{where}: {error}") from None
 
 
+def family_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the config's family adds to it; of a family that is not known, what all have."""
+    return FAMILIES["common"] | FAMILIES.get(str(config.get("model_type")), {})
+
+
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config of the language model, which a multi-modal config nests in `text_config`, with the fields that DBRX nests (`PARTS`)."""
+    """The config of the language model, which a multi-modal config nests in `text_config`, with the fields that DBRX (`PARTS`) and Kimi nest."""
     nested = config.get("text_config")
     whole = nested if isinstance(nested, dict) and not names_experts(config) else config
     parts = [part for name in PARTS if isinstance(part := whole.get(name), dict)]
+    if isinstance(linear := whole.get(LINEAR_PART), dict):  # it has a head_dim of its own
+        parts.append({f"{LINEAR_PART}.{key}": value for key, value in linear.items()})
     return {key: value for part in (*parts, whole) for key, value in part.items()} if parts else whole
 
 
@@ -110,7 +119,7 @@ def names_experts(config: Mapping[str, Any]) -> bool:
 
 def speaks_of_experts(config: Mapping[str, Any]) -> bool:
     """Whether the config is one of a model with experts, even if the field of their number is missing or misspelt."""
-    of_family = config.get("model_type") in EXPERT_WIDTH or "moe" in str(config.get("model_type"))
+    of_family = family_of(config).get("expert_width") or "moe" in str(config.get("model_type"))
     given = (key for key, value in config.items() if value not in (None, 0, [], {}))
     return names_experts(config) or of_family or any("expert" in key or "moe_" in key for key in given)
 
@@ -159,8 +168,18 @@ def _dense_layers(config: Mapping[str, Any], faults: list[str]) -> set[int]:
     return set(layers)
 
 
+def layer_names(config: Mapping[str, Any]) -> list[Any] | None:
+    """The kind of each layer as the config names it: a list, or a pattern of letters. None: it names none."""
+    names = next((config[key] for key in LAYER_NAMES if config.get(key) is not None), None)
+    return [*names] if isinstance(names, list | str) and len(names) <= MAX_LAYERS else names
+
+
 def layers_with_experts(config: Mapping[str, Any], faults: list[str]) -> list[bool]:
     """Of each layer, whether it has experts. Bad values are appended to `faults`; `Model` refuses a model without such layers."""
+    if family_of(config).get("blocks"):
+        return [name in ("E", "moe") for name in layer_names(config) or []]
+    if isinstance(kinds := config.get("mlp_layer_types"), list):
+        return [kind != "dense" for kind in kinds]
     n, prefix, from_1, from_0 = (integer(config, alias, faults) for alias in LAYERS.values())
     flags, dense = _layer_list(config, faults), _dense_layers(config, faults)
     if flags is not None:

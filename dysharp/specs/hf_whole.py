@@ -1,14 +1,15 @@
 """Hugging Face `config.json` to `WholeModel`: a model of experts or a dense one, from its embedding to its head.
 
-A config names widths and counts. What its modelling code adds without a field (norms of queries, biases, gates) follows the family,
-`model_type`, as in transformers 5.23. A family that is not listed is taken as Llama is: RMSNorm, no biases; `source` says so.
-An encoder of images or sound beside the language model is left out.
+A config names widths and counts. What its modelling code adds without a field (norms of queries, biases, gates) follows the family, `model_type`
+(`data/families.toml`). A family that is not listed is refused by name; a config without `model_type` is taken as Llama is, and `source` says so. An
+encoder of images or sound beside the language model is left out.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, show
+from dysharp.base.errors import ConfigError, nearest, show
 from dysharp.specs import hf
 from dysharp.specs.hf import Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
@@ -23,28 +24,31 @@ def _wide(*names: str, default: int | None = None) -> Alias:
 
 HEADS = Alias(("num_attention_heads", "n_head", "n_heads"), 1, COUNT)
 KV_HEADS = Alias(("num_key_value_heads", "kv_n_heads"), 1, COUNT, default=0)
+HEAD_DIM = _wide("head_dim", "attention_head_dim", default=0)
 SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
-CONTEXT = Alias(("max_position_embeddings",), 0, 1 << 24, default=0)
+SHARED_WIDTH = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size")
+CONTEXT = Alias(("max_position_embeddings", "model_max_length"), 0, 1 << 24, default=0)
 MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
 MLA = {
     "q_rank": _wide("q_lora_rank", default=0), "kv_rank": _wide("kv_lora_rank"), "nope_dim": _wide("qk_nope_head_dim"),
     "rope_dim": _wide("qk_rope_head_dim"), "v_dim": _wide("v_head_dim"), "index_heads": Alias(("index_n_heads",), 0, COUNT, default=0),
     "index_dim": _wide("index_head_dim", default=0), "index_top": _wide("index_topk", default=0),
 }  # fmt: skip
-LINEAR = {
-    "key_heads": Alias(("linear_num_key_heads",), 1, COUNT), "value_heads": Alias(("linear_num_value_heads",), 1, COUNT),
-    "key_dim": _wide("linear_key_head_dim"), "value_dim": _wide("linear_value_head_dim"), "convolution": _wide("linear_conv_kernel_dim", default=4),
+_KDA, _KDA_DIM = ("linear_attn_config.num_heads", "linear_num_heads"), ("linear_attn_config.head_dim", "linear_head_dim")
+LINEAR: dict[str, tuple[tuple[str, ...], ...]] = {  # key heads, value heads, widths of a key and of a value, convolution
+    "gdn": tuple((f"linear_{key}",) for key in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")),
+    "kda": (_KDA, _KDA, _KDA_DIM, _KDA_DIM, ("linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim")),
+    "lightning": (("num_attention_heads",), ("num_attention_heads",), ("head_dim",), ("head_dim",), ()),
+    "mamba2": (
+        ("mamba_n_groups", "n_groups"), ("mamba_n_heads", "mamba_num_heads"), ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim"),
+        ("mamba_d_conv", "conv_kernel"),
+    ),
 }  # fmt: skip
-
-PLAIN = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "glm_moe_dsa", "kimi_k2", "llama", "mistral", "mixtral")
-HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_text")
-JOINT_NORMS = ("olmoe", "minimax_m2")
-QKV_BIAS = ("qwen2", "qwen2_moe")
-ONLY_QKV = ("glm4_moe",)  # `attention_bias` leaves the output's matrix without
-LAYER_NORM = ("phimoe", "nemotron")
-BIASED_EXPERTS = ("gpt_oss",)  # with a biased router and a sink of every head
-LLAMA4 = "llama4_text"  # one shared expert of the routed experts' width, without a field; its norms of queries have no vectors
-FAMILIES = {*PLAIN, LLAMA4, *HEAD_NORMS, *JOINT_NORMS, *QKV_BIAS, *ONLY_QKV, *LAYER_NORM, *BIASED_EXPERTS}
+MIXERS = {
+    "*": "*", "full_attention": "*", "attention": "*", "chunked_attention": "*", "indexed_attention": "*", "1": "*", "sliding_attention": "w",
+    "M": "M", "mamba": "M", "linear_attention": "M", "0": "M",
+}  # fmt: skip
+"""Name of a layer in a config -> its letters before those of its FFN. Llama 4's chunks are longer than most sequences: its layers count as whole."""
 
 
 def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> WholeModel:
@@ -53,42 +57,116 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     Raises `ConfigError` that lists every field that is missing, of the wrong type, out of range, or beyond what `WholeModel` describes.
     """
     config = text_part(config)
-    layer = model_from_config(config, name, where) if speaks_of_experts(config) else None
+    check_family(config, where)
     faults: list[str] = []
-    with_experts = hf.layers_with_experts(config, faults) if layer else [False] * integer(config, hf.LAYERS["layers"], faults)
-    dense, family = with_experts.count(False), str(config.get("model_type"))
-    if with_experts != sorted(with_experts):
-        found = f"found a dense layer behind layer {with_experts.index(True)}, which has experts; expected the dense layers first"
-        faults.append(f"layers: {found} (only `run`, `compare` and `advise`, which simulate one MoE layer, take interleaved layers)")
+    family, experts = hf.family_of(config), speaks_of_experts(config)
+    words = _words(config, experts, faults)
+    layer = model_from_config(config, name, where) if experts and ("E" in "".join(words) or not family.get("blocks")) else None
+    dense = sum("-" in word for word in words)
     hidden = integer(config, hf.ALIASES["hidden"], faults)
-    linear = _linear(config, faults)
+    latent = bool(layer and layer.hidden != hidden)
+    attention = _attention(config, family, hidden, faults) | ({} if "w" in "".join(words) else {"window": 0})
     values: dict[str, Any] = {
         "vocab": integer(config, Alias(("vocab_size",), 1, 1 << 24), faults),
-        "dense_layers": dense,
         "dense_hidden": integer(config, _wide("intermediate_size_mlp", "intermediate_size"), faults) if dense else 0,
-        "dense_matrices": n_matrices(config),
-        "shared_hidden": (layer.expert_hidden if family == LLAMA4 else _shared_hidden(config, faults)) if layer else 0,
-        "shared_gate": bool(layer and config.get("shared_expert_intermediate_size")),
+        "dense_matrices": family.get("dense_matrices", n_matrices(config)),
+        "shared_hidden": _shared_hidden(config, family, layer.expert_hidden, faults) if layer else 0,
+        "shared_gate": bool(layer and config.get(SHARED_WIDTH[0])),
         "mtp": integer(config, MTP, faults),
         "context": integer(config, CONTEXT, faults),
-        "linear": linear,
-        "full_every": _full_every(config, len(with_experts), faults) if linear else 1,
-        "tied": config.get("tie_word_embeddings") is True,
-        "norm_vectors": 2 if family in LAYER_NORM else 1,
-        "norms_per_layer": 4 if config.get("sandwich_norm") is True else 2,
-        "router_bias": family in BIASED_EXPERTS,
-        "expert_bias": family in BIASED_EXPERTS,
-        "head_bias": config.get("lm_head_bias") is True,
-        "dense_bias": bool(dense) and config.get("mlp_bias") is True,
+        "linear": _linear(config, family, faults) if any("M" in word for word in words) else None,
+        "norms_per_layer": 4 if config.get("sandwich_norm") is True else family.get("norms_per_layer", 2),
+        "norm_vectors": family.get("norm_vectors", 1),
+        "latent_experts": latent,
         "checkpoint": checkpoint_of(config, layer is not None, _is_latent(config)),
+        **{key: _flag(config, family.get(key)) for key in ("tied", "router_bias", "expert_bias", "head_bias")},
+        "dense_bias": bool(dense) and _flag(config, family["dense_bias"]),
     }
-    attention = _attention(config, family, hidden, len(with_experts), faults)
+    faults += [f"{key}: found {show(config[key])}, expected none: no operator of it" for key in family.get("without", ()) if config.get(key)]
+    faults += [f"{key}: missing" for key in family.get("needs", ()) if config.get(key) is None]
     raise_faults(faults, where)
-    known = "" if family in FAMILIES else f"; family {show(family)} is not known and taken as Llama is"
+    known = "" if config.get("model_type") else "; a config without model_type is taken as Llama is"
     try:
-        return WholeModel(name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), **values)
+        model = WholeModel(
+            name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), stack=" ".join(words), **values
+        )
+        return _plain(model, words)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def check_family(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a config by its `model_type`: a family whose layers are other operators, or one that the table does not have."""
+    family = config.get("model_type")
+    known = [one for one in hf.FAMILIES if one not in ("common", "refused")]
+    if family is None or family in known:
+        return
+    why = hf.FAMILIES["refused"].get(str(family))
+    found = f"model_type: found {show(family)}{f' ({why})' if why else ''}"
+    hint = "" if why else nearest(str(family), known)
+    raise ConfigError(f"{where}: {found}, expected a family of dysharp/specs/data/families.toml{hint} | {hf.TOML}")
+
+
+def _plain(model: WholeModel, words: list[str]) -> WholeModel:
+    """The model by its counts of layers where they say the same as its stack."""
+    dense = [*("-" in word for word in words), False].index(False)
+    full = next((at + 1 for at, word in enumerate(words) if "M" not in word), 1)
+    slides = [at for at, word in enumerate(words) if "w" in word]
+    every = slides[1] if len(slides) > 1 else max(1, len(words))
+    linear = full if model.linear else 1
+    attention = replace(model.attention, window_every=every if slides else 1)
+    try:
+        plain = replace(model, stack="", dense_layers=dense, full_every=linear, attention=attention)
+    except ConfigError:
+        return model
+    return plain if [plain.kind(n) for n in range(plain.n_layers)] == words else model
+
+
+def _words(config: Mapping[str, Any], experts: bool, faults: list[str]) -> list[str]:
+    """The word of each layer (`WholeModel.stack`)."""
+    family, names = hf.family_of(config), hf.layer_names(config)
+    if family.get("blocks"):
+        known = {**MIXERS, "moe": "E", "mlp": "-", "E": "E", "-": "-"}
+        unknown = [name for name in names or [""] if str(name) not in known]
+        faults += [f"{hf.LAYER_NAMES[0]}: found {show(name)}, expected a pattern of M, E, * and -, or {hf.LAYER_NAMES[1]}" for name in unknown[:1]]
+        return [known.get(str(name), "") for name in names or []]
+    layers = integer(config, hf.LAYERS["layers"], faults)
+    with_experts = hf.layers_with_experts(config, faults)[:layers] if experts else [False] * layers
+    if len(with_experts) < layers:
+        faults.append(f"mlp_layer_types: found {len(with_experts)} layers, expected {layers}")
+    mixers = _mixers(config, family, names, layers, faults)
+    window = _window(config, faults)
+    return [(mixer if window else mixer.replace("w", "*")) + ("E" if moe else "-") for mixer, moe in zip(mixers, with_experts, strict=False)]
+
+
+def _mixers(config: Mapping[str, Any], family: dict[str, Any], names: list[Any] | None, layers: int, faults: list[str]) -> list[str]:
+    """What stands before the FFN of each layer: as the config names it, or by its counts."""
+    linear = config.get("linear_attn_config.kda_layers")
+    if names is not None:
+        if not isinstance(names, list) or len(names) < layers:
+            faults.append(f"layer_types: found {show(names)}, expected a list of {layers} kinds of attention")
+            return ["*"] * layers
+        if unknown := [name for name in names if str(name) not in MIXERS]:
+            faults.append(f"layer_types: found {show(unknown[0])}, expected one of {', '.join(name for name in MIXERS if len(name) > 1)}")
+        return [MIXERS.get(str(name), "*") for name in names[:layers]]
+    if "mixers" in family:
+        return [family["mixers"]] * layers
+    if isinstance(indices := config.get("attn_layer_indices"), list) or isinstance(linear, list):
+        full = set(indices) if isinstance(indices, list) else set(range(layers)) - {n - 1 for n in linear or ()}
+        return ["*" if n in full else "M" for n in range(layers)]
+    if family.get("linear") == "gdn" or config.get("linear_num_value_heads") is not None:
+        every = integer(config, Alias(("full_attention_interval",), 1, COUNT, default=INTERVAL), faults)
+        return ["M" if (n + 1) % every else "*" for n in range(layers)]
+    first = integer(config, Alias(("max_window_layers",), 0, COUNT, default=0), faults) if config.get("use_sliding_window") is True else 0
+    every = integer(config, Alias(("sliding_window_pattern",), 1, COUNT, default=family.get("windows", COUNT + 1)), faults)
+    return ["w" if n >= first and (n + 1) % every else "*" for n in range(layers)]
+
+
+def _flag(config: Mapping[str, Any], said: Any) -> bool:
+    """A field of a family: a value, or the config's key that says it."""
+    if not isinstance(said, str):
+        return bool(said)
+    return config.get(said[:-1]) is not False if said.endswith("!") else config.get(said) is True
 
 
 def lines_on(model: WholeModel) -> tuple[str, ...]:
@@ -96,60 +174,39 @@ def lines_on(model: WholeModel) -> tuple[str, ...]:
     return (f"{model.name}: {model.source}.",) if model.source.startswith(hf.SOURCE) else ()
 
 
-def _shared_hidden(config: Mapping[str, Any], faults: list[str]) -> int:
+def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: int, faults: list[str]) -> int:
     """Inner width of all shared experts together: a field of its own, or as many experts as the config says."""
-    own = integer(config, _wide("shared_expert_intermediate_size", default=0), faults)
+    if n := family.get("shared_experts"):
+        return int(n) * expert
+    own = integer(config, _wide(*SHARED_WIDTH, default=0), faults)
     n = integer(config, SHARED_EXPERTS, faults)
     return own or n * (integer(config, hf.EXPERT, faults) if n else 0)
 
 
-def _linear(config: Mapping[str, Any], faults: list[str]) -> LinearAttention | None:
-    if config.get("linear_num_value_heads") is None:
-        return None
-    return LinearAttention(**{key: integer(config, alias, faults) for key, alias in LINEAR.items()})
+def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]) -> LinearAttention:
+    kind = family.get("linear", "gdn")
+    *counts, convolution = LINEAR[kind]
+    fields = zip(("key_heads", "value_heads", "key_dim", "value_dim"), counts, strict=True)
+    widths = {key: integer(config, Alias(names, 1, WIDTH), faults) for key, names in fields}
+    seen = integer(config, Alias(convolution, 1, COUNT, default=4), faults) if convolution else 0
+    biased = kind == "mamba2" and config.get("mamba_conv_bias", config.get("use_conv_bias")) is not False
+    return LinearAttention(**widths, convolution=seen, kind=kind, normed=_flag(config, family.get("normed", True)), convolution_bias=biased)
 
 
-def _full_every(config: Mapping[str, Any], layers: int, faults: list[str]) -> int:
-    """One layer of so many has full attention, the last of its group; the others have linear attention."""
-    kinds = _kinds(config, layers, faults)
-    own = integer(config, Alias(("full_attention_interval",), 1, COUNT, default=0), faults)
-    every = own or (kinds.index("full_attention") + 1 if "full_attention" in kinds else INTERVAL)
-    if kinds and kinds != ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]:
-        faults.append(f"layer_types: found {show(kinds)}, expected full attention in the last layer of every {every}")
-    return every
-
-
-def _kinds(config: Mapping[str, Any], layers: int, faults: list[str]) -> list[Any]:
-    """`layer_types`, the kind of attention of each layer; empty without the field."""
-    kinds = config.get("layer_types")
-    if kinds is None:
-        return []
-    if not isinstance(kinds, list) or len(kinds) < layers:
-        faults.append(f"layer_types: found {show(kinds)}, expected a list of {layers} kinds of attention")
-        return []
-    return kinds[:layers]
-
-
-def _attention(config: Mapping[str, Any], family: str, hidden: int, layers: int, faults: list[str]) -> dict[str, Any]:
+def _attention(config: Mapping[str, Any], family: dict[str, Any], hidden: int, faults: list[str]) -> dict[str, Any]:
     """The fields of `Attention`."""
     heads = integer(config, HEADS, faults)
     if _is_latent(config):
+        faults += ["attention_bias: found True, expected none beside kv_lora_rank"] * (config.get("attention_bias") is True)
         return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in MLA.items()}}
-    window, every = _window(config, layers, faults)
-    biased, joint = config.get("attention_bias") is True, family in JOINT_NORMS
+    flags = ("qk_norm", "qk_norm_joint", "qkv_bias", "out_bias", "sinks", "gated")
     return {
         "kind": "gqa",
         "heads": heads,
         "kv_heads": integer(config, KV_HEADS, faults) or heads,
-        "head_dim": integer(config, _wide("head_dim", "attention_head_dim", default=0), faults) or max(1, hidden // heads),
-        "qk_norm": joint or family in HEAD_NORMS or (config.get("use_qk_norm") is True and family != LLAMA4),
-        "qk_norm_joint": joint,
-        "qkv_bias": biased or (family in QKV_BIAS and config.get("qkv_bias") is not False),
-        "out_bias": biased and family not in ONLY_QKV,
-        "sinks": family in BIASED_EXPERTS,
-        "gated": config.get("attn_output_gate") is True or config.get("linear_num_value_heads") is not None,
-        "window": window,
-        "window_every": every,
+        "head_dim": integer(config, HEAD_DIM, faults) or family.get("head_dim", max(1, hidden // heads)),
+        "window": _window(config, faults),
+        **{key: _flag(config, family.get(key)) for key in flags},
     }
 
 
@@ -158,19 +215,13 @@ def _is_latent(config: Mapping[str, Any]) -> bool:
     return any(config.get(name) not in (None, 0) for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim"))
 
 
-def _window(config: Mapping[str, Any], layers: int, faults: list[str]) -> tuple[int, int]:
-    """(tokens of the window, one layer of so many has it); (0, 1) without one. A window of all positions is none."""
+def _window(config: Mapping[str, Any], faults: list[str]) -> int:
+    """Tokens of the window; 0 without one. A window of all positions is none, and so is one that no layer has."""
     window = integer(config, _wide("sliding_window", default=0), faults)
-    if not window or config.get("use_sliding_window") is False or 0 < integer(config, CONTEXT, []) <= window:
-        return 0, 1
-    kinds = _kinds(config, layers, faults)
-    if not kinds:
-        return window, 1
-    slides = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
-    every = slides[1] if len(slides) > 1 else max(1, layers)
-    if slides and slides != [*range(0, layers, every)]:
-        faults.append(f"layer_types: found windows in layers {show(slides)}, expected them in the first layer of every group of equal size")
-    return (window, every) if slides else (0, 1)
+    if config.get("use_sliding_window") is False or 0 < integer(config, CONTEXT, []) <= window:
+        return 0
+    names = hf.layer_names(config)
+    return window if not isinstance(names, list) or "sliding_attention" in names else 0
 
 
 def checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:

@@ -4,6 +4,7 @@ A packaged file of a model holds both: the keys of the layer stand at its top, e
 A dense model has no layer. Its file lies in `data/dense`.
 """
 
+from collections import Counter
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,6 +18,9 @@ Flag = Annotated[bool, Field(strict=True)]
 WidthOrNone = Annotated[int, Field(strict=True, ge=0, le=1 << 20)]
 Vocabulary = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
 AttentionKind = Annotated[str, Field(strict=True), one_of("gqa", "mla")]
+LinearKind = Annotated[str, Field(strict=True), one_of("gdn", "kda", "lightning", "mamba2")]
+WORD = "([*wM]{1,2}[E-]?|[E-])"
+Stack = Annotated[str, Field(strict=True, pattern=f"^({WORD}( {WORD})*)?$", max_length=1 << 14)]
 
 
 @frozen
@@ -96,7 +100,11 @@ def _attention_conflicts(a: Attention) -> list[str]:
 
 @frozen
 class LinearAttention:
-    """Gated delta net (arXiv 2412.06464): a state of `value_heads` matrices [key_dim, value_dim] in place of a cache. Raises `ConfigError`."""
+    """A state of `value_heads` matrices [key_dim, value_dim] in place of a cache. Raises `ConfigError`.
+
+    Mamba-2 (arXiv 2405.21060) has the same widths under other names: groups of C and B are heads of queries and keys, x are values, `key_dim` is the
+    size of the state, z the output's gate.
+    """
 
     key_heads: Small
     """Heads of queries, and of keys."""
@@ -104,8 +112,13 @@ class LinearAttention:
     """Heads of values, of the output's gate, of the decay and of the update's strength."""
     key_dim: Width
     value_dim: Width
-    convolution: Small = 4
-    """Tokens that the causal convolution of queries, keys and values sees."""
+    convolution: SmallOrNone = 4
+    """Tokens that the causal convolution of queries, keys and values sees; 0 = there is none."""
+    kind: LinearKind = "gdn"
+    """"gdn" = gated delta net (arXiv 2412.06464), "kda" = with a decay of every channel (2510.26692), "lightning" = fixed decays (2501.08313)."""
+    normed: Flag = True
+    """A norm of the output."""
+    convolution_bias: Flag = False
 
     def __post_init__(self) -> None:
         check_fields(self, "linear")
@@ -134,6 +147,9 @@ class WholeModel:
     """Rows of the embedding and of the head, without padding."""
     layer: Model | None = None
     """The MoE layer; None: a dense model."""
+    stack: Stack = ""
+    """A word of letters for each layer where layers stand in another order: `*` attention, `w` attention with the window, `M` the table linear (two
+    letters: side by side, behind one norm), then `E` experts or `-` a dense FFN, or neither: "M E *-". "": by the counts of this table."""
     dense_layers: SmallOrNone = 0
     """Leading layers with a dense FFN."""
     dense_hidden: WidthOrNone = 0
@@ -147,13 +163,15 @@ class WholeModel:
     tied: Flag = False
     """One matrix is embedding and head."""
     norms_per_layer: Small = 2
-    """2 = before attention and FFN, 4 = also behind them (sandwich)."""
+    """2 = before attention and FFN, 4 = also behind them (sandwich), 1 = one before both, which stand side by side."""
     norm_vectors: Small = 1
     """Vectors of a norm: 1 = RMSNorm, 2 = LayerNorm (scale and bias)."""
     router_bias: Flag = False
     """A learned bias of the router, one per expert. The bias of balancing without a loss is a buffer and does not count."""
     expert_bias: Flag = False
     """A learned bias of every matrix of a routed expert."""
+    latent_experts: Flag = False
+    """Rows go to experts narrower than `hidden`: a matrix before dispatch, one behind combine; their width is that of the MoE layer."""
     head_bias: Flag = False
     dense_bias: Flag = False
     """A learned bias of every matrix of a dense FFN."""
@@ -184,47 +202,68 @@ class WholeModel:
     @property
     def n_layers(self) -> int:
         """Layers without MTP."""
-        return self.dense_layers + self.moe_layers
+        return len(self.stack.split()) or self.dense_layers + self.moe_layers
 
-    def is_moe(self, layer: int) -> bool:
-        """Whether layer number `layer` has experts; layers count from 0, those of MTP follow the last."""
-        return self.layer is not None and layer >= self.dense_layers
-
-    def windowed(self, layer: int) -> bool:
-        """Whether attention of layer number `layer` has the window: the first of `window_every` has it."""
-        return bool(self.attention.window) and layer % self.attention.window_every == 0
-
-    def is_linear(self, layer: int) -> bool:
-        """Whether layer number `layer` has linear attention; layers of MTP have none."""
-        return self.linear is not None and layer < self.n_layers and (layer + 1) % self.full_every != 0
+    def kind(self, layer: int) -> str:
+        """The word of layer number `layer` (`stack`); layers count from 0, those of MTP follow the last and have attention and its FFN."""
+        words = self.stack.split()
+        if layer < len(words):
+            return words[layer]
+        ffn = "E" if self.layer is not None and layer >= self.dense_layers else "-"
+        if not words and self.linear is not None and layer < self.n_layers and (layer + 1) % self.full_every:
+            return f"M{ffn}"
+        return f"{'w' if not words and self.attention.window and layer % self.attention.window_every == 0 else '*'}{ffn}"
 
     @property
-    def linear_layers(self) -> int:
-        """Layers with linear attention."""
-        return sum(map(self.is_linear, range(self.n_layers)))
+    def kinds(self) -> dict[str, int]:
+        """Every word, in the order of first layers, with the number of its layers; without MTP."""
+        return Counter(map(self.kind, range(self.n_layers)))
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether layer number `layer` has experts."""
+        return "E" in self.kind(layer)
+
+    def windowed(self, layer: int) -> bool:
+        """Whether attention of layer number `layer` has the window."""
+        return "w" in self.kind(layer)
+
+    def is_linear(self, layer: int) -> bool:
+        """Whether layer number `layer` has linear attention or Mamba-2."""
+        return "M" in self.kind(layer)
+
+    @property
+    def last_moe(self) -> int:
+        """Number of the last layer with experts, or of the last layer."""
+        return max((n for n in range(self.n_layers) if self.stack and self.is_moe(n)), default=self.n_layers - 1)
 
 
 def _conflicts(m: WholeModel) -> list[str]:
-    faults = []
-    if m.layer is None and not m.dense_layers:
+    faults, letters = [], set(m.stack)
+    if m.layer is None and not m.dense_layers and not m.stack:
         faults.append("dense_layers: found 0, expected at least 1 in a model without MoE layers")
-    if m.dense_layers and not m.dense_hidden:
-        faults.append(f"dense_hidden: missing, expected the inner width of {m.dense_layers} dense layers")
+    if (m.dense_layers or "-" in letters) and not m.dense_hidden:
+        faults.append(f"dense_hidden: missing, expected the inner width of {m.dense_layers or m.stack.count('-')} dense layers")
+    if m.stack:
+        beside = {"dense_layers": m.dense_layers, "full_every": m.full_every - 1, "attention.window_every": m.attention.window_every - 1}
+        faults += [f"{key}: found it, expected no such key beside stack" for key, n in beside.items() if n]
+        if m.moe_layers != m.stack.count("E"):
+            faults.append(f"stack: found {m.stack.count('E')} layers with experts, expected n_layers = {m.moe_layers}")
+        given = {"M": m.linear is not None, "w": bool(m.attention.window)}
+        wrong = {key: "in" if has else "not in" for key, has in given.items() if has != (key in letters)}
+        faults += [f"stack: found {show(m.stack)}, expected {key} {where} it" for key, where in wrong.items()]
     if m.layer is None:
         experts = ("shared_hidden", "shared_gate", "router_bias", "expert_bias")
         faults += [f"{key}: found {getattr(m, key)}, expected no such key in a model without MoE layers" for key in experts if getattr(m, key)]
-    if (m.linear is None) != (m.full_every == 1):
+    if not m.stack and (m.linear is None) != (m.full_every == 1):
         faults.append(f"full_every: found {m.full_every}, expected {'at least 2 beside' if m.linear else '1 without'} the table linear")
-    if m.linear is not None and m.dense_layers:
-        faults.append(f"dense_layers: found {m.dense_layers}, expected none beside the table linear")
-    if m.layer is not None and m.layer.hidden != m.hidden:
-        faults.append(f"hidden: found {m.hidden}, expected {m.layer.hidden} as in the MoE layer")
+    if m.layer is not None and (m.layer.hidden != m.hidden) != m.latent_experts:
+        faults.append(f"hidden: found {m.hidden}, expected {'another than ' * m.latent_experts}{m.layer.hidden} as in the MoE layer")
     return faults
 
 
 def whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None) -> WholeModel:
-    """The model of a table `[whole]`; `head` gives its name, source and width. Raises `ConfigError` with the key."""
-    values = {**table, **head, "layer": layer}
+    """The model of a table `[whole]`; `head` gives its name, source and width, if the table has none. Raises `ConfigError` with the key."""
+    values = {**table, **head, "layer": layer, **{key: table[key] for key in ("hidden",) if key in table}}
     for key, kind in (("attention", Attention), ("linear", LinearAttention)):
         if isinstance(part := values.get(key), dict):
             raise_if([f"{key}.{fault}" for fault in problems(kind, part)], "[whole]")

@@ -26,7 +26,6 @@ from dysharp.model.operators import (
     Sum,
     Weight,
     is_routed,
-    kind_of,
     operators,
 )
 from dysharp.model.weights import head_weights, mtp_weights
@@ -164,10 +163,6 @@ class Block(Basis):
         ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
         return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
-
-    def kind(self, number: int) -> tuple[bool, bool, bool]:
-        """What tells a layer from others."""
-        return kind_of(self.model, number)
 
     def _row(self, ep: EpTimes) -> PassCost:
         """Routed experts from Rows. Their weight gradients leave the Row at the rate of GEMMs: the FLOPs of forward, at most half of backward."""

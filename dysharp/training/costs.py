@@ -69,7 +69,7 @@ def late_sends(done: PassCost, sent: WireTimes) -> tuple[float, float]:
 BUCKET, BUCKET_PER_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket: the larger of the two, the second for each data-parallel rank (Megatron-LM, param_and_grad_buffer.py)."""
 MOST_BUCKETS = 64
-Kind = tuple[bool, bool, bool]
+Kind = str
 """`Block.kind` of a layer."""
 
 
@@ -130,7 +130,7 @@ def step_costs(
 
 def moe_kinds(block: Block) -> dict[Kind, int]:
     """Kind of MoE layer -> the last layer of this kind."""
-    return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
+    return {block.model.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 
 def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, PassCost], sent: WireTimes) -> PassCost:
@@ -142,7 +142,7 @@ def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Pas
     for _ in range(chunk.mtp):
         cost += shared(block.model.n_layers - 1, block.ends(False, 1, 0, ep))
     for number_of in chunk.layers():
-        kind = block.kind(number_of)
+        kind = block.model.kind(number_of)
         if kind not in known:
             known[kind] = shared(number_of, block.layer(number_of, ep))
         cost += known[kind]

@@ -66,13 +66,11 @@ def _cut(layout: Layout, saving: Saving) -> Cut:
     return layout.cut if saving.sequence_parallel else layout.cut._replace(shard=1)
 
 
-def saved_of_layer(
-    model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe = PLAIN, linear: bool = False
-) -> tuple[Held, ...]:  # fmt: skip
-    """Every tensor that one layer saves without recomputation. `linear`: its attention is linear."""
-    rows = expert_rows(model, layout, saving) if moe else 0.0
+def saved_of_layer(model: WholeModel, layout: Layout, kind: str, saving: Saving, recipe: Recipe = PLAIN) -> tuple[Held, ...]:
+    """Every tensor that one layer of a kind (`WholeModel.stack`) saves without recomputation."""
+    rows = expert_rows(model, layout, saving) if "E" in kind else 0.0
     found = []
-    for op in layer_operators(model, moe, linear, cut=_cut(layout, saving)):
+    for op in layer_operators(model, kind, _cut(layout, saving)):
         for one in op.saves:
             if one.op != FC2_OUTPUT or saving.fc2_output:
                 fixed = one.narrow if recipe.narrow and one.narrow else one.fixed
@@ -101,25 +99,26 @@ def head_bytes(model: WholeModel, layout: Layout, saving: Saving) -> float:
     return 2 * BF16 * model.hidden / shard + logits + 2 * BF16 * model.hidden
 
 
-def layer_transient(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> float:
+def layer_transient(model: WholeModel, layout: Layout, kind: str, saving: Saving) -> float:
     """Bytes per token that a layer's backward pass holds beside what is saved: gradients of the activation's input, the gathered gradient."""
-    rows = expert_rows(model, layout, saving) if moe else 1.0
-    first = next(op for op in _products(model, layout, moe, saving) if op.part == ("routed experts" if moe else "dense FFN"))
+    rows = expert_rows(model, layout, saving) if "E" in kind else 1.0
+    part = {"E": "routed experts", "-": "dense FFN"}.get(kind[-1], "attention")
+    first = next(op for op in _products(model, layout, kind, saving) if op.part == part)
     return rows * BF16 * (first.n + model.hidden)
 
 
-def _products(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> Iterator[Weight]:
-    ops = layer_operators(model, moe, cut=_cut(layout, saving))
+def _products(model: WholeModel, layout: Layout, kind: str, saving: Saving) -> Iterator[Weight]:
+    ops = layer_operators(model, kind, _cut(layout, saving))
     return (op for op in ops if isinstance(op, Weight) and op.product and op.part != "router")
 
 
-def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe = PLAIN) -> float:
+def gradient_bytes(model: WholeModel, layout: Layout, kind: str, saving: Saving, recipe: Recipe = PLAIN) -> float:
     """Bytes per token of the output gradients that wait for a delayed weight gradient: one per linear of a layer, whole where ranks share rows.
 
     Of a linear in FP8, they wait as its product takes them (Transformer Engine, module/linear.py).
     """
-    rows = expert_rows(model, layout, saving) if moe else 1.0
-    products = _products(model, layout, moe, saving)
+    rows = expert_rows(model, layout, saving) if "E" in kind else 1.0
+    products = _products(model, layout, kind, saving)
     return sum(_element(op, recipe) * op.n * (rows if op.split == "experts" else 1.0) for op in products)
 
 
@@ -149,9 +148,9 @@ def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: i
     | hybrid-ep | an upper bound: the rows of all ranks of the expert group, for Dispatch and for Combine |
     """
     check_word(dispatcher, DISPATCHERS, f"dispatcher {show(dispatcher)}: unknown")
-    row = ROW_BYTES * model.hidden
     if dispatcher == "alltoall" or model.layer is None or layout.ep == 1:
         return 0.0
+    row = ROW_BYTES * model.layer.hidden
     if dispatcher == "hybrid-ep":
         return 2.0 * row * layout.ep * layout.tokens(sequence) / layout.tp
     channels, peers, nodes = DEEPEP_SMS // 2, min(layout.ep, NODE_GPUS), -(-layout.ep // NODE_GPUS)
@@ -262,17 +261,17 @@ class _Chunk:
     @classmethod
     def of(cls, model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, chunk: Chunk) -> "_Chunk":
         tokens = layout.tokens(sequence)
-        kinds = [(model.is_moe(n), model.is_linear(n)) for n in chunk.layers()] + [(model.layer is not None, False)] * chunk.mtp
+        kinds = [model.kind(n) for n in chunk.layers()] + [model.kind(model.n_layers)] * chunk.mtp
         ops: dict[str, float] = {}
         for_weights = again = transient = 0.0
-        for moe, linear in kinds:
-            tensors = saved_of_layer(model, layout, moe, saving, recipe, linear)
+        for kind in kinds:
+            tensors = saved_of_layer(model, layout, kind, saving, recipe)
             for one in tensors:
                 ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
             kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again
-            for_weights += (kept + gradient_bytes(model, layout, moe, saving, recipe)) * tokens
+            for_weights += (kept + gradient_bytes(model, layout, kind, saving, recipe)) * tokens
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
-            transient = max(transient, tokens * layer_transient(model, layout, moe, saving))
+            transient = max(transient, tokens * layer_transient(model, layout, kind, saving))
         received = tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
         at_head = tokens * head_bytes(model, layout, saving) * chunk.head
         return cls(chunk, {op: n for op, n in ops.items() if n}, for_weights, again, max(transient + received, at_head))
@@ -300,7 +299,7 @@ def _rank(
 
 def _largest_layer(model: WholeModel, layout: Layout, chunks: Sequence[Chunk]) -> float:
     """Parameters of the largest layer of `chunks` on one rank."""
-    kinds = {model.is_moe(layer): layer for chunk in chunks for layer in chunk.layers()}
+    kinds = {model.kind(layer): layer for chunk in chunks for layer in chunk.layers()}
     return max((sum(astuple(rank_parameters(model, layout, [Chunk(layer, 1)]))) for layer in kinds.values()), default=0.0)
 
 

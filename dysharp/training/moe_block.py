@@ -97,7 +97,7 @@ def routed(block: Basis) -> dict[str, PassCost]:
     permuted = machine.permute(2 * width * (own + got))
     each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), PassCost())
     fused = block.training_recipe.fused_experts  # kernels that end with the activation and its cast
-    for op in operators(block.model, block.model.n_layers - 1, layout.cut):
+    for op in operators(block.model, block.model.last_moe, layout.cut):
         if is_routed(op) and isinstance(op, Weight):
             first = op.weight == "expert FC1"
             found[EXPERTS] += block.product(op, each, (first or not fused, not (first and fused)))

@@ -13,7 +13,7 @@ from dysharp.training.memory import FULL
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
 Launches = tuple[float, float]
 Dispatcher = Literal["", "alltoall", "deepep", "uccl", "hybrid-ep"]
-GRAPH_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess", "moe")
+GRAPH_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess", "moe", "mamba")
 """Parts of a layer that a graph can replay (Megatron-LM, --cuda-graph-scope)."""
 WHOLE = "full_iteration"
 """The graph of a whole iteration: nothing is launched one by one, and nothing waits for a count of rows."""

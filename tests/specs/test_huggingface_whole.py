@@ -15,40 +15,11 @@ from dysharp.model.weights import parameters_of
 from dysharp.specs import WholeModel, load_whole
 from dysharp.specs.hf_whole import lines_on, whole_from_config
 
-SMALL = {"vocab_size": 1000, "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
-WIDE = {"head_dim": 48}
-ROUTED = {"moe_intermediate_size": 112, "num_experts_per_tok": 3}
-MLA = {"q_lora_rank": 80, "kv_lora_rank": 64, "qk_nope_head_dim": 40, "qk_rope_head_dim": 24, "v_head_dim": 36, "num_key_value_heads": 6}
-DEEPSEEK = {**MLA, **ROUTED, "n_routed_experts": 12, "n_shared_experts": 1, "first_k_dense_replace": 2, "n_group": 4, "topk_group": 2}
-SPARSE = {**DEEPSEEK, "index_n_heads": 4, "index_head_dim": 32, "index_topk": 64}
-QWEN = {**WIDE, **ROUTED, "num_experts": 12}
-SHARED = {"shared_expert_intermediate_size": 144}
-NEXT = {**QWEN, **SHARED, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 16, "linear_value_head_dim": 24}
-GLM = {**WIDE, **ROUTED, "n_routed_experts": 12, "n_shared_experts": 1, "first_k_dense_replace": 1, "use_qk_norm": True, "attention_bias": True}
-ERNIE = {"moe_intermediate_size": 112, "moe_num_experts": 12, "moe_k": 3, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
-BUILT: dict[str, tuple[dict[str, Any], int]] = {  # family: (its fields beside SMALL, parameters of the model that transformers builds)
-    "llama": (WIDE, 1712832),
-    "mistral": (WIDE, 1712832),
-    "qwen2": ({}, 1517504),
-    "qwen3": (WIDE, 1713216),
-    "nemotron": ({**WIDE, "hidden_act": "relu2"}, 1468800),
-    "mixtral": ({**WIDE, "num_local_experts": 8, "num_experts_per_tok": 2}, 6879936),
-    "qwen2_moe": ({**ROUTED, **SHARED, "num_experts": 12}, 4218560),
-    "qwen3_moe": (QWEN, 4081728),
-    "qwen3_next": (NEXT, 4445592),
-    "qwen3_5_moe_text": (NEXT, 4445592),
-    "olmoe": ({"num_experts": 12, "num_experts_per_tok": 3}, 9636544),
-    "minimax_m2": ({**WIDE, "num_local_experts": 12, "num_experts_per_tok": 3}, 9833664),
-    "phimoe": ({"num_local_experts": 12, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True}, 9640296),
-    "gpt_oss": ({**WIDE, "num_local_experts": 12, "num_experts_per_tok": 3, "attention_bias": True}, 9874824),
-    "glm4_moe": (GLM, 3685056),
-    "deepseek_v2": ({**DEEPSEEK, "n_shared_experts": 2, "first_k_dense_replace": 1}, 3821568),
-    "deepseek_v3": (DEEPSEEK, 2971392),
-    "deepseek_v32": (SPARSE, 3040256),
-    "glm_moe_dsa": (SPARSE, 3040256),
-    "ernie4_5_moe": ({**WIDE, **ERNIE, "tie_word_embeddings": True}, 3684324 - 3 * 12),  # without the bias of balancing, a buffer here
-    "llama4_text": ({**WIDE, "intermediate_size_mlp": 448, "num_local_experts": 12, "num_experts_per_tok": 1, "use_qk_norm": True}, 10569408),
-}
+TABLE = json.loads(Path(__file__).with_name("architectures.json").read_text())
+SMALL = TABLE["common"]
+BUILT: dict[str, tuple[dict[str, Any], int]] = {family: (fields, n) for family, (fields, n) in TABLE["cases"].items() if family != "deepseek_v4"}
+"""family: (its fields beside SMALL, parameters of the model that transformers builds); `bench/architectures.py --build` makes the file."""
+WIDE, MLA, QWEN, NEXT = {"head_dim": 48}, BUILT["youtu"][0], BUILT["qwen3_moe"][0], BUILT["qwen3_next"][0]
 
 
 def read(**fields: Any) -> WholeModel:
@@ -94,7 +65,7 @@ def test_the_counts_are_those_of_transformers(family: str, monkeypatch: pytest.M
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers", minversion="5")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     fields, parameters = BUILT[family]
-    config = transformers.AutoConfig.for_model(family, **{**SMALL, **fields, **({"interleave_moe_layer_step": 1} if family == "llama4_text" else {})})
+    config = transformers.AutoConfig.for_model(family, **{**SMALL, **fields})
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     assert sum(p.numel() for n, p in model.named_parameters() if "e_score_correction_bias" not in n) == parameters
@@ -113,9 +84,9 @@ def test_a_file_or_its_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_fields_that_no_parameter_shows() -> None:
-    assert read(**WIDE).source.endswith("; family 'None' is not known and taken as Llama is")
-    assert "not known" not in read(model_type="llama").source
-    assert (read(model_type="x").attention.head_dim, read(tie_word_embeddings=True).tied, read(tie_word_embeddings=1).tied) == (32, True, False)
+    assert read(**WIDE).source.endswith("; a config without model_type is taken as Llama is")
+    assert "Llama" not in read(model_type="llama").source
+    assert (read().attention.head_dim, read(tie_word_embeddings=True).tied, read(tie_word_embeddings=1).tied) == (32, True, False)
     assert (read(sandwich_norm=True).norms_per_layer, read().norms_per_layer) == (4, 2)
     assert (read(mlp_bias=True).dense_bias, read(lm_head_bias=True).head_bias, read(mtp_num_hidden_layers=2).mtp) == (True, True, 2)
     fields = BUILT["gpt_oss"][0]
@@ -127,9 +98,9 @@ def test_fields_that_no_parameter_shows() -> None:
 
 def test_answers_about_a_config_say_what_was_assumed(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**SMALL, **QWEN, "model_type": "new_moe"}))
+    path.write_text(json.dumps({**SMALL, **QWEN}))
     said = f"{tmp_path.name}: {load_whole(path).source}."
-    assert said.endswith("family 'new_moe' is not known and taken as Llama is.")
+    assert said.endswith("a config without model_type is taken as Llama is.")
     assert said in dysharp.step(str(path), "hw-dgx-h100", "ep=2,mbs=1,m=2", systems=["deepep"], sequence=256).header
     planned = dysharp.plan(str(path), 8, "hw-dgx-h100", sequence=256, batch=8)
     assert said in planned.header
@@ -186,11 +157,15 @@ BAD = {
     "num_hidden_layers: found 4097": {"num_hidden_layers": 4097},
     "f: attention: kv_heads: found 4, expected a divisor of heads = 6": {"num_key_value_heads": 4},
     "qk_rope_head_dim: missing": {**MLA, "qk_rope_head_dim": None},
-    "first (only `run`, `compare` and `advise`, which simulate one MoE layer,": {**QWEN, "model_type": "qwen3_moe", "decoder_sparse_step": 2},
-    "layer_types: found windows in layers [1, 3], expected them in the first": {"sliding_window": 8, "layer_types": ["a", "sliding_attention"] * 2},
+    "layer_types: found 'conv', expected one of full_attention, ": {"sliding_window": 8, "layer_types": ["conv", "sliding_attention"] * 2},
     "layer_types: found ['a'], expected a list of 4 kinds": {"sliding_window": 8, "layer_types": ["a"]},
-    "expected full attention in the last layer of every 2": {**NEXT, "layer_types": ["linear_attention", "full_attention", "x", "full_attention"]},
-    "f: model 'm': dense_layers: found 4, expected none beside the table linear": {**WIDE, **{k: v for k, v in NEXT.items() if "linear" in k}},
+    "f: model_type: found 'jamba' (Mamba-1), expected a family of dysharp/specs/data/families.toml |": {"model_type": "jamba"},
+    "f: model_type: found 'whisper' (encoder and decoder), expected a family": {"model_type": "whisper"},
+    "f: model_type: found 'qwen3_moo', expected a family of dysharp/specs/data/families.toml; did you mean": {"model_type": "qwen3_moo"},
+    "layer_types: missing": {"model_type": "cwm"},
+    "hybrid_override_pattern: found 'X', expected a pattern of M, E, * and -": {"model_type": "nemotron_h", "hybrid_override_pattern": "MX*"},
+    "mamba_proj_bias: found True, expected none: no operator of it": {**BUILT["bamba"][0], "model_type": "bamba", "mamba_proj_bias": True},
+    "attention_bias: found True, expected none beside kv_lora_rank": {**MLA, "model_type": "youtu", "attention_bias": True},
     "moe_intermediate_size: missing": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
 }
 

@@ -130,11 +130,13 @@ def accounts(model: WholeModel) -> Iterator[Row]:
     for name, saving in SAVINGS.items():
         for moe, linear in kinds:
             for fp8 in (False, True):
-                tensors = memory.saved_of_layer(model, layout, moe, saving, state.RECIPES["fp8" if fp8 else "bf16"], linear)
+                kind = f"{'M' if linear else '*'}{'E' if moe else '-'}"
+                tensors = memory.saved_of_layer(model, layout, kind, saving, state.RECIPES["fp8" if fp8 else "bf16"])
                 dropped = [memory.is_dropped(one, saving) for one in tensors]
                 yield f"saved, {name}, {moe}, {linear}, {fp8}", (*(one.bytes for one in tensors), *dropped)
         for moe in {one for one, _ in kinds}:
-            sizes = (memory.layer_transient(model, layout, moe, saving), memory.gradient_bytes(model, layout, moe, saving))
+            kind = "*E" if moe else "*-"
+            sizes = (memory.layer_transient(model, layout, kind, saving), memory.gradient_bytes(model, layout, kind, saving))
             yield f"backward, {name}, {moe}", (*sizes, memory.head_bytes(model, layout, saving))
 
 

@@ -12,8 +12,8 @@ from dysharp.costs.attention import AttentionCall, attention_flops
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model import chunks_of, layout_of
-from dysharp.model.flops import STATE_PRODUCTS, flops_of
-from dysharp.model.operators import Weight, operators
+from dysharp.model.flops import flops_of
+from dysharp.model.operators import LINEAR_FORMS, Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
@@ -40,7 +40,7 @@ class Counting(Machine):
         return count
 
     def delta_net(self, call: DeltaNet, direction: Literal["forward", "backward"] = "forward") -> float:
-        per_token = 2.0 * STATE_PRODUCTS * call.value_heads * call.key_dim * call.value_dim
+        per_token = 2.0 * LINEAR_FORMS["gdn"].products * call.value_heads * call.key_dim * call.value_dim
         return per_token * call.sequences * call.tokens * (2 if direction == "backward" else 1)
 
     def memory(self, n_bytes: float, kernels: int = 1) -> float:

@@ -65,7 +65,7 @@ def test_nvidias_table_of_deepseek_v3() -> None:
     state = {line: n / GiB for line, n in state_bytes(held, held, layout, RECIPES["bf16"]).items()}
     assert state["weights"] + state["gradients"] == pytest.approx(36.4, rel=0.01)
     assert state["optimizer"] == pytest.approx(32.1, rel=0.01)
-    tensors = saved_of_layer(model, layout, moe=True, saving=Saving(fc2_output=True))
+    tensors = saved_of_layer(model, layout, kind="*E", saving=Saving(fc2_output=True))
     gib = {one.op: 60 * 4096 * one.bytes / GiB for one in tensors}
     assert sum(gib.values()) == pytest.approx(131.0, rel=0.01)
     assert gib["expert FC2 output"] == pytest.approx(26.3, rel=0.01)
@@ -76,7 +76,7 @@ def test_nvidias_table_of_deepseek_v3() -> None:
 
 def test_saved_bytes_of_a_token() -> None:
     model = load_whole("deepseek-v3")
-    tensors = saved_of_layer(model, Layout(), moe=True, saving=Saving())
+    tensors = saved_of_layer(model, Layout(), kind="*E", saving=Saving())
     assert sum(one.bytes for one in tensors) == 458_368
 
 
@@ -108,7 +108,7 @@ def test_recomputation_never_raises_what_is_held(module: str) -> None:
 
 
 def test_what_moe_drops_contains_its_parts() -> None:
-    tensors = saved_of_layer(load_whole("deepseek-v3"), Layout(), moe=True, saving=Saving())
+    tensors = saved_of_layer(load_whole("deepseek-v3"), Layout(), kind="*E", saving=Saving())
     dropped = {m: sum(one.bytes for one in tensors if is_dropped(one, Saving(recompute=(m,)))) for m in (*MODULES, "full")}
     assert dropped["mla_up_proj"] == 2 * 128 * (2 * 192 + 128)
     assert dropped["layernorm"] == 2 * 2 * 7168

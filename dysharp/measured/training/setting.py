@@ -64,6 +64,8 @@ def model_of(row: TrainingRow) -> WholeModel:
         model = replace(model, mtp=0)
     if not layers or layers == model.n_layers:
         return model
+    if model.stack:
+        raise Unsupported(f"found {layers} layers, expected the {model.n_layers} of its stack")
     if model.layer is None:
         return replace(model, dense_layers=layers)
     dense = min(model.dense_layers, KEPT_DENSE)
