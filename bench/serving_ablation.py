@@ -36,7 +36,7 @@ def sample(each: int) -> list[ServingRow]:
     return [row for rows in groups.values() for row in draw.sample(rows, min(each, len(rows)))]
 
 
-def bytes_alone(replica: Replica, tokens: float) -> ExchangeTimes:
+def bytes_alone(replica: Replica, tokens: float, *busiest: object) -> ExchangeTimes:
     """EP kernels as bytes over the rate of the link or the NIC."""
     layer, cluster, ep = replica.model.layer, replica.machine.cluster, replica.layout.ep
     assert layer is not None

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
 from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, Problem, feed, hides_stores, promoted, tiles_of
-from dysharp.specs.gpu import Gpu
+from dysharp.specs.gpu import Gpu, load_gpu
 
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
@@ -57,8 +57,14 @@ def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
     kind = "fp8" if dtype == "fp4" else dtype
     peak = gpu.peak_TFLOPS(dtype)
     sheet = gpu.datasheet  # a changed rate of one type says nothing about the clock of another
-    at_boost = max(peak, peak * sheet.n_sms * sheet.boost_MHz * BF16_PER_CLOCK[sheet.arch] / 1e6 / sheet.bf16_TFLOPS)
+    at_boost = max(peak, peak * sheet.n_sms * _clock_MHz(sheet) * BF16_PER_CLOCK[sheet.arch] / 1e6 / sheet.bf16_TFLOPS)
     return 1e6 * min(peak, at_boost * constants[f"{arch_of(gpu)}.{kind}_sustained"])
+
+
+def _clock_MHz(sheet: Gpu) -> float:
+    """The boost clock, or what a known power makes of B200's: C V^2 f with V as f, so that the power of an SM goes as the cube of its clock."""
+    fitted = load_gpu("b200")
+    return fitted.boost_MHz * (sheet.power_W / fitted.power_W * fitted.n_sms / sheet.n_sms) ** (1 / 3) if sheet.power_W else sheet.boost_MHz
 
 
 KEPT = {"hopper.bf16": 701 / 797, "hopper.fp8": 701 / 797, "blackwell.fp8": 1.0}

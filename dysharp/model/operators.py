@@ -42,6 +42,14 @@ PASSES, MLA_PASSES = 2, 3
 ACTIVATION_BACK = 5 / 3
 """Bytes of an activation's backward pass over those of its forward pass: inputs and the gradient are read, gradients are written."""
 
+CLAMPED, BIASED = (8, 10), (14, 18)
+"""Times that GPT-OSS's clamps and the bias behind its experts move a row of their width, forward and backward, as Megatron-LM runs them: halves are
+clamped and joined before the fused activation (fused_bias_geglu.py, weighted_bias_quick_geglu_impl); the bias is multiplied with FP32 probabilities,
+added, joined and cast (experts.py, _apply_bias)."""
+SCALED = ((12, 10), (14, 17))
+"""Times that positions with YaRN's scale move queries and keys, and their launches: Transformer Engine's kernel takes no scale, so products, a turned
+copy, a sum and joins are eager (Megatron-LM, rope_utils.py)."""
+
 
 class Cut(NamedTuple):
     """What a layout makes of a layer. `shard`: ranks that share the rows outside attention and FFN (sequence parallel): `tp`, or 1."""
@@ -320,10 +328,11 @@ def _gqa(model: WholeModel, cut: Cut, windowed: bool) -> Iterator[LayerOperator]
         yield vector("attention", "qkv bias", rows, split="tp")
     if a.qk_norm:
         yield vector("attention", "q and k norm", ((a.heads + a.kv_heads) if a.qk_norm_joint else 2) * a.head_dim)
-    moved = 2 * (PASSES + a.qk_norm) * (heads + a.kv_heads / t) * a.head_dim
+    times, launches = SCALED if a.sinks else ((2 * (PASSES + a.qk_norm),) * 2, (4, 7))  # of models with sinks, GPT-OSS alone has YaRN's scale
+    forward, backward = (one * (heads + a.kv_heads / t) * a.head_dim for one in times)
     yield MemoryOp(
-        name="rope and cache", piece=POSITIONS, launches=(4, 7), scope="attn", served=2 * (heads + 2 * kv) * a.head_dim, kernels=1 + a.qk_norm,
-        forward=moved, backward=moved,
+        name="rope and cache", piece=POSITIONS, launches=launches, scope="attn", served=2 * (heads + 2 * kv) * a.head_dim, kernels=1 + a.qk_norm,
+        forward=forward, backward=backward,
     )  # fmt: skip
     yield Core(
         name="attention", piece=CORE, saves=(SavedTensor("q, k, v", BF16 * (heads + 2 * kv) * a.head_dim),), launches=(1, 3), scope="attn",
@@ -487,16 +496,20 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     before = (SavedTensor("permuted rows", module="moe", linear=True, kept=row, routed=True),)
     yield Weight(weight="expert FC1", inputs=row, outputs=inner * up, n=inner * up / cut.etp, k=row, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
     between = (SavedTensor("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True, narrow=up * inner / cut.etp),)
-    width = inner / cut.etp
+    width, clamped = inner / cut.etp, CLAMPED if model.expert_bias else (0, 0)
     yield MemoryOp(
-        name="experts", piece=ACTIVATION, saves=between, launches=(1, 1), scope="moe", served=(up + 1) * width, forward=(up + 1) * width,
-        backward=(2 * up + 1) * width, rows=rows,
+        name="experts", piece=ACTIVATION, saves=between, launches=(1, 1), scope="moe", served=(up + 1) * width,
+        forward=(up + 1 + clamped[0]) * width, backward=(2 * up + 1 + clamped[1]) * width, rows=rows,
     )  # fmt: skip
     behind = (SavedTensor("expert activation", module="moe_act", linear=True, kept=width, routed=True),
               SavedTensor("expert FC2 output", BF16 * row, "moe", routed=True))  # fmt: skip
     yield Weight(weight="expert FC2", inputs=inner, outputs=row, n=row, k=width, saves=behind, launches=(1, 2), **routed)  # type: ignore[arg-type]
     if model.expert_bias:
         yield vector("routed experts", "expert biases", inner * up + row, n, k, "experts")
+        yield MemoryOp(
+            name="expert biases", piece=EXPERTS, launches=(4, 6), scope="moe", served=0, kernels=0, steps=(4, 6), forward=BIASED[0] * hidden,
+            backward=BIASED[1] * hidden, rows=rows,
+        )  # fmt: skip
     if model.shared_hidden:
         yield from _ffn(model, cut, "shared experts", model.shared_hidden, layer.n_matrices)
         if model.shared_gate:

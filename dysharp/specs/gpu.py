@@ -34,6 +34,8 @@ class Gpu:
     link_GBps: LinkRate
     """Rate of all NVLink or xGMI links of the GPU together, in one direction."""
     source: Text
+    power_W: float = 0.0
+    """Power that throttles tensor cores, where no boost clock is known, and of B200, with which it is compared."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"gpu {show(self.name)}")

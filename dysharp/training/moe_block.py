@@ -102,7 +102,7 @@ def routed(block: Basis) -> dict[str, PassCost]:
             first = op.weight == "expert FC1"
             found[EXPERTS] += block.product(op, each, (first or not fused, not (first and fused)))
         elif is_routed(op) and not fused:
-            found[ACTIVATION] += block.timed(op, "activation", each)
+            found[op.piece] += block.timed(op, "activation", each)
     return {COUNTS: counts, EXCHANGE: moved, PERMUTATIONS: passes(PERMUTATIONS, permuted, permuted), **found}
 
 
@@ -132,13 +132,3 @@ def context_exchange(block: Basis, core: PassCost) -> PassCost:
     ring = block.machine.group(keys * c, c, stride)
     late = max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward)
     return PassCost(*late, parts={"context parallel": sum(late)})
-
-
-SHARED_MEMORY = 0.90
-"""Rate of computing on its SMs while EP communication shares memory and caches: grouped GEMMs of DeepSeek's profile keep 0.76 of their rate beside
-it, 112 of 132 SMs are 0.848 of that (deepseek-ai/profile-data)."""
-
-
-def contended(block: Basis) -> float:
-    """Part of computing's rate that EP communication takes while both run: SMs that it holds, memory and caches."""
-    return 1 - SHARED_MEMORY * (1 - SMS[block.training_recipe.dispatcher] / block.machine.cluster.n_sms)

@@ -32,6 +32,8 @@ SAVE_STATES, REPLAY_STATES = 1, 3
 around the replay (Megatron-LM, tensor_parallel/random.py). That each counts as one operation was chosen with measured steps in sight."""
 CAST_KERNELS = {"": 0, "bf16": 0, "fp8": 3, "mxfp8": 2, "fp4": 3}
 """Kernels that quantise one tensor: largest value, cast and transpose; with MX scales the cast and a reordering of the scales."""
+UNFUSED = 72 / 31
+"""Kernels of a router without and with Megatron-LM's fusion (its guide of DeepSeek-V3 on GB200)."""
 SMS = {"": 0, "alltoall": 0, "deepep": 20, "uccl": 20, "hybrid-ep": 32}
 """SMs that the exchange holds. Megatron-LM's default of DeepEP; Megatron-Bridge's recipes with Hybrid-EP. NCCL's are not published."""
 
@@ -64,6 +66,7 @@ class TrainingRecipe:
     | `recompute` | modules that are computed again, as Megatron names them |
     | `tensor` | Rows of a system of sub-layers, in place of tensor parallel collectives |
     | `context` | how context parallel ranks exchange: "a2a" of heads, "p2p" ring of keys and values |
+    | `router_fusion` | one kernel for scores and choice of a router (Megatron's default is not to) |
     | `formats` | of copies of weights and their products by part; None: all as `dtype` |
     """
 
@@ -80,6 +83,7 @@ class TrainingRecipe:
     recompute: tuple[str, ...] = ()
     context: Literal["a2a", "p2p"] = "p2p"
     tensor: SubLayers | None = None
+    router_fusion: bool = True
     formats: Formats | None = None
 
     @property
@@ -119,7 +123,7 @@ class TrainingRecipe:
                 if product and op.piece == EXPERTS:
                     looped[way] += local_experts * (op.launches[way] + casts)
                 else:
-                    calls[way] += op.launches[way]
+                    calls[way] += op.launches[way] * (1.0 if self.router_fusion or product or op.piece != ROUTER else UNFUSED)
                     looped[way] += casts
         return (calls[0], looped[0]), (calls[1], looped[1])
 

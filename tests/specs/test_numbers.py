@@ -129,7 +129,7 @@ CHOSEN = (
     *("training.recipe: SAVE_STATES", "costs.operators: KEPT", "model.operators: PASSES", "model.operators: MLA_PASSES"),
     *("measured.training.setting: NEW_FROM", "measured.families.attention: XQA_HEADS", "measured.families.operator: GemmsCase()"),
     *("measured.families.attention: _with_surroundings()", "measured.families.mla_block: BlockCase()", "measured.serving.setting: _setting()"),
-    *("serving.balance: SPREAD", "serving.balance: BALANCED_FROM", "training.moe_block: SHARED_MEMORY"),
+    *("serving.balance: SPREAD", "serving.balance: BALANCED_FROM"),
 )
 """What a review found uncounted (bench/findings/trust.csv, A1)."""
 

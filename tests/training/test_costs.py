@@ -13,7 +13,7 @@ from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model import chunks_of, layout_of
 from dysharp.model.flops import flops_of
-from dysharp.model.operators import LINEAR_FORMS, Weight, operators
+from dysharp.model.operators import LINEAR_FORMS, MemoryOp, Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
@@ -21,7 +21,6 @@ from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, step_graph
-from dysharp.training.moe_block import contended
 from dysharp.training.recipe import WHOLE, TrainingRecipe
 from dysharp.training.schedules import make_schedule
 
@@ -312,8 +311,24 @@ def test_fused_experts_move_neither_activations_nor_their_casts() -> None:
     assert fused["experts"].parts["experts"] == plain["experts"].parts["experts"]
 
 
-def test_overlapped_communication_takes_memory_from_computing() -> None:
-    assert contended(hybrid()) == pytest.approx(1 - 0.9 * (1 - 32 / 148))
+def test_a_router_that_is_not_fused_launches_more() -> None:
+    """72 kernels where the fused one has 31; its product stays one operation."""
+    router = [op for op in operators(load_whole("moonlight-16b"), 1) if op.piece == "router"]
+    forward, backward = TrainingRecipe(router_fusion=False).launches(router)
+    assert forward[0] == pytest.approx(1 + 16 * 72 / 31)
+    assert backward[0] == pytest.approx(2 + 10 * 72 / 31)
+
+
+def test_eager_kernels_of_gpt_oss_move_their_rows() -> None:
+    """Clamps 8 and 10 rows beside the fused activation, the bias behind the experts 14 and 18, positions with YaRN's scale 12 and 10."""
+    plain, eager = ({op.name: op for op in operators(load_whole(name), 1) if isinstance(op, MemoryOp)} for name in ("qwen3-30b", "gpt-oss-120b"))
+    activation, width = eager["experts"], 2880
+    assert (activation.forward, activation.backward) == (11 * width, 15 * width)
+    assert plain["experts"].forward == 3 * 768
+    bias, positions = eager["expert biases"], eager["rope and cache"]
+    assert (bias.forward, bias.backward, bias.kernels) == (14 * width, 18 * width, 0)  # an engine fuses it
+    assert (positions.forward, positions.backward) == (12 * 72 * 64, 10 * 72 * 64)
+    assert "expert biases" not in plain
 
 
 def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:

@@ -113,6 +113,8 @@ def stages_of(row: TrainingRow, model: WholeModel) -> str:
 
 def setting_of(row: TrainingRow) -> Setting:
     """What a row trains, and how. Raises `Unsupported` with the reason where it does not say so."""
+    if not row.degrees["seq"]:
+        raise Unsupported("found no seq")
     model = model_of(row)
     layout = replace(layout_of_row(row), stages=stages_of(row, model))
     precision = row.text("precision").lower().replace("_", "-")
@@ -125,8 +127,10 @@ def setting_of(row: TrainingRow) -> Setting:
     return Setting(model, layout, row.degree("seq"), RECIPES[PRECISIONS[precision]], saving_of(row))
 
 
-WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "") | {"selective": "core_attn"}
-"""Words of rows for no recomputation, and for Megatron-LM's default set."""
+WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "") | {
+    "selective": "core_attn", "norm": "layernorm", "act": "moe_act", "shared_expert": "shared_experts", "selective layernorm": "layernorm",
+}  # fmt: skip
+"""Words of rows for no recomputation, for Megatron-LM's default set, and for its modules."""
 
 
 def saving_of(row: TrainingRow) -> Saving:
@@ -177,6 +181,8 @@ with known settings do, unless a row names scopes."""
 BLACKWELL = (*RACKS, "b200", "b300")
 NAMELESS = "25.11"
 """Container whose rows partly name no preset; they run as `PRESETS`."""
+LIBRARY = "Bridge "
+"""Start of the software of rows that ran library recipes of DeepSeek models, in which `moe_router_fusion` is off (recipes/moonlight)."""
 PRESETS = {
     ("deepseek", "gb200"): (("moe_router", "moe_preprocess"), False), ("qwen3_235b", "gb200"): (("attn", "moe_router", "moe_preprocess"), False),
     ("qwen3_235b", "b200"): ((), True), ("qwen3_30b", "h100-sxm"): ((), True),
@@ -205,6 +211,7 @@ def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
         overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
         frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
+        router_fusion=not row.text("software").startswith(LIBRARY),
     )  # fmt: skip
 
 
@@ -219,7 +226,7 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool) -> Dispatcher:
         return "alltoall" if gpu in RACKS else "deepep"
     if "alltoall" in named or not bridge:
         return "alltoall"
-    return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("tp") > NODE else "alltoall"
+    return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("etp") > NODE else "alltoall"
 
 
 def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
@@ -231,8 +238,9 @@ def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
 
 
 def _overlaps(row: TrainingRow, recipe: bool) -> bool:
-    named = row.text("dispatcher").lower()
-    return row.text("a2a_overlap") == "on" or "a2a_overlap" in named or "overlap on" in named or (recipe and is_new(row))
+    named = f"{row.text('dispatcher')} {row.text('note')}".lower()
+    told = any(words in named for words in ("a2a_overlap", "overlap on", "1f1b overlap"))
+    return told or row.text("a2a_overlap") == "on" or (recipe and is_new(row))
 
 
 def is_new(row: TrainingRow) -> bool:

@@ -53,11 +53,11 @@ def test_intercepts_of_micro_batches_by_the_bytes_of_the_end(rows: dict[str, Tra
 
 @pytest.mark.slow
 def test_every_group_against_its_bar(rows: dict[str, TrainingRow]) -> None:
-    """Every group beats the floor. One misses its bar since rows that were left out for their times are judged (docs/deviations.md)."""
+    """Every group beats the floor and keeps its bar."""
     groups = {group["group"]: group for group in judge_groups(step_cases(list(rows.values())))}
     assert set(groups) == set(BARS)
     assert all(group["beats_floor"] for group in groups.values())
-    assert [name for name, group in groups.items() if not group["holds"]] == ["MoE without pipeline"]
+    assert all(group["holds"] for group in groups.values())
 
 
 def test_what_a_row_says_about_its_framework(rows: dict[str, TrainingRow]) -> None:
@@ -71,6 +71,18 @@ def test_what_a_row_says_about_its_framework(rows: dict[str, TrainingRow]) -> No
     assert of["tr008"].overlap_ep
     assert (of["tr307"].dispatcher, of["tr307"].counts, of["tr307"].overlap_dp) == ("alltoall", False, False)
     assert (of["tr106"].dispatcher, of["tr106"].overlap_ep, of["tr106"].graphs) == ("alltoall", True, ())
+
+
+def test_a_library_recipe_sorts_in_a_node_with_an_unfused_router(rows: dict[str, TrainingRow]) -> None:
+    """Eight GPUs of EP are a node whatever their TP; overlap is named in notes too; a row without its sequence has no prediction."""
+    row = rows["tr515"]
+    recipe = training_recipe_of(row, "h100-sxm", moe=True)
+    assert (recipe.dispatcher, recipe.router_fusion) == ("alltoall", False)
+    assert training_recipe_of(rows["tr227"], "b200", moe=True).router_fusion
+    noted = replace(row, texts=row.texts | {"note": "+1f1b overlap"})
+    assert (training_recipe_of(noted, "h100-sxm", moe=True).overlap_ep, recipe.overlap_ep) == (True, False)
+    with pytest.raises(Unsupported, match="found no seq"):
+        setting_of(replace(row, degrees=row.degrees | {"seq": 0}))
 
 
 def test_rows_without_a_preset_run_as_those_of_their_container(rows: dict[str, TrainingRow]) -> None:
@@ -93,11 +105,11 @@ def test_adapters_of_frozen_weights_have_no_gradients_and_automodel_recomputes_a
 
 @pytest.mark.slow
 def test_causal_pairs_have_their_signs_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    """All signs of changes beyond 3 %, and 10 of 15 sizes within 0.6 to 1.6: the bar is 70 %, which one clock misses by one (docs/deviations.md)."""
+    """All signs of changes beyond 3 %, and 11 of 15 sizes within 0.6 to 1.6: the bar of 70 %."""
     runpy.run_path(str(Path(__file__).parents[3] / "bench" / "causal_pairs.py"))["main"]()
     counted, signs, sizes = map(int, re.findall(r"\d+", capsys.readouterr().out.splitlines()[-1])[:3])
     assert counted == signs == 15
-    assert sizes >= 10
+    assert sizes >= 11
 
 
 STAGES = {"tr137": "Et*4|(t*4|)*14t*1mL", "tr290": "Et*1|(t*2|)*30mL", "tr010": "Et*3|(t*4|)*22t*3L", "tr091": "Et*4|(t*4|)*14tmL", "tr191": ""}
