@@ -49,7 +49,7 @@ def main() -> int:
     print(f"parts that are no difference, or no sum: {len(faults)} {faults[:5]}")
     print(f"layers with a part whose sign depends on the order: {mixed}; layers where the switch is the largest part: {of_switch}")
     print(f"multicast alone: {min(alone):+.1%} to {max(alone):+.1%}; addresses: {min(addresses):+.1%} to {max(addresses):+.1%}")
-    within = 1 <= mixed <= 25 and of_switch <= 20 and max(alone) <= 0.15 and -0.03 <= min(addresses) and max(addresses) <= 0.15
+    within = 1 <= mixed <= 25 and of_switch <= 20 and max(alone) <= 0.15 and min(addresses) >= -0.03 and max(addresses) <= 0.15
     return int(bool(faults) or not within)
 
 

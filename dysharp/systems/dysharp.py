@@ -142,3 +142,49 @@ def plan_fused(layer: LayerBuilder, options: FusedOptions) -> None:
     """
     layer.dispatch_puts(by_rows=True)
     fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+
+
+@frozen
+class MulticastOptions(FusedOptions):
+    """As `FusedOptions`. `dispatch_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py)."""
+
+    dispatch_window: int = choice_int("dysharp.dispatch_window")
+
+
+@frozen
+class ReductionOptions(FusedOptions):
+    """As `FusedOptions`. `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py)."""
+
+    combine_window: int = choice_int("dysharp.combine_window")
+
+
+ALONE = replace(EXPLICIT_FACTS, shown=Shown())
+MULTICAST = replace(ALONE, source=f"{SOURCE}: one part alone", options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
+REDUCTION = replace(MULTICAST, options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
+
+
+@system("multicast-only", MULTICAST)
+def plan_multicast(layer: LayerBuilder, options: MulticastOptions) -> None:
+    """Token-centric fusion with a multicast to explicit targets alone: each GPU pushes its sum of a token back."""
+    window, _ = layer.windows(EXPLICIT, options.dispatch_window, 0)
+    layer.wait_first(layer.dispatch_multicast(window, EXPLICIT, by_rows=True), layer.target_fetch(counted(layer)))
+    fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+
+
+@system("reduction-only", REDUCTION)
+def plan_reduction(layer: LayerBuilder, options: ReductionOptions) -> None:
+    """Token-centric fusion with sums over explicit targets in the switch alone: one copy per GPU goes out, and pulls wait for their lists."""
+    layer.dispatch_puts(by_rows=True)
+    pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, layer.windows(EXPLICIT, 0, options.combine_window)[1], EXPLICIT)
+    layer.wait_each(pulls.op, layer.target_fetch(counted(layer))[pulls.node])
+    fused(layer, pulls.of_useful_row)
+
+
+@system("reduction-basic", replace(REDUCTION, costs=UNFUSED.costs))
+def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None:
+    """Sums in the switch with dynamic addresses alone: one copy per GPU goes out, and the operators run one after the other."""
+    layer.dispatch_puts()
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, layer.windows(DYMULTIMEM, 0, options.combine_window, together=False)[1])
+    layer.wait_first(pulls, layer.target_fetch(counted(layer)))
+    layer.wait_first(pulls, done, tail=Tail.TILE_READY)
