@@ -5,7 +5,7 @@ from dataclasses import replace
 from dysharp.program import I32, Discipline, Framing, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
-from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, fused, in_pairs, one_after_another
+from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, Transfers, fused, in_pairs, one_after_another
 from dysharp.systems.building.between.in_switch import sums_in_switch
 from dysharp.systems.building.layer import EXPLICIT
 
@@ -158,9 +158,10 @@ class ReductionOptions(FusedOptions):
     combine_window: int = choice_int("dysharp.combine_window")
 
 
-ALONE = replace(EXPLICIT_FACTS, shown=Shown())
-MULTICAST = replace(ALONE, source=f"{SOURCE}: one part alone", options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
-REDUCTION = replace(MULTICAST, options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
+PART = replace(EXPLICIT_FACTS, source=f"{SOURCE}: a part alone", shown=Shown())
+"""Facts of the rungs between ablations (docs/design/0038)."""
+MULTICAST = replace(PART, options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
+REDUCTION = replace(PART, options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
 
 
 @system("multicast-only", MULTICAST)
@@ -180,11 +181,22 @@ def plan_reduction(layer: LayerBuilder, options: ReductionOptions) -> None:
     fused(layer, pulls.of_useful_row)
 
 
+def one_by_one(layer: LayerBuilder, window: int) -> Transfers:
+    """The GEMMs behind Dispatch, and pulls of explicit targets behind a barrier."""
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    layer.wait_first(pulls := layer.combine_pulls(Discipline.PROGRAM_ORDER, window, EXPLICIT), done, tail=Tail.TILE_READY)
+    return pulls
+
+
 @system("reduction-basic", replace(REDUCTION, costs=UNFUSED.costs))
 def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None:
-    """Sums in the switch with dynamic addresses alone: one copy per GPU goes out, and the operators run one after the other."""
+    """Sums over explicit targets in the switch alone: one copy per GPU goes out, and the operators run one after the other."""
     layer.dispatch_puts()
-    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
-    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, layer.windows(DYMULTIMEM, 0, options.combine_window, together=False)[1])
-    layer.wait_first(pulls, layer.target_fetch(counted(layer)))
-    layer.wait_first(pulls, done, tail=Tail.TILE_READY)
+    fetched = layer.target_fetch(counted(layer))
+    layer.wait_first(one_by_one(layer, layer.windows(EXPLICIT, 0, options.combine_window, together=False)[1]), fetched)
+
+
+@system("explicit-basic", replace(PART, costs=UNFUSED.costs))
+def plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
+    """Multicast and sums in the switch with explicit targets: the operators run one after the other."""
+    one_by_one(layer, start(layer, options, EXPLICIT, by_rows=False, together=False))
