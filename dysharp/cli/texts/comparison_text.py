@@ -1,11 +1,12 @@
 """A Comparison as text: one line per system, what the columns mean, what limits the best."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.api.comparison import COMPARED, marked, out_of_ranking
-from dysharp.api.why import Why
+from dysharp.api.why import Part, Why
 from dysharp.base.columns import Column, Columns
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.planning.advice.tuning import BUDGET
@@ -53,7 +54,7 @@ def _legend(done: Comparison) -> list[str]:
 def _print_why(why: Why, commands: Mapping[str, str]) -> None:
     """Parts of a gain in the first order, what they save in the others, and the two runs of the largest part."""
     print_lines(["", f"from {why.baseline} ({why.baseline_us:.1f} us) to {why.target}: each part is the difference of two runs"])
-    others = [Column(f"order{i}", f"order {i}\nus", "+.1f", lambda one, i=i: why.saved[one.part][i - 1]) for i in range(2, len(why.orders) + 1)]
+    others = [Column(f"order{i}", f"order {i}\nus", "+.1f", partial(_in_order, why, i - 1)) for i in range(2, len(why.orders) + 1)]
     print_columns(Columns(
         "with=part", "=system", "us=us:.1f", Column("saved", "saves\nus", "+.1f", lambda one: one.saved_us), *others,
         Column("busiest", "busiest resource", of=lambda one: f"{resource_words(one.busiest)} ({one.share:.0%})"),
@@ -61,6 +62,10 @@ def _print_why(why: Why, commands: Mapping[str, str]) -> None:
     lines = [f"order {i}: " + ", ".join(f"{one.part} ({one.system})" for one in order) for i, order in enumerate(why.orders[1:], 2)]
     most = max(why.orders[0], key=lambda one: one.saved_us)
     print_lines([*lines, *(f"{most.part}, repeated: {commands[name]}" for name in (most.before, most.system) if name in commands)])
+
+
+def _in_order(why: Why, order: int, one: Part) -> float:
+    return why.saved[one.part][order]
 
 
 def _print_windows(done: Comparison) -> None:
