@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import sentences
@@ -23,7 +24,7 @@ from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, find_system, get_system
 from dysharp.systems.collectives import get_collective
 
-DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
+DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "fusion-only", "dysharp", "ideal")
 FORMS = ("real", "paper", "all")
 
 
@@ -39,6 +40,7 @@ class Comparison:
     tuned      {system: settings that were tried, and the best}; {} unless asked for
     left_out   {system: why its leading tokens give no estimate}; such a system has no Row
     formats    {system: formats of its rows and weights, and its SMs}, on an hw cluster
+    why        the gain of the fastest system that has parts, part by part; None unless asked for
     """
 
     rows: tuple[Row, ...]
@@ -49,6 +51,7 @@ class Comparison:
     tuned: Mapping[str, TuningSearch] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
+    why: Why | None = None
 
     @property
     def baseline(self) -> str:
@@ -85,7 +88,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [row.to_dict() | COMPARED.more(row) for row in self.rows]
-        more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
+        more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)} | named(self, "why")
         found = named(self, "baseline", "baselines", "speedup", "header", "sentence")
         return {"rows": rows} | found | {name: value for name, value in more.items() if value}
 
@@ -97,23 +100,25 @@ def compare(
     forms: str | None = None,
     *,
     tuned: bool = False,
+    why: bool = False,
     **request: Unpack[RequestArgs],
 ) -> Comparison:
     """Simulate several systems on one workload, drawn once, and say what limits the best.
 
-    `systems`: names, each once. None: on a paper cluster deepep, nvls, comet, dysharp, ideal. On an hw cluster `forms` decides: "real" (default)
-    takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first group, and the systems
+    `systems`: names, each once. None: on a paper cluster `DEFAULT_SYSTEMS`. On an hw cluster `forms` decides: "real" (default)
+    takes the systems whose real form runs this model there, "paper" those of a paper cluster in paper form, "all" the first group, and the systems
     of the second group that have no real form. Speed-ups never compare a real form with a paper form. `baseline`: the system among them that
     speed-ups refer to. None: deepep, or the first. `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched
     first, on few tokens, with the same number of settings for each system. Each system then runs with its best setting and with its defaults, and the
-    faster Row stays. A system whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error. A layer
+    faster Row stays. `why`: the systems between deepep and the fastest system whose gain has parts (`why.LADDERS`) run, too, in paper form. A system
+    whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error. A layer
     over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise. Raises
     TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     if request["workload"] is not None:
         if forms is not None or tuned:
             raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
-        return _collectives(None if systems is None else list(systems), baseline, request)
+        return _collectives(None if systems is None else list(systems), baseline, request, why)
     chosen, asked = chosen_systems(systems, forms, request)
     names = list(chosen)
     if baseline is not None and baseline not in chosen:
@@ -129,7 +134,20 @@ def compare(
     baselines = {form: row.system for form, row in base.items()}
     header = (*header_lines(rows), *left_out_lines(left_out))
     formats = {row.system: formats_of(row.system, row.options, asked.model) for row in rows} if asked.cluster.family == "hw" else {}
-    return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out, formats)
+    us = {row.system: row.layer_us for row in rows}
+    parts = _why(target_of(us), rows, asked) if why else None
+    sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
+    return Comparison(rows, baselines, speedup, header, sentence, found, left_out, formats, parts)
+
+
+def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
+    """Why `target` is faster than its baseline: `rows`, and runs of the systems that are missing."""
+    known = {row.system: row for row in rows if row.form == "paper"}
+    missing = {name: get_system(name) for name in systems_of(target) if name not in known}
+    found, without = _rows(missing, _in_form(asked, "paper", list(missing))) if missing else ((), {})
+    for error in without.values():
+        raise error
+    return why_of(target, known | {row.system: row for row in found})
 
 
 def chosen_systems(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:
@@ -159,7 +177,7 @@ def rows_both_ways(systems: Iterable[str] | None = None, formats: Formats | None
     return [(forward, backward) for forward, backward in pairs if isinstance(forward, Row) and isinstance(backward, Row)]
 
 
-def _collectives(names: list[str] | None, baseline: str | None, request: RequestArgs) -> Comparison:
+def _collectives(names: list[str] | None, baseline: str | None, request: RequestArgs, why: bool = False) -> Comparison:
     """The systems on one collective; None: all that run it. Speed-ups refer to `baseline`, or to NCCL's own choice."""
     named = {name: get_collective(name) for name in names or ()}
     asked = make_collective_request(request)
@@ -169,11 +187,15 @@ def _collectives(names: list[str] | None, baseline: str | None, request: Request
         raise ConfigError(f"systems: found {found}, expected at least one and each once")
     if baseline is not None and baseline not in chosen:
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(chosen)}")
+    target = target_of(dict.fromkeys(chosen, 0.0)) if why else ""
+    chosen |= {name: get_collective(name) for name in (systems_of(target) if why else ()) if name not in chosen}
     options = collective_options(chosen, asked.options)
     rows = tuple(run_collective(system, asked, options[name], index=i, count=len(chosen)) for i, (name, system) in enumerate(chosen.items(), 1))
     base = next(row for row in rows if row.system == (baseline or ("nccl" if "nccl" in chosen else rows[0].system)))
     speedup, baselines = {row.system: base.time_us / row.time_us for row in rows}, {"real": base.system}
-    return Comparison(rows, baselines, speedup, header_lines(rows), limits_sentence(rows, baselines))
+    parts = why_of(target, {row.system: row for row in rows}) if why else None
+    sentence = " ".join([limits_sentence(rows, baselines), *([parts.sentence] if parts else [])])
+    return Comparison(rows, baselines, speedup, header_lines(rows), sentence, why=parts)
 
 
 def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], dict[str, str]]:

@@ -95,6 +95,7 @@ def run(system: str, *, quick: Quick, as_json: Json, **workload: Any) -> None:
 
 
 _FORMS = "forms of the default systems on an hw-* cluster. Paper forms charge no software cost and have a block of their own. None: real."
+_WHY = "also where the gain over deepep comes from: systems between run, too, and each part is the difference of two runs."
 _TUNED = "first search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
 
 
@@ -104,10 +105,11 @@ _TUNED = "first search the knobs of each system, such as SMs or chunks, on few t
 @click.pass_context
 def compare(
     ctx: click.Context, /,
-    systems: Annotated[list[str] | None, SYSTEMS.also("None: deepep,nvls,comet,dysharp,ideal; on an hw-* cluster those with a real form.")],
+    systems: Annotated[list[str] | None, SYSTEMS.also("None: deepep,nvls,comet,fusion-only,dysharp,ideal; on an hw-* cluster real forms.")],
     forms: Annotated[str | None, Argument(None, _FORMS, "real|paper|all")],
     baseline: Annotated[str | None, Argument(None, "system that speed-ups refer to. None: deepep, else the first system.", "SYSTEM")],
     tuned: Annotated[bool, Argument(False, _TUNED)],
+    why: Annotated[bool, Argument(False, _WHY)],
     *, plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
@@ -123,13 +125,16 @@ def compare(
     if line := packet_time(systems or DEFAULT_SYSTEMS, **workload):
         click.echo(line, err=True)
     with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, **workload))) as progress:
-        done = compare_systems(systems, baseline, forms, tuned=tuned, progress=progress, **workload)
+        done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, progress=progress, **workload)
     draw(plot, "plots.plot_compare", done.rows)
     if report is not None:
         from dysharp.show.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
-    print_answer(done.to_dict()) if as_json else print_comparison(done)
+    runs = done.why.runs(paper=bool(done.formats)) if done.why else []
+    commands = {name: command_line(ctx, begins, {*workload, "settings"}) for name, begins in runs}
+    answer = done.to_dict()
+    print_answer(answer | ({"why": answer["why"] | {"commands": commands}} if commands else {})) if as_json else print_comparison(done, commands)
     print_header(done.header)
 
 

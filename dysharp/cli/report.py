@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +20,12 @@ REPORT = Argument(None, "also write a report that opens in any browser and loads
 ReportFile = Annotated[str | None, REPORT, {"type": Out(".html")}]
 
 
-def command_line(ctx: click.Context) -> str:
-    """The command with the arguments that were given, to type it again."""
+def command_line(ctx: click.Context, begins: str = "", only: Collection[str] | None = None) -> str:
+    """The command with the arguments that were given, to type it again. `begins`, `only`: words of another command that takes these parameters."""
     words: list[str] = []
     for parameter in ctx.command.params:
+        if only is not None and parameter.name not in only:
+            continue
         value = ctx.params.get(parameter.name or "")
         if ctx.get_parameter_source(parameter.name or "") != click.core.ParameterSource.COMMANDLINE or value is None:
             continue
@@ -35,7 +37,7 @@ def command_line(ctx: click.Context) -> str:
             words += [(parameter.opts if value else parameter.secondary_opts)[-1]]
         else:
             words += [word for each in values for word in (parameter.opts[-1], str(each))]
-    return shlex.join(["dysharp", *ctx.command_path.split()[1:], *words])
+    return shlex.join(["dysharp", *(begins.split() or ctx.command_path.split()[1:]), *words])
 
 
 def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:

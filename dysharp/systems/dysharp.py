@@ -5,7 +5,7 @@ from dataclasses import replace
 from dysharp.program import I32, Discipline, Framing, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
-from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, fused, in_pairs, one_after_another
+from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, Transfers, fused, in_pairs, one_after_another
 from dysharp.systems.building.between.in_switch import sums_in_switch
 from dysharp.systems.building.layer import EXPLICIT
 
@@ -142,3 +142,61 @@ def plan_fused(layer: LayerBuilder, options: FusedOptions) -> None:
     """
     layer.dispatch_puts(by_rows=True)
     fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+
+
+@frozen
+class MulticastOptions(FusedOptions):
+    """As `FusedOptions`. `dispatch_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py)."""
+
+    dispatch_window: int = choice_int("dysharp.dispatch_window")
+
+
+@frozen
+class ReductionOptions(FusedOptions):
+    """As `FusedOptions`. `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py)."""
+
+    combine_window: int = choice_int("dysharp.combine_window")
+
+
+PART = replace(EXPLICIT_FACTS, source=f"{SOURCE}: a part alone", shown=Shown())
+"""Facts of the rungs between ablations (docs/design/0038)."""
+MULTICAST = replace(PART, options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
+REDUCTION = replace(PART, options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
+
+
+@system("multicast-only", MULTICAST)
+def plan_multicast(layer: LayerBuilder, options: MulticastOptions) -> None:
+    """Token-centric fusion with a multicast to explicit targets alone: each GPU pushes its sum of a token back."""
+    window, _ = layer.windows(EXPLICIT, options.dispatch_window, 0)
+    layer.wait_first(layer.dispatch_multicast(window, EXPLICIT, by_rows=True), layer.target_fetch(counted(layer)))
+    fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+
+
+@system("reduction-only", REDUCTION)
+def plan_reduction(layer: LayerBuilder, options: ReductionOptions) -> None:
+    """Token-centric fusion with sums over explicit targets in the switch alone: one copy per GPU goes out, and pulls wait for their lists."""
+    layer.dispatch_puts(by_rows=True)
+    pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, layer.windows(EXPLICIT, 0, options.combine_window)[1], EXPLICIT)
+    layer.wait_each(pulls.op, layer.target_fetch(counted(layer))[pulls.node])
+    fused(layer, pulls.of_useful_row)
+
+
+def one_by_one(layer: LayerBuilder, window: int) -> Transfers:
+    """The GEMMs behind Dispatch, and pulls of explicit targets behind a barrier."""
+    done = layer.exchange(16, name="barrier", after=one_after_another(layer))
+    layer.wait_first(pulls := layer.combine_pulls(Discipline.PROGRAM_ORDER, window, EXPLICIT), done, tail=Tail.TILE_READY)
+    return pulls
+
+
+@system("reduction-basic", replace(REDUCTION, costs=UNFUSED.costs))
+def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None:
+    """Sums over explicit targets in the switch alone: one copy per GPU goes out, and the operators run one after the other."""
+    layer.dispatch_puts()
+    fetched = layer.target_fetch(counted(layer))
+    layer.wait_first(one_by_one(layer, layer.windows(EXPLICIT, 0, options.combine_window, together=False)[1]), fetched)
+
+
+@system("explicit-basic", replace(PART, costs=UNFUSED.costs))
+def plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
+    """Multicast and sums in the switch with explicit targets: the operators run one after the other."""
+    one_by_one(layer, start(layer, options, EXPLICIT, by_rows=False, together=False))

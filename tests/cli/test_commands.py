@@ -108,7 +108,7 @@ def test_compare_table_fits_and_is_plain(dysharp: Call) -> None:
     assert "\x1b" not in done.out
     assert lines[0].startswith("Fastest is ")
     first = next(i for i, line in enumerate(lines) if line.startswith("system")) + 1
-    assert [line.split()[0] for line in lines[first : first + 5]] == ["deepep", "nvls", "comet", "dysharp", "ideal"]
+    assert [line.split()[0] for line in lines[first : first + 6]] == ["deepep", "nvls", "comet", "fusion-only", "dysharp", "ideal"]
     assert "warning: paper clusters are not validated" in done.err
 
 

@@ -63,7 +63,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --systems deepep,ideel", ['did you mean "ideal"?']),
         ("compare --baseline explicit", ["not among the systems compared"]),
         ("compare --plot out.pdf", ["found ending '.pdf', expected .svg or .png"]),
-        ("compare --gpus 4 --tokens 8 --set n_sm=8", ['expected "SYSTEM.n_sm" with one of deepep, nvls, comet, dysharp, ideal']),
+        ("compare --gpus 4 --tokens 8 --set n_sm=8", ['expected "SYSTEM.n_sm" with one of deepep, nvls, comet, fusion-only, dysharp, ideal']),
         ("compare --plot no/such/folder/out.svg", ["found no folder"]),
         ("list sistems", ['did you mean "systems"?']),
         ("routing", ["Missing argument 'FILE_OR_NAME', such as `dysharp routing deepseek-v2-lite`; `dysharp routing --help` lists commands\n"]),

@@ -23,8 +23,9 @@ def test_readme_shows_what_compare_prints() -> None:
 
 @pytest.mark.slow
 def test_readme_says_what_the_switch_saves() -> None:
-    rows = [line.split("|")[3:7] for line in README.read_text().splitlines() if re.search(r"\| (GEMMs|links) \|", line)]
-    words = [[], ["--model", "S-8", "--gpus", "32", "--tokens", "2048", "--routing", "uniform"]]
+    rows = [line.split("|")[3:7] for line in README.read_text().splitlines() if re.search(r"\| (GEMMs|links|latency) \|", line)]
+    small = ["--model", "S-8", "--gpus", "32", "--routing", "uniform", "--tokens"]
+    words = [[], [*small, "2048"], [*small, "128"]]
     for cells, more in zip(rows, words, strict=True):
         done = CliRunner().invoke(cli, ["compare", "--systems", "deepep,fusion-only,dysharp", *more], catch_exceptions=False)
         printed = dict(re.findall(r"^(deepep|fusion-only|dysharp) +([\d.]+)", done.stdout, re.MULTILINE))

@@ -1,22 +1,25 @@
 """A Comparison as text: one line per system, what the columns mean, what limits the best."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.api.comparison import COMPARED, marked, out_of_ranking
+from dysharp.api.why import Part, Why
 from dysharp.base.columns import Column, Columns
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.planning.advice.tuning import BUDGET
 from dysharp.program.nets import NET_KINDS, NetKind
-from dysharp.runs.formats import KNOB, rows_sent
+from dysharp.runs.formats import KNOB, resource_words, rows_sent
 from dysharp.show.output import UNKNOWN, WIDTH, console, print_columns, print_lines, print_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 
 
-def print_comparison(done: Comparison) -> None:
-    """The answer, one line per system, what the search chose, then the meaning of the columns."""
+def print_comparison(done: Comparison, commands: Mapping[str, str] | None = None) -> None:
+    """The answer, one line per system, what the search chose, where the gain comes from, then the meaning of the columns. `commands`: {system:
+    what runs it}."""
     print_lines([done.sentence])
     for form in ("real", "paper"):
         if rows := [row for row in done.rows if row.form == form]:
@@ -25,6 +28,8 @@ def print_comparison(done: Comparison) -> None:
     _print_windows(done)
     if done.tuned:
         _print_tuned(done)
+    if done.why:
+        _print_why(done.why, commands or {})
     print_lines(["", *_legend(done)])
 
 
@@ -44,6 +49,23 @@ def _legend(done: Comparison) -> list[str]:
     more = {name: [part for part in formats.split(", ") if not part.startswith(("Dispatch ", "Combine ")) and not part.endswith(" SMs")]
             for name, formats in done.formats.items()}  # fmt: skip
     return [*lines, *(f"{name}: {', '.join(parts)}" for name, parts in more.items() if parts)]
+
+
+def _print_why(why: Why, commands: Mapping[str, str]) -> None:
+    """Parts of a gain in the first order, what they save in the others, and the two runs of the largest part."""
+    print_lines(["", f"from {why.baseline} ({why.baseline_us:.1f} us) to {why.target}: each part is the difference of two runs"])
+    others = [Column(f"order{i}", f"order {i}\nus", "+.1f", partial(_in_order, why, i - 1)) for i in range(2, len(why.orders) + 1)]
+    print_columns(Columns(
+        "with=part", "=system", "us=us:.1f", Column("saved", "saves\nus", "+.1f", lambda one: one.saved_us), *others,
+        Column("busiest", "busiest resource", of=lambda one: f"{resource_words(one.busiest)} ({one.share:.0%})"),
+    ), why.orders[0])  # fmt: skip
+    lines = [f"order {i}: " + ", ".join(f"{one.part} ({one.system})" for one in order) for i, order in enumerate(why.orders[1:], 2)]
+    most = max(why.orders[0], key=lambda one: one.saved_us)
+    print_lines([*lines, *(f"{most.part}, repeated: {commands[name]}" for name in (most.before, most.system) if name in commands)])
+
+
+def _in_order(why: Why, order: int, one: Part) -> float:
+    return why.saved[one.part][order]
 
 
 def _print_windows(done: Comparison) -> None:

@@ -75,6 +75,12 @@ def partial(build: Ways, options: Options) -> None:
     _fused(build, options)
 
 
+@sub_layer("cais-pipeline", SOURCE, Alone, switch=MERGES, channels=SHARED)
+def pipeline(build: Ways, options: Options) -> None:
+    """CAIS's merging and pipeline over both GEMMs: no coordination of thread blocks, shared virtual channels."""
+    _fused(build, options)
+
+
 @sub_layer("cais-no-coord", SOURCE, Alone, switch=MERGES, channels=APART)
 def no_coord(build: Ways, options: Options) -> None:
     """CAIS without coordination of thread blocks: merging works as far as the table and the drift of GPUs allow."""

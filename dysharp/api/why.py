@@ -1,0 +1,135 @@
+"""Where the gain of a system comes from: from a baseline part by part, each part a difference of two runs (docs/design/0038)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen, named
+from dysharp.systems import find_system
+
+Order = tuple[tuple[str, str], ...]
+"""(part, the system that has this part and all before it)."""
+OVERLAP: Order = (("overlap", "comet"), ("both directions", "fusion-only"))
+LADDERS: Mapping[str, tuple[str, tuple[Order, ...]]] = {
+    "dysharp": (
+        "deepep",
+        (
+            (*OVERLAP, ("multicast", "multicast-only"), ("reduction", "explicit"), ("addresses", "dysharp")),
+            (*OVERLAP, ("reduction", "reduction-only"), ("multicast", "explicit"), ("addresses", "dysharp")),
+            (
+                ("reduction", "reduction-basic"), ("multicast", "explicit-basic"), ("addresses", "dysharp-basic"), ("overlap", "dysharp-comet"),
+                ("both directions", "dysharp"),
+            ),
+        ),
+    ),
+    "moe-hub": (
+        "deepep",
+        (
+            (("places on arrival", "mh-base"), ("packet manager", "mh-pkt"), ("readiness", "moe-hub")),
+            (("places on arrival", "mh-base"), ("readiness", "mh-dep"), ("packet manager", "moe-hub")),
+        ),
+    ),
+    "cais": (
+        "sp-nvls",
+        (
+            (("merging", "cais-base"), ("pipeline", "cais-pipeline"), ("coordination", "cais-partial"), ("channels", "cais")),
+            (("merging", "cais-base"), ("pipeline", "cais-pipeline"), ("channels", "cais-no-coord"), ("coordination", "cais")),
+        ),
+    ),
+}  # fmt: skip
+"""System -> (baseline, orders of its parts). A part stands behind the parts that it needs, in every order."""
+WITHOUT_SWITCH = {"dysharp": "fusion-only"}
+"""System -> the same without computing in the switch."""
+
+
+@frozen
+class Part:
+    """What one part saves: the time of the system `before` less that of `system`. `busiest`: the resource that binds with the part, and `share` of
+    the time that it needs."""
+
+    part: str
+    before: str
+    system: str
+    us: float
+    saved_us: float
+    busiest: str
+    share: float
+
+
+@frozen
+class Why:
+    """The gain of `target` over `baseline` by parts, in each of its orders. `Comparison.why`."""
+
+    target: str
+    baseline: str
+    baseline_us: float
+    orders: tuple[tuple[Part, ...], ...]
+
+    @property
+    def saved(self) -> dict[str, list[float]]:
+        """{part: us that it saves in each order}."""
+        by_name = [{one.part: one.saved_us for one in order} for order in self.orders]
+        return {one.part: [saved[one.part] for saved in by_name] for one in self.orders[0]}
+
+    def runs(self, *, paper: bool) -> list[tuple[str, str]]:
+        """The systems whose runs the parts are differences of, each with the words of its command. `paper`: the cluster has real forms, too."""
+        real = {name for name in systems_of(self.target) if paper and (one := find_system(name)) and one.has_real_form}
+        return [(name, f"run {name}" + f" --set {name}.form=paper" * (name in real)) for name in systems_of(self.target)]
+
+    @property
+    def mixed(self) -> list[str]:
+        """Parts that save time in one order and cost time in another."""
+        return [part for part, saved in self.saved.items() if min(saved) < 0 < max(saved)]
+
+    @property
+    def sentence(self) -> str:
+        """The parts of the first order, those whose sign depends on the order, and a system on the way that is faster."""
+        parts = ", ".join(f"{one.part} {one.saved_us:+.1f}" for one in self.orders[0])
+        ranges = ", ".join(f"{part} ({min(self.saved[part]):+.1f} to {max(self.saved[part]):+.1f})" for part in self.mixed)
+        end = f" Whether a part saves depends on the order: {ranges}." if ranges else ""
+        best = min((one for order in self.orders for one in order), key=lambda one: one.us)
+        end += f" {best.system} is faster ({best.us:.1f} us)." if best.us < self.orders[0][-1].us else ""
+        saved = self.baseline_us - self.orders[0][-1].us
+        verb, of = ("saves", "of the") if saved >= 0 else ("adds", "to the")
+        return f"{self.target} {verb} {abs(saved):.1f} us {of} {self.baseline_us:.1f} us of {self.baseline}: {parts} us.{end}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return named(self, "target", "baseline", "baseline_us", "orders", "saved", "mixed", "sentence")
+
+
+def target_of(systems: Mapping[str, float]) -> str:
+    """The fastest of {system: us} whose gain has parts. Raises ConfigError where none has."""
+    known = {us: name for name, us in systems.items() if name in LADDERS}
+    if not known:
+        raise ConfigError(f"why: found {', '.join(systems)}, expected one whose gain has parts ({', '.join(LADDERS)})")
+    return known[min(known)]
+
+
+def systems_of(target: str) -> list[str]:
+    """The systems whose runs `why_of` takes."""
+    baseline, orders = LADDERS[target]
+    return list(dict.fromkeys([baseline, *(name for order in orders for _, name in order)]))
+
+
+def why_of(target: str, rows: Mapping[str, Any]) -> Why:
+    """`rows`: {system: Row} of `systems_of(target)` on one workload."""
+    baseline, orders = LADDERS[target]
+    parts = []
+    for order in orders:
+        names = [baseline, *(name for _, name in order)]
+        parts.append(tuple(
+            Part(part, before, name, rows[name].layer_us, rows[before].layer_us - rows[name].layer_us,
+                 rows[name].bound_resource, rows[name].bound_us / rows[name].time_us)
+            for (part, name), before in zip(order, names, strict=False)
+        ))  # fmt: skip
+    return Why(target, baseline, rows[baseline].layer_us, tuple(parts))
+
+
+def of_switch(us: Mapping[str, float]) -> str:
+    """What computing in the switch saves among {system: us}; "" where a pair is not there."""
+    found = [(us[name], us[without], without) for name, without in WITHOUT_SWITCH.items() if name in us and without in us]
+    return " ".join(
+        f"Without the switch, {without} takes {other:.1f} us: the switch {'saves' if mine < other else 'costs'} {abs(1 - mine / other):.0%}."
+        for mine, other, without in found
+    )

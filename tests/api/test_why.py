@@ -1,0 +1,84 @@
+"""Where the gain comes from: every part is the difference of two runs, and a part of the switch depends on the order."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dysharp import compare, run
+from dysharp.api.why import LADDERS, WITHOUT_SWITCH, systems_of
+from dysharp.base.errors import ConfigError
+from dysharp.cli.app import cli
+from dysharp.systems import all_systems
+from dysharp.systems.collectives import get_collective
+
+LAYER: dict[str, Any] = {"model": "S-8", "gpus": 8, "tokens": 64, "routing": "uniform"}
+
+
+def test_orders_have_the_same_parts_and_end_at_the_target() -> None:
+    for target, (baseline, orders) in LADDERS.items():
+        assert {frozenset(part for part, _ in order) for order in orders} == {frozenset(part for part, _ in orders[0])}
+        assert {order[-1][1] for order in orders} == {target}
+        assert len(set(orders)) == len(orders) > 1
+        assert baseline not in dict(orders[0]).values()
+        for name in systems_of(target):
+            assert name in all_systems() or get_collective(name).name == name
+    assert all(without in systems_of(target) for target, without in WITHOUT_SWITCH.items())
+
+
+@pytest.mark.parametrize("target", ["dysharp", "moe-hub"])
+def test_a_part_is_the_difference_of_two_runs(target: str) -> None:
+    done = compare(["deepep", target], why=True, **LAYER)
+    assert done.why is not None
+    us = {name: run(name, **LAYER).time_us for name in systems_of(target)}
+    for order in done.why.orders:
+        assert [one.before for one in order] == ["deepep", *(one.system for one in order[:-1])]
+        assert [one.saved_us for one in order] == [us[one.before] - us[one.system] for one in order]
+        assert sum(one.saved_us for one in order) == pytest.approx(us["deepep"] - us[target])
+    assert done.sentence.endswith(done.why.sentence)
+    assert [row.system for row in done.rows] == ["deepep", target]
+
+
+def test_multicast_alone_saves_nothing_where_links_bind_and_much_behind_sums() -> None:
+    """The down link of Dispatch and the up link of Combine stay full until both have the switch."""
+    layer = LAYER | {"gpus": 32, "tokens": 512}
+    why = compare(["dysharp"], why=True, **layer).why
+    assert why is not None
+    saved = why.saved["multicast"]
+    assert saved[0] < 0 < saved[1]
+    assert "multicast" in why.mixed
+    assert f"multicast ({min(saved):+.1f} to {max(saved):+.1f})" in why.sentence
+
+
+def test_the_default_answer_says_what_the_switch_does() -> None:
+    done = compare(**LAYER)
+    us = {row.system: row.layer_us for row in done.rows}
+    verb = "saves" if us["dysharp"] < us["fusion-only"] else "costs"
+    share = abs(1 - us["dysharp"] / us["fusion-only"])
+    assert done.sentence.endswith(f"Without the switch, fusion-only takes {us['fusion-only']:.1f} us: the switch {verb} {share:.0%}.")
+    assert done.why is None
+
+
+def test_a_gain_without_parts_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"why: found deepep, ideal, expected one whose gain has parts \(dysharp, moe-hub, cais\)"):
+        compare(["deepep", "ideal"], why=True, **LAYER)
+
+
+@pytest.mark.parametrize("cluster", ["paper-gh200-nvl32", "hw-dgx-h100"])
+def test_the_printed_commands_repeat_a_part(cluster: str) -> None:
+    words = ["compare", "--systems", "deepep,moe-hub", "--why", "--model", "S-8", "--gpus", "8", "--tokens", "32", "--cluster", cluster]
+
+    def answer(*words: str) -> dict[str, Any]:
+        return json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+
+    why = answer(*words)["why"]
+    part = why["orders"][0][0]
+    us = [answer(*shlex.split(why["commands"][part[name]])[1:])["time_us"] for name in ("before", "system")]
+    assert us[0] - us[1] == part["saved_us"]
+    shown = CliRunner().invoke(cli, words, catch_exceptions=False).stdout
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "from deepep" in shown
