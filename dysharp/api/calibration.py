@@ -15,11 +15,11 @@ from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
+from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import read_measurements
 from dysharp.runs.request import takes
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
-from dysharp.specs.reading import read_text
 
 DIGITS = 4
 EXPECTED = (
@@ -81,7 +81,7 @@ def calibrate(data: str | os.PathLike[str], out: str | os.PathLike[str], **reque
     called = _name(request["name"] or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
-    text = read_text(Path(data))
+    text = rows_text(data)
     if (runs := rows_in(text, str(data))) is not None:
         if begun is not None:
             begun()
