@@ -81,12 +81,11 @@ def main() -> None:
             done = learn(lambda change: logs(some, change), times(some), costs)
             return errors([row for i, row in enumerate(own) if i not in picked], done), done
 
-        picked = next_rows(slope, slope, spread, CHOSEN)
+        picked = next_rows(slope, slope, np.diag(spread**-2.0), CHOSEN)
         found, done = rest(picked)
         chosen += found
         others = [i for i in range(len(own)) if i not in picked]
-        wide = 1.645 * np.sqrt(np.einsum("ij,jk,ik->i", slope[others], done.covariance, slope[others]) + done.noise**2)
-        inside, total = inside + int((np.abs([e for _, e in found]) <= wide).sum()), total + len(found)
+        inside, total = inside + int((np.abs([e for _, e in found]) <= done.width(slope[others])).sum()), total + len(found)
         print(f"{own[0].text('model')[:16]} {own[0].text('hardware')}: {', '.join(own[i].id for i in picked)}")
         for cost, mean, width in zip(costs, done.mean, done.spread, strict=True):
             print(f"    {cost.name:26} x {np.exp(mean):5.2f}   prior +-{100 * cost.spread:3.0f} %, now +-{100 * width:3.0f} %")

@@ -110,11 +110,6 @@ Plot = Annotated[str | None, Argument(None, "also draw the answer into FILE (.sv
 Json = Annotated[bool, Argument(False, "print JSON instead of a table.", flag="--json")]
 
 
-Said = Annotated[
-    tuple[str, ...], Argument((), "what a log does not say, such as hardware=H100, model=qwen3-30b or tp=8.", "COLUMN=VALUE", flag="--set"),
-]  # fmt: skip
-
-
 def file_of(path: str, said: tuple[str, ...]) -> Any:
     """A file of rows or of a log, with what was said of it."""
     from dysharp.measured.formats import Given

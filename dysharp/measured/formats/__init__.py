@@ -22,10 +22,11 @@ FORMATS = (nccl_tests, deepep_test, torchtitan_log, megatron_log, serving_json)
 
 @frozen
 class Given(os.PathLike[str]):
-    """A file, and what a log in it does not say: column or key -> value."""
+    """A file, and what a log in it does not say: column or key -> value. `gpu`: whose log it is if nothing says so."""
 
     path: str
     columns: Mapping[str, str]
+    gpu: str = ""
 
     def __fspath__(self) -> str:
         return self.path
@@ -41,7 +42,13 @@ def rows_text(path: str | os.PathLike[str]) -> str:
     if "id" in {name.strip() for name in text.partition("\n")[0].split(",")}:
         return text
     kind = next((one for one in FORMATS if one.fits(text)), None)
-    return text if kind is None else csv_of(kind.read(text, given), given, where)
+    if kind is None:
+        return text
+    log = kind.read(text, given)
+    if isinstance(path, Given) and path.gpu and "hardware" in log.missing:
+        given = {**given, "hardware": path.gpu}
+        log = kind.read(text, given)
+    return csv_of(log, given, where)
 
 
 def csv_of(log: Log, given: Mapping[str, str], where: str) -> str:
