@@ -10,7 +10,8 @@ import numpy as np
 
 from dysharp.api.learning import Row, Votes, cluster_text
 from dysharp.base.arrays import F64
-from dysharp.measured.learned import COSTS, NOISE, Cost, changed, next_rows, slopes
+from dysharp.base.errors import ConfigError
+from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_rows, slopes
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import learned_spreads, list_clusters, load_cluster
@@ -27,12 +28,12 @@ def _catalogue() -> dict[str, Any]:
     return parse_toml(read_text(Path(__file__).parents[1] / "measured" / "next.toml"), "next.toml")
 
 
-def _log_answer(answer: Answer, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
+def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
     """The answer, and `[1, costs]` its slopes."""
     found: dict[str, float] = {}
 
     def asked(change: Callable[[Cluster], Cluster]) -> F64:
-        text = cluster_text(base.name, "asked", change(base))
+        text = cluster_text(packaged, "asked", change(base))
         found.setdefault(text, answer(text))
         return np.log([found[text]])
 
@@ -41,18 +42,22 @@ def _log_answer(answer: Answer, base: Cluster, costs: Sequence[Cost]) -> tuple[f
 
 
 def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Sequence[Row] = (), among: Sequence[Row] = ()) -> dict[str, Any]:
-    """`answer`, its `uncertainty` in percent as `base` and `rows` leave it, `costs` it depends on, and the `measurements`, best first: `name`,
+    """`answer` and its `uncertainty` in percent as `base` and `rows` leave it, `costs` it depends on, and the `measurements`, best first: `name`,
     `minutes` (None: not known), `command`, and the uncertainty `after` it and all before it. `among`: rows that could be measured; else the
     packaged list and the question itself.
     """
     costs = [cost for cost in COSTS if cost.of(base)]
-    value, wanted = _log_answer(answer, base, costs)
     information = np.diag([cost.spread**-2.0 for cost in costs])
+    packaged = base.name
     if rows:
-        known = slopes(Votes.of(rows, base).predict, costs, np.zeros(len(costs)))
-        information = information + known.T @ known / NOISE**2
+        known = Votes.of(rows, base)
+        done = learn(known.predict, known.measured(), costs)
+        base, information = done.change(base), np.linalg.inv(done.covariance)
+    value, wanted = _log_answer(answer, packaged, base, costs)
     listed = _catalogue()
     votes = Votes.of(among or [_row(one) for one in listed["row"]], base, measured=False)
+    if among and not votes.ids:
+        raise ConfigError(f"--among: found no row that is predicted on {packaged}, expected one")
     told = [{"name": row} for row in votes.ids] if among else [next(one for one in listed["row"] if one["name"] == row) for row in votes.ids]
     slope = slopes(votes.predict, costs, np.zeros(len(costs)))
     if not among:
@@ -65,7 +70,8 @@ def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Se
             break
         measurements.append({key: told[place].get(key) for key in ("name", "minutes", "command")} | {"after": after})
         before = after
-    effects = sorted(zip(np.abs(wanted[0] * [cost.spread for cost in costs]).tolist(), costs, strict=True), key=lambda one: -one[0])
+    spreads = np.sqrt(np.diag(np.linalg.inv(information)))
+    effects = sorted(zip(np.abs(wanted[0] * spreads).tolist(), costs, strict=True), key=lambda one: -one[0])
     named = [{"name": cost.name, "meaning": cost.meaning, "percent": 100 * part} for part, cost in effects if part > NOISE / 100]
     return {"answer": value, "uncertainty": _percent(wanted, information), "costs": named, "measurements": measurements}
 

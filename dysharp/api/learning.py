@@ -102,12 +102,13 @@ class Votes:
 
     def measured(self) -> F64:
         """`[rows]` s (steps), ms (tokens) or us (kernels)."""
-        return np.concatenate([[_measured(row) for row in self.runs], self._forms.times(measured_values(self.kernels))])
+        return np.asarray(np.concatenate([[_measured(row) for row in self.runs], self._forms.times(measured_values(self.kernels))]), np.float64)
 
     def predict(self, change: Change) -> F64:
         """`[rows]` logarithms of what `measured` predicts."""
         machine = change(self.base)
-        return np.log(np.concatenate([[_predicted(row, machine) for row in self.runs], self._forms.us(machine.fitted)]))
+        times: F64 = np.concatenate([[_predicted(row, machine) for row in self.runs], self._forms.us(machine.fitted)])
+        return np.asarray(np.log(times), np.float64)
 
     def costs(self) -> tuple[Cost, ...]:
         """Costs that a row depends on, and constants that only kernels see."""

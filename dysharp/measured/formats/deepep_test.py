@@ -44,7 +44,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
         times = [us for pair in by_rank.values() if (us := number(pair[place]))]
         if times:
             _add(rows, {"system": "DeepEP-LL", **given}, verb, config | {"dtype": dtype}, repr(median(times)), "")
-    return Log(NAME, rows, lacking(NEEDED, config | given), (*NEEDED, "system", "nodes"))
+    return Log(NAME, rows, lacking(NEEDED, {**config, **given}), (*NEEDED, "system", "nodes"))
 
 
 def _internode(config: dict[str, Any], rdma: bool) -> dict[str, Any]:

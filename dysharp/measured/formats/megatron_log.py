@@ -51,7 +51,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     times = [ms for found in good if (ms := number(found[1]))]
     rates = [rate for found in good if (line := RATE.search(found[2])) and (rate := number(line[1]))]
     fault = "" if len(times) >= FEWEST else f"found {len(steps)} iterations, expected {FEWEST} after the first, none of them skipped"
-    row = {"id": "megatron-1", "source": "log of Megatron-LM", **(cells | given), "refused": fault}
+    row = {"id": "megatron-1", "source": "log of Megatron-LM", **cells, **given, "refused": fault}
     row |= {"step_s": repr(median(times) / 1e3) if times else "", "tflops_gpu": repr(median(rates)) if rates else ""}
     return Log(NAME, [row], lacking(NEEDED, row), tuple(cells))
 

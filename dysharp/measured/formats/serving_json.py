@@ -112,7 +112,7 @@ def _row(n: int, one: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, 
         "isl": whole(sent / done if sent and done else _value(one, "isl")), "osl": whole(got / done if got and done else _value(one, "osl")),
         "concurrency": whole(_value(one, "max_concurrency", "conc")), "tp": whole(_value(one, "tp")), "moe_ep": whole(_value(one, "ep")),
         "attn_dp": whole(_value(one, "tp")) if dp else "",
-    } | given  # fmt: skip
+    } | dict(given)  # fmt: skip
     times = {name: ms for name in ("tpot", "ttft") if (ms := _ms(one, name))}
     row = cells | {f"{name}_ms": repr(times[name]) if name in times else "" for name in ("tpot", "ttft")}
     return row | {"model": _model(row["model"]), "refused": _refusal(one, row)}

@@ -41,7 +41,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
         if found := pattern.search(plain):
             cells[name] = found[1]
     cells["precision"] = next((dtype for word, dtype in DTYPES if word in plain.lower()), "")
-    row = {"id": "torchtitan-1", "source": "log of torchtitan", **(cells | given)}
+    row = {"id": "torchtitan-1", "source": "log of torchtitan", **cells, **given}
     rates, tflops = [a for a, _ in steps if a], [b for _, b in steps if b]
     n = [int(row[name]) if row[name].isdigit() else 0 for name in ("gbs", "seq", "gpus")]
     row["refused"] = "" if len(rates) >= FEWEST else f"found {len(steps) + 1} steps, expected {FEWEST} after the first"
