@@ -65,7 +65,7 @@ def shown(found: Errors) -> str:
     return f"median {median(absolute):5.1f} %   90th {most:5.1f} %   {len(found):2} rows   pairs {right} of {pairs}"
 
 
-CELL = 12
+CELL = 8
 """Rows of a serving cell that are read, drawn."""
 
 
@@ -108,14 +108,14 @@ def serving(rows: list[ServingRow], seed: int) -> None:
     """Bars of serving."""
     cells: dict[tuple[str, ...], list[ServingRow]] = {}
     for row in rows:
-        if predict_row(row).scored:
+        if row.numbers["tpot_ms"]:
             cells.setdefault((row.text("hardware"), row.text("engine"), row.text("mode"), row.text("model")), []).append(row)
     found: dict[tuple[str, ...], tuple[F64, F64]] = {}
     within, across = Tally(), Tally()
     for key, every in cells.items():
         own = random.Random(f"{seed} {key}").sample(every, min(CELL, len(every)))
-        own = [row for row in own if row.numbers["tpot_ms"] and predict_row(row).tpot_ms]
-        if len(own) < 6:
+        own = [case.row for row in own if (case := predict_row(row)).scored and case.tpot_ms]
+        if len(own) < 5:
             continue
         predict = lambda change, own=own: np.log([predict_row(row, change).tpot_ms for row in own])  # noqa: E731
         off = np.log([row.numbers["tpot_ms"] for row in own]) - predict(lambda cluster: cluster)
@@ -134,7 +134,7 @@ def serving(rows: list[ServingRow], seed: int) -> None:
     across.show("serving, three rows of another model", "bar: half of before")
 
 
-SERVED = tuple(cost for cost in COSTS if not cost.name.startswith(("training", "proxy", "scale_out", "host")))
+SERVED = tuple(cost for cost in COSTS if cost.name.startswith(("serving", "hbm", "link")))
 
 
 def kernels(rows: list[Measurement], seed: int) -> None:
