@@ -94,7 +94,7 @@ class Tally:
         said = [f"{100 * median(one):5.1f} / {100 * float(np.percentile(one, 90)):5.1f} %" for one in (self.before, self.after)]
         print(f"{title:38} {n:4} rows: {said[0]} before, {said[1]} after ({bars}); inside 90 %: {100 * self.inside / n:.0f} % (86 to 94)")
         if self.worse:
-            print(f"    worse than not learned: {', '.join(self.worse)}")
+            print(f"    {len(self.worse)} worse than not learned: {', '.join(self.worse[:4])}")
 
 
 def others_left(slope: F64, off: F64, costs: tuple[Cost, ...], picked: Sequence[int]) -> tuple[list[int], F64, F64]:
