@@ -204,11 +204,15 @@ class ValidateArgs(TypedDict, total=False):
     progress: Annotated["Progress | None", PROGRESS]
 
 
+SAID = Argument((), "what a log does not say, such as hardware=H100, model=qwen3-30b or tp=8.", "COLUMN=VALUE", flag="--set")
+
+
 class CalibrateArgs(TypedDict, total=False):
     """Keyword arguments of `calibrate`."""
 
     base: Annotated[str, Argument("hw-dgx-h100", "packaged hw-* cluster that the file extends.", "NAME")]
     name: Annotated[str | None, Argument(None, "name of the cluster. None: the name of the file.", "NAME")]
+    said: Annotated[Sequence[str], SAID]
     begun: Annotated[Callable[[], None] | None, Argument(None, "called when all input has been read and the fit begins.")]
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.api.learning import Learning, learning, rows_in, toml_of
+from dysharp.api.learning import Learning, Row, learning, renamed, rows_in, toml_of
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
-from dysharp.measured.measurements import read_measurements
+from dysharp.measured.formats import Given, rows_text
+from dysharp.measured.measurements import Measurement, measurements_from_csv
+from dysharp.runs.options import parse_set
 from dysharp.runs.request import takes
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
-from dysharp.specs.reading import read_text
 
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 DIGITS = 4
 EXPECTED = (
     "expected rows as in docs/measurements.md: several sizes of several kinds, such as ep_dispatch, ep_combine, gemm_dense, grouped_gemm_mlp, "
@@ -64,43 +66,65 @@ class Calibration:
 
 
 @takes(CalibrateArgs)
-def calibrate(data: str | os.PathLike[str], out: str | os.PathLike[str], **request: Unpack[CalibrateArgs]) -> Calibration | Learning:
-    """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
+def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[CalibrateArgs]) -> Calibration | Learning:
+    """Fit the constants that the measurements of files determine, and write a cluster TOML with them to `out`.
 
-    `data` has rows of kernels and collectives (docs/measurements.md), or whole runs of training or serving, from which named costs are learned.
+    `data`: files with rows of kernels and collectives (docs/measurements.md), or of whole runs of training or serving, as CSV or as logs. With a run
+    among them all rows are votes about named costs.
 
     Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
     base, begun = request["base"], request["begun"]
-    if base not in list_clusters() or not load_cluster(base).gpu:
-        hw = [known for known in list_clusters() if load_cluster(known).gpu]
-        raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
-    own = load_cluster(base).gpu
+    _check_base(base)
     path = Path(out)
     check_destination(path, ".toml")
     called = _name(request["name"] or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
-    text = read_text(Path(data))
-    if (runs := rows_in(text, str(data))) is not None:
-        if begun is not None:
-            begun()
-        learned, machine = learning(runs, load_cluster(base), str(path), called)
-        write_text(path, toml_of(learned, machine, base, _shown(Path(data).name)))
-        return learned
-    measurements = read_measurements(data)
-    check_values(measurements, str(data))
-    if not measurements:
-        raise ConfigError(f"{data}: found a header and no rows, {EXPECTED}")
+    shown = ", ".join(_shown(Path(file).name) for file in _files(data))
+    rows = rows_of_files(data, base, request["said"])
     if begun is not None:
         begun()
+    measurements = [row for row in rows if isinstance(row, Measurement)]
+    if len(measurements) < len(rows):
+        learned, machine = learning(rows, load_cluster(base), str(path), called)
+        write_text(path, toml_of(learned, machine, base, shown))
+        return learned
+    own = load_cluster(base).gpu
     fit = fit_cluster(measurements, own, fitted())
     if not fit.n_rows:
-        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(fit)}, {EXPECTED}")
+        raise ConfigError(f"{shown}: found no row that is predicted on {own}{_first(fit)}, {EXPECTED}")
     if not fit.fitted:
-        raise ConfigError(f"{data}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
-    write_text(path, _toml(fit, called, base, Path(data).name))
+        raise ConfigError(f"{shown}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
+    write_text(path, _toml(fit, called, base, shown))
     return Calibration(fit, str(path), called)
+
+
+def _check_base(base: str) -> None:
+    if base not in list_clusters() or not load_cluster(base).gpu:
+        hw = [known for known in list_clusters() if load_cluster(known).gpu]
+        raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
+
+
+def _files(data: Files) -> list[str | os.PathLike[str]]:
+    return [data] if isinstance(data, str | os.PathLike) else list(data)
+
+
+def rows_of_files(data: Files, base: str, said: Sequence[str]) -> list[Row]:
+    """Rows of all files; of several, each name begins with its file. A log that names no GPU is of the machine `base`. Raises `ConfigError`."""
+    files, rows = _files(data), list[Row]()
+    for place, file in enumerate(files):
+        given = parse_set(tuple(said))
+        text, where = rows_text(Given(os.fspath(file), given, load_cluster(base).gpu)), os.fspath(file)
+        found: Sequence[Row] | None = rows_in(text, where)
+        if found is None:
+            found = measurements_from_csv(text, where)
+            check_values(found, where)
+        if not found:
+            raise ConfigError(f"{where}: found a header and no rows, {EXPECTED}")
+        name = f"{_shown(Path(file).stem)}-{place}/" if len(files) > 1 else ""
+        rows += [renamed(row, name) for row in found] if name else found
+    return rows
 
 
 def _first(fit: ClusterFit) -> str:

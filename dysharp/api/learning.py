@@ -1,26 +1,37 @@
-"""`calibrate` from whole runs, of training and of serving: named costs of a machine, what the rows say about each, and the file that holds them."""
+"""`calibrate` from rows of which some are whole runs: named costs of a machine, what the rows say about each, and the file that holds them.
+
+Kernels and collectives beside runs are rows like them, by their closed forms; constants that only they see are costs, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
+from dysharp.measured.cluster_fit import rows_of
+from dysharp.measured.family import Parsed
 from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, learn, touched
-from dysharp.measured.measurements import Unsupported
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
 from dysharp.specs import Cluster
+from dysharp.specs.fitted import fitted
 
+Row = TrainingRow | ServingRow | Measurement
 KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
 MOVED = 2
 """Rows that are named for a cost: those that moved it most."""
+SPREAD, SPREAD_OF_TIMES = 0.1, 0.4
+"""Priors of constants that are no named cost: rates and parts, and times, as those of `COSTS`."""
 FAR = 3.0
 """Standard deviations by which a row is off that contradicts the others."""
 
@@ -45,37 +56,84 @@ class Learning:
         return asdict(self)
 
 
-def rows_in(text: str, where: str) -> list[TrainingRow | ServingRow] | None:
+def rows_in(text: str, where: str) -> list[Row] | None:
     """Rows of training or serving; None for a file of another kind."""
     kind = next((one for one in KINDS if one.columns.fit(text)), None)
     return None if kind is None else list(kind.from_csv(text, where))
 
 
-def learning(rows: Sequence[TrainingRow | ServingRow], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:
+def renamed(row: Row, before: str) -> Row:
+    """A row whose name begins with `before`."""
+    name = f"{before}{row.id}"
+    return replace(row, id=name) if isinstance(row, Measurement) else replace(row, texts=row.texts | {"id": name})
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Rows that are predicted on `base`, sorted by name: runs, then kernels and collectives by closed forms. `skipped`: id and reason."""
+
+    base: Cluster
+    runs: list[TrainingRow | ServingRow]
+    kernels: list[Parsed]
+    skipped: list[dict[str, str]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], base: Cluster, *, measured: bool = True) -> Votes:
+        """Rows of one machine; `measured`: only rows with a measured time."""
+        runs, skipped = [], list[dict[str, str]]()
+        for row in (row for row in rows if not isinstance(row, Measurement)):
+            if reason := _refusal(row, base) or ("" if _measured(row) or not measured else "no measured time"):
+                skipped.append({"id": row.id, "reason": reason})
+            else:
+                runs.append(row)
+        parsed, others = rows_of([row for row in rows if isinstance(row, Measurement)], base.gpu)
+        skipped += [{"id": m.id, "reason": reason} for m, reason in others]
+        kernels = [entry for entry in parsed if entry.family.closed_us is not None]
+        return cls(base, sorted(runs, key=lambda row: row.id), sorted(kernels, key=lambda entry: entry.measurement.id), skipped)
+
+    @property
+    def ids(self) -> list[str]:
+        """Names in order."""
+        return [row.id for row in self.runs] + [entry.measurement.id for entry in self.kernels]
+
+    @functools.cached_property
+    def _forms(self) -> ClosedForms:
+        return ClosedForms(self.kernels)
+
+    def measured(self) -> F64:
+        """`[rows]` s (steps), ms (tokens) or us (kernels)."""
+        return np.asarray(np.concatenate([[_measured(row) for row in self.runs], self._forms.times(measured_values(self.kernels))]), np.float64)
+
+    def predict(self, change: Change) -> F64:
+        """`[rows]` logarithms of what `measured` predicts."""
+        machine = change(self.base)
+        times: F64 = np.concatenate([[_predicted(row, machine) for row in self.runs], self._forms.us(machine.fitted)])
+        return np.asarray(np.log(times), np.float64)
+
+    def costs(self) -> tuple[Cost, ...]:
+        """Costs that a row depends on, and constants that only kernels see."""
+        named = {cost.name for cost in COSTS}
+        others = [Cost(name, SPREAD_OF_TIMES if one.unit == "us" else SPREAD, one.meaning) for name, one in fitted().items() if name not in named]
+        kernels = Votes(self.base, [], self.kernels, []).predict
+        return touched(self.predict, [cost for cost in COSTS if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
+
+
+def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:
     """The answer and the machine. Raises `ConfigError` where no row is predicted on `base`."""
-    used, skipped = [], []
-    for row in rows:
-        if reason := _refusal(row, base):
-            skipped.append({"id": row.id, "reason": reason})
-        else:
-            used.append(row)
-    if not used:
-        raise ConfigError(f"{name}: found no row that is predicted on {base.name} ({skipped[0]['reason'] if skipped else 'no rows'}), expected one")
-
-    def predict(change: Change) -> F64:
-        return np.log([_predicted(row, change(base)) for row in used])
-
-    measured = np.array([_measured(row) for row in used], np.float64)
-    costs = touched(predict, [cost for cost in COSTS if cost.of(base)])
-    done = learn(predict, measured, costs)
-    first = predict(lambda cluster: cluster) - np.log(measured)
+    votes = Votes.of(rows, base)
+    if not votes.ids:
+        why = votes.skipped[0]["reason"] if votes.skipped else "no rows"
+        raise ConfigError(f"{name}: found no row that is predicted on {base.name} ({why}), expected one")
+    measured, costs = votes.measured(), votes.costs()
+    done = learn(votes.predict, measured, costs)
+    first = votes.predict(lambda cluster: cluster) - np.log(measured)
     machine = done.change(base)
-    told = [_told(cost, done, k, (base, machine), [row.id for row in used]) for k, cost in enumerate(costs)]
+    told = [_told(cost, done, k, (base, machine), votes.ids) for k, cost in enumerate(costs)]
     untouched = [cost.name for cost in COSTS if cost not in costs]
     far_off = np.abs(done.left) > FAR * done.noise
-    errors = zip(used, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
-    judged = [{"id": row.id, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]
-    return Learning(path, name, told, untouched, judged, skipped), machine
+    errors = zip(votes.ids, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
+    judged = [{"id": row, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]
+    return Learning(path, name, told, untouched, judged, votes.skipped), machine
 
 
 def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> dict[str, Any]:
@@ -98,7 +156,7 @@ def _refusal(row: TrainingRow | ServingRow, base: Cluster) -> str:
             return f"of {gpu}"
         elif (case := predict_row(row, lambda _: base)).tpot_ms is None:
             return case.note
-        return "" if _measured(row) else "no measured time"
+        return ""
     except Unsupported as reason:
         return str(reason)
 
@@ -114,23 +172,29 @@ def _predicted(row: TrainingRow | ServingRow, machine: Cluster) -> float:
 
 
 def toml_of(learned: Learning, machine: Cluster, base: str, source: str) -> str:
-    """The text of the cluster file."""
-    lines = [
-        f"# {base} with costs learned from {len(learned.rows)} whole runs of {source}. Written by dysharp calibrate.",
-        f'base = "{base}"', f'name = "{learned.cluster}"', f'source = "{base}, learned from {len(learned.rows)} runs of {source}"',
-    ]  # fmt: skip
+    """The text of the cluster file: learned costs with their words, and how far each may be off, in percent."""
+    text = f"{base}, learned from {len(learned.rows)} rows of {source}"
     known = {one["name"]: one for one in learned.costs}
-    if HOST in known:
-        lines.append(f"{HOST} = {known[HOST]['after']:.4g}  # {_words(known[HOST])}")
-    constants = [one for one in learned.costs if one["name"] != HOST and not one["name"].startswith(NICS)]
-    lines += ["", "[constants]", *(f'"{one["name"]}" = {one["after"]:.4g}  # {_words(one)}' for one in constants)]
-    if machine.scale_out and any(name.startswith(NICS) for name in known):
-        lines += ["", "[scale_out]"]
-        for key, value in asdict(machine.scale_out).items():
-            one = known.get(NICS + key)
-            if value not in ((), []):
-                lines.append(f"{key} = {value:.6g}" + (f"  # {_words(one)}" if one else ""))
+    body = cluster_text(base, learned.cluster, machine, text, {name: _words(one) for name, one in known.items()})
+    widths = [f'"{name}" = {one["now"]:.3g}' for name, one in known.items()]
+    return "\n".join([f"# {text}. Written by dysharp calibrate.", body, "[learned]", *widths]) + "\n"
+
+
+def cluster_text(base: str, name: str, machine: Cluster, source: str = "", words: Mapping[str, str] | None = None) -> str:
+    """The text of a cluster file with the host, constants and NICs of `machine` on the packaged `base`. `words`: cost -> what its line says."""
+    said = {key: f"  # {text}" for key, text in (words or {}).items()}
+    digits = ".4g" if words else "r"
+    host = f"{HOST} = {_number(machine.host_factor, digits)}{said.get(HOST, '')}"
+    lines = [f'base = "{base}"', f'name = "{name}"', f'source = "{source or name}"', host]
+    lines += ["", "[constants]", *(f'"{key}" = {_number(value, digits)}{said.get(key, "")}' for key, value in machine.constants)]
+    if machine.scale_out:
+        nics = {key: value for key, value in asdict(machine.scale_out).items() if value not in ((), [])}
+        lines += ["", "[scale_out]", *(f"{key} = {_number(value, '.6g' if words else 'r')}{said.get(NICS + key, '')}" for key, value in nics.items())]
     return "\n".join(lines) + "\n"
+
+
+def _number(value: float, digits: str) -> str:
+    return repr(value) if digits == "r" else format(value, digits)
 
 
 def _words(one: dict[str, Any]) -> str:

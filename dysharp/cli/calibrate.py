@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import shlex
+import tempfile
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +15,7 @@ import click
 
 from dysharp.api.arguments import CalibrateArgs
 from dysharp.base.columns import Column, Columns
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_table
@@ -16,33 +23,114 @@ from dysharp.show.output import console, print_answer, print_columns, print_head
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dysharp.api.asking import Answer
     from dysharp.api.calibration import Calibration
     from dysharp.api.learning import Learning
     from dysharp.measured.measurements import Measurement
     from dysharp.measured.predictions import Errors
 
-_OUT = Argument(..., "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
+_OUT = Argument(None, "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
+_NEXT = "print which measurements narrow the answer to a command line of plan, serve, advise or step most; FILES are what has been measured."
+_AMONG = "rows that could be measured, for --next. None: a packaged list, and the question itself."
+_DIFF = "print in which costs two cluster files differ; with --next, what each changes in its answer."
+ANSWERS = {"step": ("step_us",), "plan": ("tokens_per_s_gpu",), "serve": ("tokens_per_s_gpu",), "advise": ("time_us",)}
+"""Verb -> the number that its answer is about: the first of these keys in its JSON."""
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
 
 
 @click.command()
-@click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
+@click.argument("files", metavar="FILES...", nargs=-1, shell_complete=complete_files)
 @options(CalibrateArgs)
-def calibrate(measurements: str, *, out: Annotated[str, _OUT, {"type": Out()}], as_json: Json, **asked: Any) -> None:
+def calibrate(
+    files: tuple[str, ...], *, out: Annotated[str | None, _OUT, {"type": Out()}],
+    question: Annotated[str | None, Argument(None, _NEXT, "QUESTION", flag="--next")],
+    n: Annotated[int, Argument(3, "measurements that --next names.", "N", (1, 20), "-n")],
+    among: Annotated[str | None, Argument(None, _AMONG, "FILE")], diff: Annotated[bool, Argument(False, _DIFF)], as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
     """Fit a cluster file to measurements of your own machine: kernels and collectives, or whole runs of training or serving.
 
-    examples/measure_gpu.py writes MEASUREMENTS.csv; docs/measurements.md lists its columns; `validate --cluster OUT.toml` judges rows with the new
-    constants. Constants that the rows do not determine are not fitted; the output says which and why.
+    examples/measure_gpu.py writes a file of rows; docs/measurements.md lists its columns, and the logs that are read as they are. `validate --cluster
+    OUT.toml` judges rows with the new constants. Constants that the rows do not determine are not fitted; the output says which and why.
     """
     from dysharp.api.calibration import Calibration
     from dysharp.api.calibration import calibrate as fit
 
-    done = fit(measurements, out, **asked, begun=lambda: click.echo("fitting; rows of kernels a second time, with every shape held out", err=True))
+    verb, answer = _question(question) if question else ("", None)
+    if diff:
+        return _print_diff(files, answer, as_json)
+    if answer:
+        return _print_next(files, verb, answer, n, among, as_json, asked)
+    if not files or out is None:
+        raise ConfigError(f"calibrate: found {'no -o' if files else 'no file'}, expected FILES... -o OUT.toml, --next or --diff")
+    done = fit(files, out, **asked, begun=lambda: click.echo("fitting; rows of kernels a second time, with every shape held out", err=True))
     if as_json:
         print_answer(done.to_dict())
     else:
         print_calibration(done) if isinstance(done, Calibration) else print_learning(done)
     print_header(())
+
+
+def _question(line: str) -> tuple[str, Answer]:
+    """The verb of a command line, and its answer on a machine."""
+    from dysharp.cli.app import cli
+
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"--next: found {line[:60]!r} ({error}), expected a command line") from None
+    words = words[1:] if words[:1] == ["dysharp"] else words
+    if not words or words[0] not in ANSWERS:
+        raise ConfigError(f"--next: found {line[:60]!r}, expected a command line of {', '.join(ANSWERS)}")
+
+    def answer(machine: str) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            path, said = Path(folder) / "asked.toml", io.StringIO()
+            path.write_text(machine)
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+                cli.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
+        return _number(json.loads(said.getvalue()), ANSWERS[words[0]])
+
+    return words[0], answer
+
+
+def _number(found: Any, keys: Sequence[str]) -> float:
+    """The number under the first of `keys`, nearest to the top."""
+    level: list[Any] = [found]
+    while level:
+        for one in level:
+            for key in keys:
+                if isinstance(one, dict) and isinstance(one.get(key), int | float) and one[key] > 0:
+                    return float(one[key])
+        level = [inner for one in level if isinstance(one, dict | list) for inner in (one.values() if isinstance(one, dict) else one)]
+    raise ConfigError(f"--next: found no {keys[0]} in the answer, expected one")
+
+
+def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: str | None, as_json: bool, asked: Mapping[str, Any]) -> None:
+    """Measurements in order of what they tell."""
+    from dysharp.api.asking import next_measurements
+    from dysharp.api.calibration import rows_of_files
+    from dysharp.specs import load_cluster
+
+    base, said = asked["base"], asked["said"]
+    rows = rows_of_files(files, base, said) if files else []
+    could = rows_of_files(among, base, said) if among else []
+    done = next_measurements(answer, verb, load_cluster(base), n, rows, could)
+    if as_json:
+        return print_answer(done)
+    out = console()
+    out.print(f"answer {done['answer']:.4g}, costs of {base} leave it +-{done['uncertainty']:.1f} %: ", markup=False, end="")
+    out.print(", ".join(f"{one['meaning']} +-{one['percent']:.1f} %" for one in done["costs"][:4]), markup=False)
+    print_columns(NEXT, done["measurements"])
+
+
+def _print_diff(files: Sequence[str], answer: Answer | None, as_json: bool) -> None:
+    """Costs of two cluster files side by side."""
+    from dysharp.api.asking import differences
+
+    if len(files) != 2:
+        raise ConfigError(f"--diff: found {len(files)} files, expected two cluster files")
+    rows = differences(files[0], files[1], answer)
+    print_answer(rows) if as_json else print_columns(DIFFERENCES, rows)
 
 
 def print_learning(done: Learning) -> None:
@@ -88,6 +176,10 @@ def _skipped(skipped: Sequence[tuple[Measurement, str]]) -> list[tuple[str, ...]
     return [(why, str(len(group)), named[why] + " ..." * (len(group) > 3)) for why, group in by.items()]
 
 
+def _percent(value: float | None, form: str = ".0f") -> str:
+    return "-" if value is None else format(value, form)
+
+
 def _end(row: Mapping[str, Any]) -> str:
     from dysharp.specs.fitted import fitted
 
@@ -99,6 +191,15 @@ def _errors(e: Errors | None) -> str:
     return "-" if e is None else f"{e.median_ape:.1f} / {e.p90_ape:.1f}"
 
 
+NEXT = Columns(
+    "measurement=name", Column("minutes", of=lambda row: str(row["minutes"] or "-"), number=True), Column("after", "answer then\n+- %", ".1f"),
+    Column("command", of=lambda row: row["command"] or "-"),
+)  # fmt: skip
+DIFFERENCES = Columns(
+    "cost=name", "first:.4g", Column("first_percent", "+- %", of=lambda row: _percent(row["first_percent"]), number=True), "second:.4g",
+    Column("second_percent", "+- %", of=lambda row: _percent(row["second_percent"]), number=True), Column("change", "change %", "+.1f"),
+    Column("effect", "in the\nanswer %", of=lambda row: _percent(row["effect"], "+.1f"), number=True), "meaning",
+)  # fmt: skip
 COSTS = Columns(
     "cost=name", "before:.4g", "here=after:.4g", Column("prior", "prior\n+- %", ".0f"), Column("now", "now\n+- %", ".0f"),
     Column("rows", "moved most by", of=lambda row: ", ".join(row["rows"])), "meaning",

@@ -110,6 +110,14 @@ Plot = Annotated[str | None, Argument(None, "also draw the answer into FILE (.sv
 Json = Annotated[bool, Argument(False, "print JSON instead of a table.", flag="--json")]
 
 
+def file_of(path: str, said: tuple[str, ...]) -> Any:
+    """A file of rows or of a log, with what was said of it."""
+    from dysharp.measured.formats import Given
+    from dysharp.runs.options import parse_set
+
+    return Given(path, parse_set(said)) if said else path
+
+
 def draw(path: str | None, figure: str, *answer: Any, **how: Any) -> None:
     """Draw an answer into the file of `--plot`, if there is one, with `figure`: a module and a function of `dysharp.show`, loaded only then."""
     if path is not None:

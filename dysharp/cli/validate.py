@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.api.arguments import ValidateArgs
+from dysharp.api.arguments import SAID, ValidateArgs
 from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, draw, options
+from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, draw, file_of, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header
 
 if TYPE_CHECKING:
     from dysharp.measured.validation import Validation
 
+_DATA = "your measurements in place of the packaged ones: CSV, or a log."
 _PAGE = "also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV)."
 _SUMMARY = "also write the errors per family and GPU, as in the packaged validated.toml (TOML)."
 
@@ -26,7 +27,8 @@ _SUMMARY = "also write the errors per family and GPU, as in the packaged validat
 @click.command()
 @options(ValidateArgs, jobs={"default": lambda: min(os.cpu_count() or 1, 256), "show_default": "all cores"})
 def validate(
-    data: Annotated[str | None, Argument(None, "your measurements in place of the packaged ones.", "CSV"), {"shell_complete": complete_files}],
+    data: Annotated[str | None, Argument(None, _DATA, "FILE"), {"shell_complete": complete_files}],
+    said: Annotated[tuple[str, ...], SAID],
     check: Annotated[bool, Argument(False, "exit code 1 if a bar does not hold.")],
     bars: Annotated[bool, Argument(False, "print the limits that each version of dysharp keeps, and the tables behind them, too.")],
     groups: Annotated[bool, Argument(False, "as --bars, with every group, the worst rows, constants and every row without a prediction.")], *,
@@ -47,6 +49,7 @@ def validate(
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.validate_text import print_serving_report, print_training
 
+    data = None if data is None else file_of(data, said)
     if data is not None and (runs := _runs_in(data)):
         if given := [name for name, value in (judged | {"plot": plot, "page": page, "refit": refit, "summary": summary}).items() if value]:
             raise ConfigError(f"{data}: found {runs} runs of whole models, expected no --{given[0].replace('_', '-')} beside them")
@@ -88,11 +91,11 @@ def _check(bars: Iterable[Mapping[str, Any]]) -> None:
 
 def _runs_in(data: str) -> str:
     """What a file holds: "training" or "serving" runs of whole models, or "" for anything else."""
+    from dysharp.measured.formats import rows_text
     from dysharp.measured.serving.setting import ServingRow
     from dysharp.measured.training.setting import TrainingRow
-    from dysharp.specs.reading import read_text
 
-    text = read_text(Path(data))
+    text = rows_text(data)
     return "training" if TrainingRow.columns.fit(text) else "serving" if ServingRow.columns.fit(text) else ""
 
 

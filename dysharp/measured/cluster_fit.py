@@ -183,15 +183,20 @@ def _with_bare(classified: Classified) -> Classified:
     return Classified(tuple(parsed), tuple(missing))
 
 
-def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> ClusterFit:
-    """Fit the constants that these measurements determine, beginning at `constants`. The fit uses closed forms only."""
+def rows_of(measurements: Sequence[Measurement], gpu: str) -> tuple[list[Parsed], list[tuple[Measurement, str]]]:
+    """(rows that closed forms predict for this GPU, others with the reason)."""
     own, others = measurements_of(measurements, gpu)
     everything = classify(own)
     classified, beyond = _with_bare(everything.in_bars()), everything.beyond_bars()
     parsed = [entry for entry in classified.parsed if not is_weak(entry.measurement)]
     skipped = [*others, *((entry.measurement, entry.reason) for entry in classified.missing)]
     skipped += [(entry.measurement, BEYOND) for entry in beyond.entries]
-    skipped += [(entry.measurement, WEAK) for entry in classified.parsed if is_weak(entry.measurement)]
+    return parsed, skipped + [(entry.measurement, WEAK) for entry in classified.parsed if is_weak(entry.measurement)]
+
+
+def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> ClusterFit:
+    """Fit the constants that these measurements determine, beginning at `constants`. The fit uses closed forms only."""
+    parsed, skipped = rows_of(measurements, gpu)
     before = {name: constant.value for name, constant in constants.items()}
     if not parsed:
         return ClusterFit({}, before, dict.fromkeys(constants, "no row is predicted"), (), 0, tuple(skipped))

@@ -5,6 +5,7 @@ posterior is the nearest normal distribution in logarithms: Gauss-Newton on weig
 (Student's t with 4 degrees of freedom), so that one bad row moves little. Rows are equal votes, so their order changes nothing.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -77,6 +78,10 @@ FREEDOM = 4.0
 LEAST_NOISE, NOISE = 0.05, 0.12
 """Standard deviation of a row's logarithm: least, and before rows say it. Raised from 0.03 and 0.08 after the coverage on the same rows was seen."""
 
+PRIOR_ROWS = 4.0
+"""Rows that `NOISE` counts as."""
+Z90 = 1.645
+
 Change = Callable[[Cluster], Cluster]
 Predict = Callable[[Change], F64]
 """Logarithms of predictions of all rows on machines that a change made of those of the rows."""
@@ -95,6 +100,8 @@ class Learned:
     noise: float
     left: F64
     gains: F64
+    freedom: float = math.inf
+    """Rows, those that the prior of the noise counts as included, that are left to say `noise`: less what the costs take up."""
 
     def change(self, cluster: Cluster) -> Cluster:
         """A machine with the costs at their means."""
@@ -104,6 +111,13 @@ class Learned:
     def spread(self) -> F64:
         """`[costs]` standard deviations of logarithms."""
         return np.sqrt(np.diag(self.covariance))
+
+    def width(self, slope: F64, quantile: float = Z90) -> F64:
+        """`[rows]` half of the interval of ln(measured / predicted) of rows of `slope` `[rows, costs]`: Student's t, as rows said the noise, too."""
+        known = np.einsum("ij,jk,ik->i", slope, self.covariance, slope)
+        heavy = 1 + (quantile**2 + 1) / (4 * self.freedom) + (5 * quantile**4 + 16 * quantile**2 + 3) / (96 * self.freedom**2)
+        out: F64 = quantile * heavy * np.sqrt(known + self.noise**2)
+        return out
 
 
 def changed(cluster: Cluster, costs: Sequence[Cost], logs: F64) -> Cluster:
@@ -130,7 +144,7 @@ def touched(predict: Predict, costs: Sequence[Cost] = COSTS) -> tuple[Cost, ...]
 def solve(costs: tuple[Cost, ...], slope: F64, off: F64) -> Learned:
     """The posterior of costs whose `slope` `[rows, costs]` explains `off` = ln(measured / predicted) `[rows]`."""
     spread = np.array([cost.spread for cost in costs])
-    prior, noise = np.diag(spread**-2.0), NOISE
+    prior, noise, freedom = np.diag(spread**-2.0), NOISE, PRIOR_ROWS
     x: F64 = np.zeros(len(spread))
     inverse, weighted = np.diag(spread**2.0), slope.T
     for _ in range(12):
@@ -138,9 +152,11 @@ def solve(costs: tuple[Cost, ...], slope: F64, off: F64) -> Learned:
         weighted = slope.T * ((FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2)
         inverse = np.asarray(np.linalg.inv(weighted @ slope + prior), np.float64)
         x = inverse @ (weighted @ off)
-        # rows and the prior of NOISE, as four rows, say how far a row is off
-        noise = max(LEAST_NOISE, float(np.sqrt((np.sum(np.minimum(np.abs(off - slope @ x), 3 * noise) ** 2) + 4 * NOISE**2) / (len(off) + 4))))
-    return Learned(costs, x, inverse, noise, off - slope @ x, (inverse @ weighted) * off)
+        # rows, less those that the costs take up, and the prior of NOISE say how far a row is off
+        freedom = PRIOR_ROWS + len(off) - float(np.trace(inverse @ weighted @ slope))
+        far = np.minimum(np.abs(off - slope @ x), 3 * noise)
+        noise = max(LEAST_NOISE, float(np.sqrt((np.sum(far**2) + PRIOR_ROWS * NOISE**2) / freedom)))
+    return Learned(costs, x, inverse, noise, off - slope @ x, (inverse @ weighted) * off, freedom)
 
 
 def learn(predict: Predict, measured: F64, costs: Sequence[Cost], rounds: int = 2) -> Learned:
@@ -155,9 +171,12 @@ def learn(predict: Predict, measured: F64, costs: Sequence[Cost], rounds: int = 
     return done
 
 
-def next_rows(slope: F64, wanted: F64, spread: F64, n: int, noise: float = NOISE) -> list[int]:
-    """The `n` rows of `slope` `[rows, costs]` that, measured one after the other, leave the rows `wanted` least uncertain."""
-    information, chosen = np.diag(spread**-2.0), list[int]()
+def next_rows(slope: F64, wanted: F64, information: F64, n: int, noise: float = NOISE) -> list[int]:
+    """The `n` rows of `slope` `[rows, costs]` that, measured one after the other, leave the rows `wanted` least uncertain.
+
+    `information`: `[costs, costs]` inverse covariance of the costs before them.
+    """
+    chosen = list[int]()
     for _ in range(min(n, len(slope))):
         rest = [i for i in range(len(slope)) if i not in chosen]
         left = [np.trace(wanted @ np.linalg.inv(information + np.outer(slope[i], slope[i]) / noise**2) @ wanted.T) for i in rest]

@@ -17,6 +17,7 @@ from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.values import frozen
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
+from dysharp.measured.formats import rows_text
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.gpu import list_gpus
 from dysharp.specs.reading import parse_json, parse_toml, read_text
@@ -74,7 +75,7 @@ def read_measurements(path: str | os.PathLike[str] | None = None) -> list[Measur
     """
     if path is None:
         return measurements_from_csv(read_table("measurements"), PACKAGED)
-    return measurements_from_csv(read_text(Path(path)), str(path))
+    return measurements_from_csv(rows_text(path), str(path))
 
 
 def read_operators() -> list[Measurement]:
@@ -251,6 +252,8 @@ def out_of_scope(m: Measurement) -> str:
     """
     if "status" in m.config:
         return RETIRED
+    if "refused" in m.config:  # by the tool that printed it
+        return str(m.config["refused"])
     if any(text in m.hardware for text in OTHER_GPUS):
         return NO_GPU
     if any(text in m.hardware for text in MESH_GPUS) and not m.system.startswith(MESH_KERNELS):

@@ -5,14 +5,13 @@ import io
 import math
 import os
 import re
-from pathlib import Path
 from typing import ClassVar, Self
 
 from dysharp.base.errors import ConfigError, show
 from dysharp.base.values import frozen
 from dysharp.measured.data import read_table
+from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import TABLES, Unsupported
-from dysharp.specs.reading import read_text
 
 MOST = 1 << 40
 
@@ -88,7 +87,7 @@ class Run:
         """All runs of a CSV file; None: the packaged table. Raises `ConfigError` in one line: file, row, column, found and expected."""
         if path is None:
             return cls.from_csv(read_table(cls.columns.table), f"packaged {cls.columns.table} runs")
-        return cls.from_csv(read_text(Path(path)), str(path))
+        return cls.from_csv(rows_text(path), str(path))
 
     @classmethod
     def from_csv(cls, text: str, where: str) -> list[Self]:
@@ -121,6 +120,8 @@ class Run:
         columns, known = cls.columns, cls.modelled(cells)
         texts = {name: cells.get(name, "") for name in columns.texts}
         try:
+            if reason := cells.get("refused"):
+                raise ConfigError(f"{where}: {reason}")
             degrees = {name: _degree(cells.get(name, "") if known else "", name, where) for name in columns.degrees}
             return cls(texts, degrees, {name: _number(cells.get(name, ""), name, where) for name in columns.numbers})
         except ConfigError as error:

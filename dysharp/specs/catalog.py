@@ -109,8 +109,17 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
     return _cluster(parse_toml(text, where), where)
 
 
+def learned_spreads(path: NameOrPath) -> dict[str, float]:
+    """How far each learned cost of a cluster file may be off, in percent; {} for a packaged cluster."""
+    if is_name(path, "clusters"):
+        return {}
+    table = parse_toml(read_text(Path(path)), str(path)).get("learned", {})
+    return {name: float(value) for name, value in table.items() if isinstance(value, int | float)} if isinstance(table, dict) else {}
+
+
 def _cluster(table: dict[str, Any], where: str) -> Cluster:
     table = with_base(table, "clusters", where)
+    table.pop("learned", None)  # what `calibrate` knows of its own costs
     if "constants" in table:
         table["constants"] = overrides_of(table["constants"], where)
     if isinstance(table.get("scale_out"), dict):

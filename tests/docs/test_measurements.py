@@ -20,7 +20,7 @@ from dysharp.specs.fitted import fitted
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 ODD: tuple[Any, ...] = (None, True, "x", "", 0, 0.5, 1, 3, 1e12, [1], {}, "power_law_1", "power_law_x", "int3")
-ANYWHERE = {"nodes", "link", "bottleneck", "ep", "status", "crosses_nodes_by_rdma", "library", "regime", "timing"}
+ANYWHERE = {"nodes", "link", "bottleneck", "ep", "status", "refused", "crosses_nodes_by_rdma", "library", "regime", "timing"}
 """Read of every row, to tell whether it is of one NVLink domain and was not withdrawn."""
 
 

@@ -77,7 +77,7 @@ def test_one_row_in_ten_that_is_wrong_by_three_moves_no_cost_by_its_width() -> N
 
 def test_rows_that_tell_most_come_first() -> None:
     slope = np.array([[0.1, 0.0], [0.9, 0.1], [0.05, 0.8], [0.85, 0.1]])
-    assert set(next_rows(slope, np.eye(2), np.array([0.5, 0.5]), 2)) == {1, 2}
+    assert set(next_rows(slope, np.eye(2), np.diag([4.0, 4.0]), 2)) == {1, 2}
 
 
 def test_every_cost_acts_on_a_machine_that_has_it() -> None:

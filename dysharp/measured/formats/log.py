@@ -1,0 +1,53 @@
+"""What readers of logs share."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dysharp.base.values import frozen
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
+"""What mpirun puts before each piece of a line."""
+
+
+@frozen
+class Log:
+    """What a reader found: `rows` as cells of CSV, names that are `missing`, names that may be given (`known`), and why there is no row."""
+
+    name: str
+    rows: list[dict[str, str]]
+    missing: Sequence[str] = ()
+    known: Sequence[str] = ()
+    fault: str = ""
+
+
+def number(text: str) -> float | None:
+    """A printed number, with commas or without; None for anything else."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e15 else None
+
+
+def whole(value: Any) -> str:
+    """A cell of a whole number; "" without one."""
+    return "" if value is None else str(round(value))
+
+
+def lacking(names: Sequence[str], cells: Mapping[str, str]) -> list[str]:
+    """The names without a cell."""
+    return [name for name in names if not cells.get(name)]
+
+
+def measurement(n: int, of: str, cells: Mapping[str, str], config: Mapping[str, Any], value: float) -> dict[str, str]:
+    """A row of `Measurement`; `cells`: kind, system, hardware, metric, unit."""
+    keys = json.dumps({key: as_number(one) for key, one in config.items() if one not in ("", None)}, sort_keys=True)
+    return {"id": f"{of}-{n}", **cells, "config_json": keys, "value": repr(value), "source": of}
+
+
+def as_number(value: Any) -> Any:
+    """A text of digits as a number."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16 else value

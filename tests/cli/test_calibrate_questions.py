@@ -1,0 +1,106 @@
+"""`calibrate --next`, `--diff`, and rows of every kind in one call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dysharp as ds
+from dysharp.measured.learned import Cost, solve
+from dysharp.measured.training.setting import TrainingRow
+from dysharp.measured.training.step_time import estimate_row
+from dysharp.specs import load_cluster
+
+Call = Callable[..., Any]
+BASE = "hw-aws-p5-x8"
+STEP = "step qwen3-30b --layout tp=8,pp=2,ep=16,dp=4,mbs=1,m=16 --quick"
+RUNS = "id,model,hardware,fabric,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,dispatcher,step_s\n" + "".join(
+    f"r{mbs}-{ep},Qwen3-30B-A3B,H100,EFA,64,bf16,256,{mbs},4096,8,{pp},{ep},{8 // pp},alltoall,SECONDS\n"
+    for mbs, ep, pp in ((4, 16, 4), (1, 16, 4), (1, 32, 2))
+)
+GEMMS = "id,kind,system,hardware,config_json,metric,value,unit,source\n" + "".join(
+    f'g-{m},gemm_dense,torch,H100,"{{""dtype"":""bf16"",""m"":{m},""n"":4096,""k"":7168,""timing"":""cuda graph""}}",latency,{us},us,mine\n'
+    for m, us in ((4096, 420.0), (8192, 820.0), (16384, 1620.0))
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Three steps at 1.3 times the prediction, and three GEMMs."""
+    rows = TrainingRow.from_csv(RUNS.replace("SECONDS", "1"), "made")
+    text = RUNS
+    for row in rows:
+        text = text.replace("SECONDS", f"{1.3 * estimate_row(row, lambda c: c).step_us / 1e6:.6f}", 1)
+    paths = [tmp_path / "steps.csv", tmp_path / "gemms.csv"]
+    for path, of in zip(paths, (text, GEMMS), strict=True):
+        path.write_text(of)
+    return [str(path) for path in paths]
+
+
+def test_runs_and_kernels_make_one_file(dysharp: Call, files: list[str], tmp_path: Path) -> None:
+    out, back = tmp_path / "mine.toml", tmp_path / "back.toml"
+    found = json.loads(dysharp("calibrate", *files, "--base", BASE, "-o", str(out), "--json").out)
+    assert len(found["rows"]) == 6
+    moved = {one["name"]: one for one in found["costs"]}
+    assert moved["hopper.bf16_sustained"]["now"] < 0.6 * moved["hopper.bf16_sustained"]["prior"]
+    mine = ds.load_cluster(out)
+    assert mine.host_factor > 1.2 * load_cluster(BASE).host_factor
+    assert mine.fitted["hopper.bf16_sustained"] < load_cluster(BASE).fitted["hopper.bf16_sustained"]
+    for file in files:  # the other way round
+        head, *rows = Path(file).read_text().splitlines()
+        Path(file).write_text("\n".join([head, *reversed(rows)]) + "\n")
+    assert dysharp("calibrate", *files, "--base", BASE, "--name", "mine", "-o", str(back)).code == 0
+    assert back.read_text() == out.read_text()
+
+
+def test_the_next_measurement_is_named(dysharp: Call, files: list[str]) -> None:
+    found = json.loads(dysharp("calibrate", "--base", BASE, "--next", STEP, "--json").out)
+    first = found["measurements"][0]
+    assert first["name"] == "this step"
+    assert first["after"] < found["uncertainty"] / 2
+    assert found["costs"][0]["name"] == "host_factor"
+    known = json.loads(dysharp("calibrate", files[0], "--base", BASE, "--next", STEP, "--json").out)
+    assert known["uncertainty"] < found["uncertainty"] / 2
+    among = json.loads(dysharp("calibrate", "--base", BASE, "--next", STEP, "--among", files[0], "-n", "1", "--json").out)
+    assert among["measurements"][0]["name"] in ("r1-32", "r1-16", "r4-16")
+    screen = dysharp("calibrate", "--base", BASE, "--next", STEP).out
+    assert "launches of the host" in screen
+    assert "train ten iterations" in screen
+
+
+def test_two_machines_differ_in_a_cost(dysharp: Call, files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "mine.toml"
+    assert dysharp("calibrate", files[0], "--base", BASE, "-o", str(out)).code == 0
+    rows = {one["name"]: one for one in json.loads(dysharp("calibrate", "--diff", BASE, str(out), "--next", STEP, "--json").out)}
+    host = rows["host_factor"]
+    assert host["first_percent"] is None
+    assert 0 < host["second_percent"] < 35
+    assert host["change"] > 20
+    assert host["effect"] > 10
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--next", "rtl al"], "--next: found 'rtl al', expected a command line of step, plan, serve, advise"),
+        (["--diff", BASE], "--diff: found 1 files, expected two cluster files"),
+        ([], "calibrate: found no file, expected FILES... -o OUT.toml, --next or --diff"),
+    ],
+)
+def test_wrong_questions(dysharp: Call, args: list[str], expected: str) -> None:
+    done = dysharp("calibrate", *args)
+    assert done.code == 2
+    assert expected in done.err
+
+
+def test_many_rows_leave_an_interval_between_their_noise_and_the_prior() -> None:
+    slope = np.random.default_rng(3).uniform(0.2, 0.8, (12, 1))
+    done = solve((Cost("a", 0.5, "one"),), slope, slope @ np.array([0.2]))
+    wide = done.width(slope)
+    assert (wide < 1.645 * 0.5 * slope[:, 0]).all()
+    assert (wide > 1.645 * done.noise).all()
