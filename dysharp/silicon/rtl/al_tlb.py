@@ -4,7 +4,7 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
@@ -12,8 +12,8 @@ from dysharp.base.values import frozen
 from dysharp.protocol import al_table
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import OrderProof, constants
-from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, lowest, memory, slot_bits
+from dysharp.silicon.rtl.formal import OrderProof, Proof
+from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -35,7 +35,7 @@ class TlbParameters:
         return cls(cluster.al_tlb_entries, choice_int("hub.al_misses") or cls(2).misses)
 
 
-class AlTlb(wiring.Component):
+class AlTlb(Machine):
     """Algebraic to layout index. Hits take one cycle. Packets that miss wait in a list of their entry and leave in order of arrival.
 
     Lookup: `valid`, `ready`, `expert`, `index`, `packet`, `allocate` (Dispatch). A lookup waits at the door while memory answers, while packets
@@ -45,22 +45,18 @@ class AlTlb(wiring.Component):
     Out, held until `out_ready`: `out_valid`, `out_packet`, `out_layout`, `out_unbound`.
     """
 
-    def __init__(self, parameters: TlbParameters):
-        self.parameters = p = parameters
+    def pins(self, p: TlbParameters) -> dict[str, Any]:
         self.expert_bits = e = slot_bits(p.experts)
         miss = slot_bits(p.misses)
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "expert": In(e), "index": In(p.index_bits), "packet": In(p.packet_bits), "allocate": In(1),
-                "read_valid": Out(1), "read_ready": In(1), "read_expert": Out(e), "read_index": Out(p.index_bits), "read_miss": Out(miss),
-                "answer_valid": In(1), "answer_ready": Out(1), "answer_miss": In(miss), "answer_bound": In(1), "answer_layout": In(p.layout_bits),
-                "write_valid": Out(1), "write_expert": Out(e), "write_index": Out(p.index_bits), "write_layout": Out(p.layout_bits),
-                "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_layout": Out(p.layout_bits), "out_unbound": Out(1),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "expert": In(e), "index": In(p.index_bits), "packet": In(p.packet_bits), "allocate": In(1),
+            "read_valid": Out(1), "read_ready": In(1), "read_expert": Out(e), "read_index": Out(p.index_bits), "read_miss": Out(miss),
+            "answer_valid": In(1), "answer_ready": Out(1), "answer_miss": In(miss), "answer_bound": In(1), "answer_layout": In(p.layout_bits),
+            "write_valid": Out(1), "write_expert": Out(e), "write_index": Out(p.index_bits), "write_layout": Out(p.layout_bits),
+            "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_layout": Out(p.layout_bits), "out_unbound": Out(1),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p = Module(), self.parameters
+    def build(self, m: Module, p: TlbParameters) -> None:
         key_bits, miss_bits, wait_bits = self.expert_bits + p.index_bits, slot_bits(p.misses), slot_bits(p.waiters)
         m.submodules.cam = cam = Cam(p.entries, key_bits)
         m.submodules.order = order = OrderList(p.entries)
@@ -160,7 +156,6 @@ class AlTlb(wiring.Component):
         m.d.comb += [place_write.addr.eq(Mux(filling, fill, n_free)), place_write.data.eq(Mux(filling, fill, at)), place_write.en.eq(filling | go)]
         with m.If(filling):
             m.d.sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
-        return m
 
 
 class TlbModel(BlockModel):
@@ -251,7 +246,7 @@ class TlbModel(BlockModel):
         return {"out_valid": 1, "out_packet": int(str(output.packet)), "out_layout": output.layout, "out_unbound": 0}
 
 
-class TlbProof(AlTlb):
+class TlbProof(Proof, AlTlb, of=TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1):
     """A packet leaves once for every time it asked, and none stays when memory answers: no deadlock. Assumed: a packet that is
     inside does not ask again; memory answers reads that it was sent."""
 
@@ -259,12 +254,7 @@ class TlbProof(AlTlb):
     patience = 7
     """Cycles without lookups, in which memory answers and the output takes, until no packet may be inside."""
 
-    def __init__(self) -> None:
-        super().__init__(TlbParameters(2, 2, 2, 2, 1, 2, 1))
-        self.constants = constants(self, packet_of=1)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
+    def watch(self, m: Module, p: TlbParameters) -> None:
         pending = m.submodules.pending
         inside, quiet, sent = Signal(), Signal(4), Signal(2)
         asks = self.valid & self.ready & (self.packet == self.packet_of)
@@ -279,7 +269,6 @@ class TlbProof(AlTlb):
         calm = ~self.valid & self.out_ready & self.read_ready & (self.answer_valid | (sent == 0))
         m.d.sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
         m.d.comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
-        return m
 
 
 BLOCK = Block(

@@ -9,14 +9,14 @@ from random import Random
 from typing import Any
 
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.parts import Cam, OrderList, memory, slot_bits
+from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, memory, slot_bits
 
 
-class CounterTable(wiring.Component):
+class CounterTable(Machine):
     """A table of counters with LRU spill.
 
     In: `valid`, `ready`, `key` and the pins of the event. Out, a cycle later, held until `out_ready`: `out_valid`, `out_kind`, `out_key`.
@@ -24,35 +24,36 @@ class CounterTable(wiring.Component):
     `taken` in that cycle: the entry is on chip or complete now, and memory drops it.
     """
 
-    def __init__(self, entries: int, key_bits: int, shape: data.StructLayout, pins: dict[str, Any]):
-        self.entries, self.key_bits, self.shape = entries, key_bits, shape
-        bits = shape.size
+    def pins(self, p: Any) -> dict[str, Any]:
+        self.key_bits, counts, self.event, given = self.counted(p)
+        key_bits, self.shape = self.key_bits, data.StructLayout(counts)
+        bits = self.shape.size
         self.waits, self.spilled = Signal(), Signal(32)  # an event waits for memory; entries in memory
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "key": In(key_bits), **pins,
-                "fetch": Out(1), "fetch_key": Out(key_bits), "answer": In(1), "found": In(1), "answer_data": In(bits), "taken": Out(1),
-                "spill_valid": Out(1), "spill_ready": In(1), "spill_key": Out(key_bits), "spill_data": Out(bits),
-                "out_valid": Out(1), "out_ready": In(1), "out_kind": Out(2), "out_key": Out(key_bits),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "key": In(key_bits), **{name: In(width) for name, width in (self.event | given).items()},
+            "fetch": Out(1), "fetch_key": Out(key_bits), "answer": In(1), "found": In(1), "answer_data": In(bits), "taken": Out(1),
+            "spill_valid": Out(1), "spill_ready": In(1), "spill_key": Out(key_bits), "spill_data": Out(bits),
+            "out_valid": Out(1), "out_ready": In(1), "out_kind": Out(2), "out_key": Out(key_bits),
+        }  # fmt: skip
+
+    def counted(self, p: Any) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+        """Bits of the key, of the counts of an entry, of the pins of an event, and of other pins."""
+        raise NotImplementedError
 
     def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
         """(entry after the event, out kind (0 = none), whether the entry is complete, whether the event changes nothing)."""
         raise NotImplementedError
 
-    def elaborate(self, platform: Any) -> Module:
-        m = Module()
-        m.submodules.cam = cam = Cam(self.entries, self.key_bits)
-        m.submodules.order = order = OrderList(self.entries)
+    def build(self, m: Module, p: Any) -> None:
+        m.submodules.cam = cam = Cam(p.entries, self.key_bits)
+        m.submodules.order = order = OrderList(p.entries)
         row = data.StructLayout({"key": self.key_bits, "entry": self.shape})
-        _, read, write = memory(m, "rows", row, self.entries)
+        _, read, write = memory(m, "rows", row, p.entries)
         waits, spilled = self.waits, self.spilled
         # The event that waits for memory is held here, since its sender went on.
-        names = [name for name, member in self.signature.members.items() if member.flow == wiring.In and name in self.event_pins]
-        self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in [*names, "key"]}
+        self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in [*self.event, "key"]}
         held = {name: Mux(waits, late[name], getattr(self, name)) for name in late}
-        free, start, resume, act, slot = Signal(), Signal(), Signal(), Signal(), Signal(slot_bits(self.entries))
+        free, start, resume, act, slot = Signal(), Signal(), Signal(), Signal(), Signal(slot_bits(p.entries))
         entry = Signal(self.shape)
         hit = cam.hit & ~waits
         m.d.comb += [
@@ -98,13 +99,12 @@ class CounterTable(wiring.Component):
         with m.If(free):
             m.d.sync += [self.out_valid.eq(act & (kind != 0)), self.out_kind.eq(kind), self.out_key.eq(held["key"])]
             m.d.sync += [self.spill_valid.eq(evicts), self.spill_key.eq(read.data.key), self.spill_data.eq(Value.cast(read.data.entry))]
-        return m
-
-    event_pins: tuple[str, ...] = ()
 
 
 class CounterModel(SpillModel):
-    """`step(pins)` of a subclass does the protocol's step; `chip()` and `spilt()` are the keys on chip and in memory."""
+    """`step(pins)` of a subclass does the protocol's step on `state`."""
+
+    state: Any
 
     def __init__(self, entries: int, random: Random):
         super().__init__(entries)
@@ -120,7 +120,7 @@ class CounterModel(SpillModel):
         self.act(step)
 
     def take(self, pins: Values) -> None:
-        if self.memory and pins["key"] not in self.chip():
+        if self.memory and pins["key"] not in map(self.key, self.state.on_chip):
             self.waits = pins
             self.seen["read"] += 1
         else:
@@ -128,15 +128,15 @@ class CounterModel(SpillModel):
         self.sent(pins)
 
     def act(self, event: Values) -> None:
-        before, data = set(self.chip()), {key: self.data(key) for key in self.chip()}
+        before = {self.key(entry): self.data(entry) for entry in self.state.on_chip}
         kind = self.step(event)
         if kind:
             self.seen[f"kind {kind}"] += 1
             self.out = {"out_valid": 1, "out_kind": kind, "out_key": event["key"]}
-        for key in before & set(self.spilt()) - set(self.chip()):
+        for key in before.keys() & {self.key(entry) for entry in self.state.memory}:
             self.seen["spill"] += 1
-            self.memory[key] = data[key]
-            self.spill = {"spill_valid": 1, "spill_key": key, "spill_data": data[key]}
+            self.memory[key] = before[key]
+            self.spill = {"spill_valid": 1, "spill_key": key, "spill_data": before[key]}
 
     def answers(self, random: Random) -> dict[str, int]:
         """Pins of memory and of those who take what comes out."""
@@ -145,13 +145,12 @@ class CounterModel(SpillModel):
         pins = {"answer": int(random.random() < 0.6), "found": found, "answer_data": self.memory.get(key, random.getrandbits(4))}
         return pins | {"out_ready": int(random.random() >= self.stall), "spill_ready": int(random.random() >= self.stall)}
 
-    def chip(self) -> list[int]:
-        raise NotImplementedError
+    def key(self, entry: Any) -> int:
+        """The key of an entry of `state.on_chip` or `state.memory`."""
+        return int(entry)
 
-    def spilt(self) -> list[int]:
-        raise NotImplementedError
-
-    def data(self, key: int) -> int:
+    def data(self, entry: Any) -> int:
+        """What memory gets of it."""
         raise NotImplementedError
 
     def step(self, event: Values) -> int:

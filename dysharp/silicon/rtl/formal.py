@@ -15,7 +15,7 @@ from amaranth.lib.wiring import In
 from dysharp.base.errors import SimulationError
 from dysharp.base.values import frozen
 from dysharp.silicon.rtl.blocks import load_block
-from dysharp.silicon.rtl.parts import OrderList
+from dysharp.silicon.rtl.parts import Machine, OrderList
 from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
 from dysharp.specs.reading import read_text
 
@@ -51,11 +51,24 @@ def slots(memory: Any, m: Module) -> list[Any]:
     return words
 
 
-def constants(dut: Any, **bits: int) -> dict[str, Signal]:
-    """The constants of a proof, with their widths, as attributes."""
-    found = {name: Signal(width, name=name) for name, width in bits.items()}
-    vars(dut).update(found)
-    return found
+class Proof(Machine):
+    """A block of parameters `of` with ghost registers and promises (`watch`). The other keywords are its constants with their widths: attributes."""
+
+    def __init_subclass__(cls, of: Any, **bits: int):
+        cls.of, cls.bits = of, bits
+
+    def __init__(self) -> None:
+        super().__init__(self.of)
+        self.constants = {name: Signal(width, name=name) for name, width in self.bits.items()}
+        self.__dict__.update(self.constants)
+
+    def build(self, m: Module, p: Any) -> None:
+        super().build(m, p)
+        self.watch(m, p)
+
+    def watch(self, m: Module, p: Any) -> None:
+        """Adds registers, assumptions and assertions to `m`."""
+        raise NotImplementedError
 
 
 def live_slots(m: Module, cam: Any, words: Any, key: Any) -> list[Any]:
@@ -78,17 +91,11 @@ def proves(dut: Any, steps: int = 4) -> bool:
     return "SUCCESS!" in text
 
 
-class OrderProof(OrderList):
+class OrderProof(Proof, OrderList, of=3):
     """The links are a list of all slots, in the order of a plain queue. No assumption."""
 
-    def __init__(self) -> None:
-        super().__init__(3)
-        self.constants: dict[str, Signal] = {}
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
+    def watch(self, m: Module, n: int) -> None:
         after, before = slots(m.submodules.following, m), slots(m.submodules.previous, m)
-        n = self.n
         queue = [Signal(self.width, name=f"queue_{i}", init=i) for i in range(n)]  # slots in order; one leaves and goes to an end
         at = [queue[i] == self.slot for i in range(n)]
         with m.If(self.ready & self.move & (self.slot < n)):
@@ -115,21 +122,20 @@ class OrderProof(OrderList):
                 m.d.comb += [Assert(~(self.fill > i) | (after[i][: self.width] == (i + 1) % (1 << self.width)))]
                 m.d.comb += [Assert(~(self.fill > i) | (before[i] == (i - 1) % (1 << self.width)))]
         m.d.comb += Assert(self.fill <= n)
-        return m
 
 
 class WatchedList(OrderList):
     """An order list whose links an invariant of a larger block may read: `links` = (following, previous) by slot."""
 
-    def __init__(self, n: int):
-        super().__init__(n)
+    def pins(self, n: int) -> dict[str, Any]:
+        found = super().pins(n)
         self.links = tuple([Signal(self.width, name=f"{name}_{i}") for i in range(n)] for name in ("after", "before"))
+        return found
 
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
+    def build(self, m: Module, n: int) -> None:
+        super().build(m, n)
         for memory, seen in zip((m.submodules.following, m.submodules.previous), self.links, strict=True):
             m.d.comb += [signal.eq(word) for signal, word in zip(seen, slots(memory, m), strict=True)]
-        return m
 
 
 @frozen

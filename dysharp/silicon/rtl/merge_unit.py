@@ -4,7 +4,7 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
@@ -12,8 +12,8 @@ from dysharp.base.values import frozen
 from dysharp.protocol import merging
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import OrderProof, WatchedList, constants, slots
-from dysharp.silicon.rtl.parts import Cam, OrderList, memory, slot_bits
+from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, slots
+from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, memory, slot_bits
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
@@ -33,7 +33,7 @@ class MergeParameters:
         return cls(ENTRIES, cluster.n_gpus)
 
 
-class MergeUnit(wiring.Component):
+class MergeUnit(Machine):
     """One event per cycle, its answer one cycle later.
 
     In: `valid`, `ready`, `op`: 0 = a load of `line` by `asker`, which `expected` loads ask for; 1 = the response to the load of `line`
@@ -42,23 +42,19 @@ class MergeUnit(wiring.Component):
     the data of `slot`), `has_place` (of event 2), `dropped` (a cached line left early).
     """
 
-    def __init__(self, parameters: MergeParameters):
-        self.parameters = p = parameters
+    def pins(self, p: MergeParameters) -> dict[str, Any]:
         self.width = slot_bits(p.places)
         self.oldest = Signal(self.width)
         self.n_loads, self.n_sums, self.room = Signal(bits_for(p.places)), Signal(bits_for(p.places)), Signal()
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "op": In(3), "line": In(p.line_bits), "asker": In(slot_bits(p.askers)),
-                "expected": In(bits_for(p.askers)), "out_valid": Out(1), "out_ready": In(1), "forward": Out(1), "merges": Out(1),
-                "answers": Out(p.askers), "has_place": Out(1), "dropped": Out(1), "slot": Out(self.width),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "op": In(3), "line": In(p.line_bits), "asker": In(slot_bits(p.askers)),
+            "expected": In(bits_for(p.askers)), "out_valid": Out(1), "out_ready": In(1), "forward": Out(1), "merges": Out(1),
+            "answers": Out(p.askers), "has_place": Out(1), "dropped": Out(1), "slot": Out(self.width),
+        }  # fmt: skip
 
     order_list = OrderList
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p = Module(), self.parameters
+    def build(self, m: Module, p: MergeParameters) -> None:
         m.submodules.cam = cam = Cam(p.places, p.line_bits)
         m.submodules.order = order = self.order_list(p.places)
         count = bits_for(p.askers)
@@ -128,7 +124,6 @@ class MergeUnit(wiring.Component):
                 self.dropped.eq(drops | (expire & ends)),
                 self.slot.eq(slot),
             ]
-        return m
 
 
 class MergeModel(BlockModel):
@@ -179,18 +174,13 @@ class MergeModel(BlockModel):
             self.out = {"out_valid": 1, "forward": forward, "merges": merges, "answers": answers, "has_place": place, "dropped": dropped}
 
 
-class MergeProof(MergeUnit):
+class MergeProof(Proof, MergeUnit, of=MergeParameters(2, 2, 1), line_of=1, asker_of=1):
     """A load that waits is answered once, and places never exceed the table. Assumed: a GPU asks once; a sum gives back what it took."""
 
     order_list = WatchedList
 
-    def __init__(self) -> None:
-        super().__init__(MergeParameters(2, 2, 1))
-        self.constants = constants(self, line_of=1, asker_of=1)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
-        p, cam, words = self.parameters, m.submodules.cam, slots(m.submodules.entries, m)
+    def watch(self, m: Module, p: MergeParameters) -> None:
+        cam, words = m.submodules.cam, slots(m.submodules.entries, m)
         taken = self.valid & self.ready
         live = [cam.live[i] & (cam.keys[i] == self.line_of) for i in range(p.places)]
         hit = Cat(live).any()
@@ -232,7 +222,6 @@ class MergeProof(MergeUnit):
         m.d.comb += Assert(waits == Cat(live[i] & ~words[i].cached & bits[i] for i in range(p.places)).any())
         for i in range(p.places):
             m.d.comb += Assert(~(live[i] & words[i].cached) | ~bits[i])
-        return m
 
 
 BLOCK = Block(

@@ -4,15 +4,13 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data
-from amaranth.lib.wiring import In
 
 from dysharp.base.values import frozen
 from dysharp.protocol import readiness
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
-from dysharp.silicon.rtl.formal import OrderProof, constants, live_slots, slots
+from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
 from dysharp.silicon.rtl.parts import check_slots, slot_bits
 from dysharp.specs import Cluster
 
@@ -37,12 +35,8 @@ class OutputReadiness(CounterTable):
     A repeated notice of a token that is not ready counts once. A notice after the last one would begin a new entry: links deliver once.
     """
 
-    event_pins = ("place", "expected")
-
-    def __init__(self, parameters: ReadinessParameters):
-        self.parameters = p = parameters
-        pins = {"place": In(slot_bits(p.topk)), "expected": In(p.topk.bit_length())}
-        super().__init__(p.entries, p.token_bits, data.StructLayout({"notices": p.topk}), pins)
+    def counted(self, p: ReadinessParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+        return p.token_bits, {"notices": p.topk}, {"place": slot_bits(p.topk), "expected": p.topk.bit_length()}, {}
 
     def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
         notice, after = Signal(self.parameters.topk), Signal(self.shape)
@@ -88,26 +82,15 @@ class NoticeModel(CounterModel):
     def same(self, event: Values) -> bool:
         return event["place"] in readiness._announced(self.state, event["key"])
 
-    def chip(self) -> list[int]:
-        return list(self.state.on_chip)
-
-    def spilt(self) -> list[int]:
-        return list(self.state.memory)
-
-    def data(self, key: int) -> int:
-        return sum(1 << place for place in readiness._announced(self.state, key))
+    def data(self, token: int) -> int:
+        return sum(1 << place for place in readiness._announced(self.state, token))
 
 
-class NoticeProof(OutputReadiness):
+class NoticeProof(Proof, OutputReadiness, of=ReadinessParameters(2, 2, 2), token=2):
     """A token is ready once, and exactly when all its notices have come. Assumed: a notice comes once; memory gives back what it was given."""
 
-    def __init__(self) -> None:
-        super().__init__(ReadinessParameters(2, 2, 2))
-        self.constants = constants(self, token=2)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
-        p, cam, words = self.parameters, m.submodules.cam, slots(m.submodules.rows, m)
+    def watch(self, m: Module, p: ReadinessParameters) -> None:
+        cam, words = m.submodules.cam, slots(m.submodules.rows, m)
         topk, full = p.topk, (1 << p.topk) - 1
         came, waits_for, ready = Signal(topk), Signal(topk), Signal()  # notices that were taken in; the one that waits for memory
         mine = self.valid & self.ready & (self.key == self.token)
@@ -142,7 +125,6 @@ class NoticeProof(OutputReadiness):
         ]
         for i in range(p.entries):
             m.d.comb += Assert(~live[i] | (words[i].entry.notices != full))
-        return m
 
 
 BLOCK = Block(

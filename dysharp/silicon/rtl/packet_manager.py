@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
@@ -14,8 +14,8 @@ from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import constants, slots
-from dysharp.silicon.rtl.parts import Cam, lowest, memory, slot_bits
+from dysharp.silicon.rtl.formal import Proof, slots
+from dysharp.silicon.rtl.parts import Cam, Machine, lowest, memory, slot_bits
 from dysharp.specs import Cluster
 
 
@@ -37,32 +37,29 @@ class PacketParameters:
         return cls(1)
 
 
-class Partition(wiring.Component):
+class Partition(Machine):
     """The lines for one peer: which slot a store takes, and which slot leaves next.
 
     Store: `line`, `row`, `low` -> `hit` or `room`, and `slot`; `put` writes the tag of a new line; `whole` is the state of its mask after the store.
     Send: `may` (some line may leave), `chosen`; `take` frees it. A line that is taken in this cycle is no hit.
     """
 
-    def __init__(self, parameters: PacketParameters):
-        self.parameters = p = parameters
+    def pins(self, p: PacketParameters) -> dict[str, Any]:
         self.width = slot_bits(p.entries)
         n = p.entries
         self.rows, self.since = ([Signal(bits, name=f"{name}_{i}") for i in range(n)] for name, bits in (("row", p.row_bits), ("since", p.age_bits)))
         self.lows, self.wholes, self.stales = Signal(n), Signal(n), Signal(n)
         self.cam = Cam(n, p.line_bits + p.row_bits + 1)
         self.older = {(i, j): Signal(name=f"older_{i}_{j}") for j in range(n) for i in range(j)}
-        super().__init__(
-            {
-                "line": In(p.line_bits), "row": In(p.row_bits), "low": In(1), "put": In(1), "whole": In(1),
-                "hit": Out(1), "room": Out(1), "slot": Out(self.width),
-                "now": In(p.age_bits), "timer": In(p.age_bits), "fence": In(1),
-                "may": Out(1), "chosen": Out(self.width), "take": In(1),
-            }
-        )  # fmt: skip
+        return {
+            "line": In(p.line_bits), "row": In(p.row_bits), "low": In(1), "put": In(1), "whole": In(1),
+            "hit": Out(1), "room": Out(1), "slot": Out(self.width),
+            "now": In(p.age_bits), "timer": In(p.age_bits), "fence": In(1),
+            "may": Out(1), "chosen": Out(self.width), "take": In(1),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p, n = Module(), self.parameters, self.parameters.entries
+    def build(self, m: Module, p: PacketParameters) -> None:
+        n = p.entries
         m.submodules.cam = cam = self.cam
         leaves, stale, may = Signal(n), Signal(n), Signal(n)
         m.d.comb += [
@@ -98,7 +95,6 @@ class Partition(wiring.Component):
             elder = [among[j] & (self.older[j, i] if j < i else ~self.older[i, j]) for j in range(n) if j != i]
             m.d.comb += first[i].eq(among[i] & ~Cat(elder).any())
         m.d.comb += self.chosen.eq(Cat(Cat(first[i] for i in range(n) if i >> b & 1).any() for b in range(self.width)))
-        return m
 
 
 def _smallest(m: Module, values: list[Any]) -> Any:
@@ -113,7 +109,7 @@ def _smallest(m: Module, values: list[Any]) -> Any:
     return values[0]
 
 
-class PacketManager(wiring.Component):
+class PacketManager(Machine):
     """A store a cycle merges into the line with its tag, and a line a cycle leaves, of the peers in turn.
 
     In: `valid`, `ready` (0: the partition has no room; the store asks again), `peer`, `line` (region and offset, or an address), `row` (row id, or
@@ -124,25 +120,22 @@ class PacketManager(wiring.Component):
     stores, whole lines before partial ones, the smallest row, the oldest.
     """
 
-    def __init__(self, parameters: PacketParameters):
-        self.parameters = p = parameters
+    def pins(self, p: PacketParameters) -> dict[str, Any]:
         peer, n = slot_bits(p.peers), p.line_bytes
         self.now = Signal(p.age_bits)
         self.last = Signal(peer, init=p.peers - 1)  # the peer that was served last
         self.partitions = [Partition(p) for _ in range(p.peers)]
         tag = {"line": p.line_bits, "row": p.row_bits, "low": 1}
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "peer": In(peer), **{name: In(bits) for name, bits in tag.items()},
-                "mask": In(n), "data": In(n * p.byte_bits), "timer": In(p.age_bits), "fence": In(1), "peer_ready": In(p.peers),
-                "out_valid": Out(1), "out_ready": In(1), "out_peer": Out(peer), **{f"out_{name}": Out(bits) for name, bits in tag.items()},
-                "out_mask": Out(n), "out_data": Out(n * p.byte_bits),
-            }
-        )  # fmt: skip
         self.tag = data.StructLayout(tag)
+        return {
+            "valid": In(1), "ready": Out(1), "peer": In(peer), **{name: In(bits) for name, bits in tag.items()},
+            "mask": In(n), "data": In(n * p.byte_bits), "timer": In(p.age_bits), "fence": In(1), "peer_ready": In(p.peers),
+            "out_valid": Out(1), "out_ready": In(1), "out_peer": Out(peer), **{f"out_{name}": Out(bits) for name, bits in tag.items()},
+            "out_mask": Out(n), "out_data": Out(n * p.byte_bits),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p, parts = Module(), self.parameters, self.partitions
+    def build(self, m: Module, p: PacketParameters) -> None:
+        parts = self.partitions
         for i, part in enumerate(parts):
             m.submodules[f"partition_{i}"] = part
         words = p.peers << slot_bits(p.entries)
@@ -192,7 +185,6 @@ class PacketManager(wiring.Component):
             m.d.sync += [self.out_line.eq(tag_read.data.line), self.out_row.eq(tag_read.data.row), self.out_low.eq(tag_read.data.low)]
         with m.If(sends):
             m.d.sync += self.last.eq(chosen)
-        return m
 
 
 class PacketModel(BlockModel):
@@ -249,17 +241,12 @@ class PacketModel(BlockModel):
         self.out["out_data"] = sum(packet.data[i * self.width] << i * self.p.byte_bits for i, bit in enumerate(valid) if bit)
 
 
-class PacketProof(PacketManager):
+class PacketProof(Proof, PacketManager, of=PacketParameters(2, 3, 2, 1, 1, 2, 1), peer_of=1, tag_of=3, byte_of=1):
     """A byte that was stored leaves once, with its last value; a fenced unit with a line sends (no deadlock); no peer is served twice while another
     one asks. Assumed: peer numbers in range."""
 
-    def __init__(self) -> None:
-        super().__init__(PacketParameters(2, 3, 2, 1, 1, 2, 1))
-        self.constants = constants(self, peer_of=1, tag_of=3, byte_of=1)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
-        p, parts = self.parameters, self.partitions
+    def watch(self, m: Module, p: PacketParameters) -> None:
+        parts = self.partitions
         tags, masks, lines = (slots(memory, m) for memory in (m.submodules.tags, m.submodules.masks, m.submodules.lines))
         # A byte of one tag: inside the partition, and in the packet that leaves.
         inside, value, packed, sent = Signal(), Signal(), Signal(), Signal()
@@ -307,7 +294,6 @@ class PacketProof(PacketManager):
         both = Cat(part.may for part in parts) & self.peer_ready
         m.d.comb += Assert(~(taken.any() & both.all()) | (taken[0] == self.last[0]))
         m.d.comb += Assume(Mux(self.valid, self.peer < p.peers, 1))
-        return m
 
 
 BLOCK = Block(

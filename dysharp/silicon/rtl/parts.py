@@ -47,7 +47,28 @@ def check_slots(block: str, cluster: Cluster, key: str, least: float = 2) -> Non
         raise ConfigError(f'rtl {block}: {key} of cluster "{cluster.name}": found {value:g}, expected {least:g} or more (an order list of 2 slots)')
 
 
-class OrderList(wiring.Component):
+class Machine(wiring.Component):
+    """A block or a part of one: `pins(parameters)` declares its interface and registers, `build(m, parameters)` states its logic."""
+
+    def __init__(self, parameters: Any):
+        self.parameters = parameters
+        super().__init__(self.pins(parameters))
+
+    def pins(self, p: Any) -> dict[str, Any]:
+        """The pins by name, in the order of the Verilog."""
+        raise NotImplementedError
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        self.build(m, self.parameters)
+        return m
+
+    def build(self, m: Module, p: Any) -> None:
+        """Adds the logic to `m`."""
+        raise NotImplementedError
+
+
+class OrderList(Machine):
     """Slots in an order, as a doubly linked list in two register files. A move takes one slot to an end; `front` is the first slot.
 
     Free slots stand at the front, live ones behind them from the least recently used on. So `front` is a free slot while there is
@@ -55,20 +76,17 @@ class OrderList(wiring.Component):
     Each register file has 1 read and 2 write ports.
     """
 
-    def __init__(self, n: int):
+    def pins(self, n: int) -> dict[str, Any]:
         if n < 2:
             raise ValueError(f"an order list has {n} slots, expected at least 2")
         self.n, self.width = n, slot_bits(n)
         self.head, self.tail = Signal(self.width), Signal(self.width, init=n - 1)
         self.fill = Signal(bits_for(n))  # links that are written after reset
-        super().__init__(
-            {"move": In(1), "slot": In(self.width), "to_front": In(1), "front": Out(self.width), "following": Out(self.width), "ready": Out(1)}
-        )
+        w = self.width
+        return {"move": In(1), "slot": In(w), "to_front": In(1), "front": Out(w), "following": Out(w), "ready": Out(1)}
 
-    def elaborate(self, platform: Any) -> Module:
-        m = Module()
-        n, width = self.n, self.width
-        head, tail, fill = self.head, self.tail, self.fill
+    def build(self, m: Module, n: int) -> None:
+        width, head, tail, fill = self.width, self.head, self.tail, self.fill
         (following, after, gap_next), (previous, before, gap_prev) = (memory(m, name, width, n) for name in ("following", "previous"))
         end_next, end_prev = following.write_port(), previous.write_port()
         s, x, p = self.slot, after.data, before.data
@@ -91,7 +109,6 @@ class OrderList(wiring.Component):
                 m.d.sync += tail.eq(s)
                 with m.If(s == head):
                     m.d.sync += head.eq(x)
-        return m
 
 
 class Cam(wiring.Component):

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
@@ -14,8 +14,8 @@ from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import constants, slots
-from dysharp.silicon.rtl.parts import memory, slot_bits
+from dysharp.silicon.rtl.formal import Proof, slots
+from dysharp.silicon.rtl.parts import Machine, memory, slot_bits
 from dysharp.specs import Cluster
 
 
@@ -38,7 +38,7 @@ class DamParameters:
         return cls(TILE_COUNTER.entries, rows, cluster.n_gpus)
 
 
-class Readiness(wiring.Component):
+class Readiness(Machine):
     """Counts what is acknowledged, and says once per tile: ready, returnable, or reclaim.
 
     In: `valid`, `ready`, `op`: 0 = `n_bytes` of the row at `place` are visible, 1 = its source record is visible, 2 = `producer` announces `rows`.
@@ -48,24 +48,20 @@ class Readiness(wiring.Component):
     `ready` is 0 meanwhile. `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
     """
 
-    def __init__(self, parameters: DamParameters):
-        self.parameters = p = parameters
+    def pins(self, p: DamParameters) -> dict[str, Any]:
         self.walks = Signal()
         self.begun = Signal()  # the counters are written after reset
         self.shift = p.tile_rows.bit_length() - 1
         if 1 << self.shift != p.tile_rows:
             raise ValueError(f"tile_rows: found {p.tile_rows}, expected a power of two")
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "op": In(2), "place": In(p.row_bits), "n_bytes": In(8), "producer": In(slot_bits(p.producers)),
-                "rows": In(p.row_bits), "row_bytes": In(p.row_byte_bits), "tile_bytes": In(p.byte_bits),
-                "out_valid": Out(1), "out_ready": In(1), "out_tile": Out(slot_bits(p.tiles)), "out_rows": Out(bits_for(p.tile_rows)),
-                "is_ready": Out(1), "is_returnable": Out(1), "is_reclaim": Out(1), "all_ready": Out(1), "error": Out(1),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "op": In(2), "place": In(p.row_bits), "n_bytes": In(8), "producer": In(slot_bits(p.producers)),
+            "rows": In(p.row_bits), "row_bytes": In(p.row_byte_bits), "tile_bytes": In(p.byte_bits),
+            "out_valid": Out(1), "out_ready": In(1), "out_tile": Out(slot_bits(p.tiles)), "out_rows": Out(bits_for(p.tile_rows)),
+            "is_ready": Out(1), "is_returnable": Out(1), "is_reclaim": Out(1), "all_ready": Out(1), "error": Out(1),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p = Module(), self.parameters
+    def build(self, m: Module, p: DamParameters) -> None:
         records = bits_for(p.tile_rows)
         entry = data.StructLayout({"bytes": p.byte_bits, "records": records, "started": 1, "returnable": 1})
         _, read, write = memory(m, "counters", entry, p.tiles)
@@ -131,7 +127,6 @@ class Readiness(wiring.Component):
         twice = announce & ((announced & (1 << self.producer)) != 0)
         with m.If(twice | (ack & (new.bytes > self.tile_bytes))):
             m.d.sync += self.error.eq(1)
-        return m
 
 
 class DamModel(BlockModel):
@@ -206,16 +201,11 @@ class DamModel(BlockModel):
                 self.out["out_rows"] = outputs[0].rows
 
 
-class DamProof(Readiness):
+class DamProof(Proof, Readiness, of=DamParameters(2, 2, 2, 3, 3, 2), tile_of=1):
     """A tile is ready at most once, and ready or reclaimed but not both. Assumed: places in range, no more bytes than a
     tile holds, no bytes for a reclaimed tile."""
 
-    def __init__(self) -> None:
-        super().__init__(DamParameters(2, 2, 2, 3, 3, 2))
-        self.constants = constants(self, tile_of=1)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
+    def watch(self, m: Module, p: DamParameters) -> None:
         words = slots(m.submodules.counters, m)
         word = Mux(self.tile_of, Value.cast(words[1]), Value.cast(words[0]))
         started = word[-2]
@@ -242,7 +232,6 @@ class DamProof(Readiness):
             Assert(begun | ~self.walks),
             Assume(self.tile_bytes != 0),
         ]
-        return m
 
 
 BLOCK = Block(

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base.errors import SimulationError
@@ -16,8 +16,8 @@ from dysharp.program.constants import sessions_of_table
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
-from dysharp.silicon.rtl.formal import OrderProof, constants, live_slots, slots
-from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, memory, slot_bits
+from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
+from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 from dysharp.specs.cluster import session_bytes
 
@@ -49,7 +49,7 @@ class ReductionParameters:
         return cls(sessions_of_table(cluster))
 
 
-class ReductionTable(wiring.Component):
+class ReductionTable(Machine):
     """Sessions, counts, LRU eviction and timeouts. Sums lie in a buffer behind an adder; `send` and `slot` tell both what to do.
 
     In: `valid`, `ready`; `is_request`, `key`, `count` (of a request: targets; of a response: targets it sums). `look`: one step of the idle
@@ -58,20 +58,16 @@ class ReductionTable(wiring.Component):
     breaks the protocol: a request of a live session or of no target, a response with more targets than are left or with none.
     """
 
-    def __init__(self, parameters: ReductionParameters):
-        self.parameters = p = parameters
+    def pins(self, p: ReductionParameters) -> dict[str, Any]:
         self.width = slot_bits(p.entries)
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),
-                "look": In(1), "looked": Out(1),
-                "out_valid": Out(1), "out_ready": In(1), "send": Out(3), "slot": Out(self.width),
-                "out_key": Out(p.key_bits), "out_count": Out(p.count_bits), "error": Out(1),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),
+            "look": In(1), "looked": Out(1),
+            "out_valid": Out(1), "out_ready": In(1), "send": Out(3), "slot": Out(self.width),
+            "out_key": Out(p.key_bits), "out_count": Out(p.count_bits), "error": Out(1),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p = Module(), self.parameters
+    def build(self, m: Module, p: ReductionParameters) -> None:
         m.submodules.cam = cam = Cam(p.entries, p.key_bits)
         m.submodules.order = order = OrderList(p.entries)
         shape = data.StructLayout({"key": p.key_bits, "remaining": p.count_bits, "count": p.count_bits})
@@ -136,7 +132,6 @@ class ReductionTable(wiring.Component):
         broken = (request & cam.hit) | (packet & (self.count == 0)) | (response & cam.hit & (self.count > entry.remaining))
         with m.If(broken):
             m.d.sync += self.error.eq(1)
-        return m
 
 
 class ReductionModel(BlockModel):
@@ -227,16 +222,11 @@ class ReductionModel(BlockModel):
                 self.out |= {"out_key": int(str(outputs[0].session)), "out_count": outputs[0].count}
 
 
-class ReductionProof(ReductionTable):
+class ReductionProof(Proof, ReductionTable, of=ReductionParameters(2, 2, 3), key_of=2):
     """No contribution of a session is lost or counted twice. Assumed: a session has one request at a time, and no more answers than targets."""
 
-    def __init__(self) -> None:
-        super().__init__(ReductionParameters(2, 2, 3))
-        self.constants = constants(self, key_of=2)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
-        p, cam = self.parameters, m.submodules.cam
+    def watch(self, m: Module, p: ReductionParameters) -> None:
+        cam = m.submodules.cam
         words = slots(m.submodules.entries, m)
         owed, came, went = Signal(p.count_bits), Signal(8), Signal(8)
         taken = self.valid & self.ready & (self.key == self.key_of)
@@ -257,7 +247,6 @@ class ReductionProof(ReductionTable):
         for i in range(p.entries):
             with m.If(live[i]):
                 m.d.comb += [Assert(words[i].remaining == owed), Assert(owed != 0), Assert(words[i].count + words[i].remaining < 1 << p.count_bits)]
-        return m
 
 
 BLOCK = Block(

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
@@ -17,8 +17,8 @@ from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.formal import constants, slots
-from dysharp.silicon.rtl.parts import memory, slot_bits
+from dysharp.silicon.rtl.formal import Proof, slots
+from dysharp.silicon.rtl.parts import Machine, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -40,7 +40,7 @@ class RowParameters:
         return cls(choice_int("moe_hub.rat_bank_entries") // 4, regions=APT.entries)
 
 
-class RowAllocation(wiring.Component):
+class RowAllocation(Machine):
     """A packet of a row gets the place of the row; the first packet takes the next place of its region.
 
     In: `valid`, `ready`, `region`, `row`, `n_bytes`, `packet`. Out, a cycle later, held until `out_ready`: `out_valid`, `out_packet`, `out_region`,
@@ -51,25 +51,22 @@ class RowAllocation(wiring.Component):
     `set` writes a region and begins it anew; no row of it may be live.
     """
 
-    def __init__(self, parameters: RowParameters):
-        self.parameters = p = parameters
+    def pins(self, p: RowParameters) -> dict[str, Any]:
         self.region_bits = r = slot_bits(p.regions)
         self.waits = Signal()  # a packet waits for the map
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "region": In(r), "row": In(p.row_bits), "n_bytes": In(8), "packet": In(p.packet_bits),
-                "set": In(1), "set_region": In(r), "set_row_bytes": In(p.byte_bits), "set_capacity": In(p.place_bits),
-                "fetch": Out(1), "fetch_region": Out(r), "fetch_row": Out(p.row_bits), "answer": In(1), "found": In(1),
-                "answer_place": In(p.place_bits), "answer_bytes": In(p.byte_bits),
-                "spill_valid": Out(1), "spill_ready": In(1), "spill_region": Out(r), "spill_row": Out(p.row_bits),
-                "spill_place": Out(p.place_bits), "spill_bytes": Out(p.byte_bits),
-                "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_region": Out(r), "out_row": Out(p.row_bits),
-                "out_place": Out(p.place_bits), "out_first": Out(1), "trap": Out(1),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "region": In(r), "row": In(p.row_bits), "n_bytes": In(8), "packet": In(p.packet_bits),
+            "set": In(1), "set_region": In(r), "set_row_bytes": In(p.byte_bits), "set_capacity": In(p.place_bits),
+            "fetch": Out(1), "fetch_region": Out(r), "fetch_row": Out(p.row_bits), "answer": In(1), "found": In(1),
+            "answer_place": In(p.place_bits), "answer_bytes": In(p.byte_bits),
+            "spill_valid": Out(1), "spill_ready": In(1), "spill_region": Out(r), "spill_row": Out(p.row_bits),
+            "spill_place": Out(p.place_bits), "spill_bytes": Out(p.byte_bits),
+            "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_region": Out(r), "out_row": Out(p.row_bits),
+            "out_place": Out(p.place_bits), "out_first": Out(1), "trap": Out(1),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p, r = Module(), self.parameters, self.region_bits
+    def build(self, m: Module, p: RowParameters) -> None:
+        r = self.region_bits
         way = data.StructLayout({"live": 1, "region": r, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
         _, read, write = memory(m, "rat", data.ArrayLayout(way, p.ways), p.sets)
         registers = data.StructLayout({"row_bytes": p.byte_bits, "capacity": p.place_bits})
@@ -164,7 +161,6 @@ class RowAllocation(wiring.Component):
             m.d.sync += [self.out_place.eq(place), self.out_first.eq(first), self.trap.eq(overflows), self.spill_valid.eq(spills)]
             m.d.sync += [self.spill_region.eq(oldest.region), self.spill_row.eq(oldest.row), self.spill_place.eq(oldest.place)]
             m.d.sync += self.spill_bytes.eq(oldest.bytes)
-        return m
 
 
 def _any(values: list[Any]) -> Any:
@@ -238,16 +234,11 @@ class RowModel(SpillModel):
                 self.out = {"out_valid": 1, "trap": 0, "out_packet": store.packet, "out_place": output.place, "out_first": first}  # type: ignore[dict-item]
 
 
-class RowProof(RowAllocation):
+class RowProof(Proof, RowAllocation, of=RowParameters(1, 2, 2, 2, 3, 3, 1), first_row=2, other_row=2, region_of=1):
     """Two rows of a region never get one place, no place is beyond the capacity, and a first packet traps when and only when its region is full.
     Assumed: memory gives back what it was given."""
 
-    def __init__(self) -> None:
-        super().__init__(RowParameters(1, 2, 2, 2, 3, 3, 1))
-        self.constants = constants(self, first_row=2, other_row=2, region_of=1)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
+    def watch(self, m: Module, p: RowParameters) -> None:
         pointers, registers = slots(m.submodules.pointers, m), slots(m.submodules.apt, m)
         following = Mux(self.region_of, pointers[1].next, pointers[0].next)
         capacity = Mux(self.region_of, registers[1].capacity, registers[0].capacity)
@@ -279,7 +270,6 @@ class RowProof(RowAllocation):
         m.d.comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
         late = self.waits & (self.late["region"] == self.region_of)
         m.d.comb += Assert(~late | started)
-        return m
 
 
 BLOCK = Block(

@@ -4,14 +4,14 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base.values import frozen
 from dysharp.isa.packets import IDS_PER_FLIT
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import constants
+from dysharp.silicon.rtl.formal import Proof
+from dysharp.silicon.rtl.parts import Machine
 from dysharp.specs import Cluster
 
 ID_BITS = 16
@@ -31,7 +31,7 @@ class TargetParameters:
         return cls(cluster.n_gpus)
 
 
-class TargetLogic(wiring.Component):
+class TargetLogic(Machine):
     """Every target decodes to one bit of a map of experts; the bits of a GPU are its replica, and their OR asks for its port.
 
     In: `valid`, `ready`, `ids` (first id lowest), `n_ids` (1 .. 8), `last` flit of the list.
@@ -39,22 +39,18 @@ class TargetLogic(wiring.Component):
     per port). `error` (with the copies): a target twice or beyond the last port; its packet must not be replicated.
     """
 
-    def __init__(self, parameters: TargetParameters):
-        self.parameters = p = parameters
+    def pins(self, p: TargetParameters) -> dict[str, Any]:
         self.shift = p.experts_per_gpu.bit_length() - 1
         if 1 << self.shift != p.experts_per_gpu:
             raise ValueError(f"experts_per_gpu: found {p.experts_per_gpu}, expected a power of two")
         self.experts = p.ports * p.experts_per_gpu
         self.taken, self.broken = Signal(self.experts), Signal()  # of the flits so far
-        super().__init__(
-            {
-                "valid": In(1), "ready": Out(1), "ids": In(ID_BITS * p.ids), "n_ids": In(p.ids.bit_length()), "last": In(1),
-                "out_valid": Out(1), "out_ready": In(1), "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
-            }
-        )  # fmt: skip
+        return {
+            "valid": In(1), "ready": Out(1), "ids": In(ID_BITS * p.ids), "n_ids": In(p.ids.bit_length()), "last": In(1),
+            "out_valid": Out(1), "out_ready": In(1), "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
+        }  # fmt: skip
 
-    def elaborate(self, platform: Any) -> Module:
-        m, p = Module(), self.parameters
+    def build(self, m: Module, p: TargetParameters) -> None:
         taken, broken, listed = self.taken, self.broken, Signal(self.experts)
         bits = max(1, (self.experts - 1).bit_length())
         faults: list[Any] = []
@@ -76,7 +72,6 @@ class TargetLogic(wiring.Component):
                 m.d.sync += [taken.eq(Mux(self.last, 0, listed)), broken.eq(bad & ~self.last)]
                 m.d.sync += [self.out_replicas.eq(listed), self.error.eq(bad)]
                 m.d.sync += self.out_ports.eq(Cat(listed[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu].any() for i in range(p.ports)))
-        return m
 
 
 def replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
@@ -125,16 +120,10 @@ class TargetModel(BlockModel):
         self.listed = []
 
 
-class TargetProof(TargetLogic):
+class TargetProof(Proof, TargetLogic, of=TargetParameters(3, 2, 2), target=3):
     """A target is in the copies of a good packet as often as in its list: once, or not at all. No assumption."""
 
-    def __init__(self) -> None:
-        super().__init__(TargetParameters(3, 2, 2))
-        self.constants = constants(self, target=3)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
-        p = self.parameters
+    def watch(self, m: Module, p: TargetParameters) -> None:
         listed, last, twice = Signal(), Signal(), Signal()
         is_it = [(self.ids[ID_BITS * i : ID_BITS * (i + 1)] == self.target) & (i < self.n_ids) for i in range(p.ids)]
         m.d.comb += Assume(self.target < self.experts)
@@ -149,7 +138,6 @@ class TargetProof(TargetLogic):
             replica = self.out_replicas[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu]
             m.d.comb += Assert(~self.out_valid | (self.out_ports[i] == replica.any()))  # no empty copy
         m.d.comb += [Assert((self.taken >> self.target)[0] == listed), Assert(~twice | self.broken)]
-        return m
 
 
 BLOCK = Block(

@@ -5,14 +5,13 @@ from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
-from amaranth.lib.wiring import In
 
 from dysharp.base.values import frozen
 from dysharp.protocol import tracker
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
-from dysharp.silicon.rtl.formal import OrderProof, constants, live_slots, slots
+from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
 from dysharp.silicon.rtl.parts import check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 
@@ -41,17 +40,11 @@ class TileStatus(CounterTable):
     `set_last`, `set_packets` = the last tile of `set_expert` and its packets. Constant pins: `tile_packets` of a whole tile, `blocks1`, `blocks2`.
     """
 
-    event_pins = ("op",)
-
-    def __init__(self, parameters: TileParameters):
-        self.parameters = p = parameters
+    def counted(self, p: TileParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
         expert = slot_bits(p.experts)
-        pins = {
-            "op": In(2), "tile_packets": In(p.packet_bits), "blocks1": In(p.block_bits), "blocks2": In(p.block_bits),
-            "set": In(1), "set_expert": In(expert), "set_last": In(p.tile_bits), "set_packets": In(p.packet_bits),
-        }  # fmt: skip
-        shape = data.StructLayout({"packets": p.packet_bits, "gemm1": p.block_bits, "gemm2": p.block_bits})
-        super().__init__(p.entries, expert + p.tile_bits, shape, pins)
+        constant = {"tile_packets": p.packet_bits, "blocks1": p.block_bits, "blocks2": p.block_bits}
+        register = {"set": 1, "set_expert": expert, "set_last": p.tile_bits, "set_packets": p.packet_bits}
+        return expert + p.tile_bits, {"packets": p.packet_bits, "gemm1": p.block_bits, "gemm2": p.block_bits}, {"op": 2}, constant | register
 
     def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
         p = self.parameters
@@ -141,31 +134,20 @@ class TileModel(CounterModel):
             self.blocks += [(kind, event["key"])] * (self.shape.gemm1_blocks if kind == 1 else self.shape.gemm2_blocks)
         return kind
 
-    def chip(self) -> list[int]:
-        return [self.key(tile) for tile in self.state.on_chip]
-
-    def spilt(self) -> list[int]:
-        return [self.key(tile) for tile in self.state.memory]
-
-    def data(self, key: int) -> int:
-        e = tracker.entry_of(self.state, self.tile(key))
+    def data(self, tile: tracker.Tile) -> int:
+        e = tracker.entry_of(self.state, tile)
         return e.bytes | e.gemm1 << self.p.packet_bits | e.gemm2 << self.p.packet_bits + self.p.block_bits
 
 
-class TileProof(TileStatus):
+class TileProof(Proof, TileStatus, of=TileParameters(2, 1, 2, 2, 2), tile=2, whole=2, first_gemm=2, second_gemm=2):
     """No packet and no thread block of a tile is lost or counted twice, and each of its three answers comes once, when the last one has come.
 
     Assumed: no more packets and blocks than the tile has; blocks of a GEMM finish after the answer that starts them; the register of an expert is
     set once, before its packets; memory gives back what it was given.
     """
 
-    def __init__(self) -> None:
-        super().__init__(TileParameters(2, 1, 2, 2, 2))
-        self.constants = constants(self, tile=2, whole=2, first_gemm=2, second_gemm=2)
-
-    def elaborate(self, platform: Any) -> Module:
-        m = super().elaborate(platform)
-        p, cam, words, lasts = self.parameters, m.submodules.cam, slots(m.submodules.rows, m), slots(m.submodules.last, m)
+    def watch(self, m: Module, p: TileParameters) -> None:
+        cam, words, lasts = m.submodules.cam, slots(m.submodules.rows, m), slots(m.submodules.last, m)
         in_memory, stored, spilling = kept_in_memory(m, self, self.tile)
         mine = self.valid & self.ready & (self.key == self.tile)
         held = self.waits & (self.late["key"] == self.tile)
@@ -213,7 +195,6 @@ class TileProof(TileStatus):
             Assert(~held | (is_set & (self.late["op"] != 3))),
             Assert(~self.out_valid | (self.out_key != self.tile) | (self.out_kind != 0)),
         ]
-        return m
 
 
 BLOCK = Block(
