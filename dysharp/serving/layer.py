@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels, machine_format, product
 from dysharp.model.batch import StepBatch
-from dysharp.model.operators import SHARED, Core, LayerOperator, RowExchange, Sum, Weight, is_routed, operators, served
+from dysharp.model.operators import SHARED, Core, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
@@ -76,8 +76,8 @@ def expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None =
             time, n = time + product(r.machine, op, tokens, r.formats, routed), n + 1
             if op is own[0] and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
                 time, n = time + cast_us(r.machine, op, tokens / layout.ep / op.rows, r.formats), n + 1
-        else:
-            time, n = time + sum(one.us for one in kernels(r.machine, op, StepBatch(), r.formats, routed)), n + 1
+        elif isinstance(op, MemoryOp):
+            time, n = time + sum(one.us for one in kernels(r.machine, op, StepBatch(), r.formats, routed)), n + op.kernels
     return OpTime("experts", time + r.machine.permute(ELEMENT * (rows + tokens / layout.dp) * layer.hidden), n + 1)
 
 
