@@ -26,7 +26,8 @@ from dysharp.specs import Cluster
 from dysharp.specs.catalog import list_clusters, load_cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.moe_block import contended, exchange
+from dysharp.training.moe_block import exchange
+from dysharp.training.recipe import SMS
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
 """Names of types in a profile -> bytes of an element; others have one."""
@@ -132,7 +133,7 @@ def collective(machine: Machine, operator: str, named: dict[str, object]) -> Exp
 
 @dataclass(frozen=True)
 class ByModel:
-    """Expectations by operator of a whole step. `beside`: part of computing's rate that EP communication takes while both run."""
+    """Expectations by operator of a whole step. `beside`: part of the SMs that EP communication holds."""
 
     us: dict[str, float]
     beside: float = 0.0
@@ -153,7 +154,7 @@ def trained(block: Block, found: Counter[str], forward: int, backward: int) -> B
     if model.layer and block.layout.ep > 1:
         sent = exchange(machine, block.layout, model.layer, block.tokens / block.layout.tp, block.training_recipe)
         us["dispatch"], us["combine"] = ((forward + backward) * one for one in (sent.dispatch, sent.combine))
-    return ByModel(dict(us), contended(block))
+    return ByModel(dict(us), SMS[block.training_recipe.dispatcher] / machine.cluster.n_sms)
 
 
 def _pass(block: Block, op: LayerOperator, way: _Way, apart: bool) -> Iterator[tuple[str, float]]:

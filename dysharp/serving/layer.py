@@ -78,8 +78,8 @@ def expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None =
             time, n = time + product(r.machine, op, tokens, r.formats, routed), n + 1
             if op is own[0] and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
                 time, n = time + cast_us(r.machine, op, tokens / layout.ep / op.rows, r.formats), n + 1
-        elif not r.fused_experts:
-            time, n = time + sum(one.us for one in kernels(r.machine, op, StepBatch(), r.formats, routed)), n + 1
+        elif isinstance(op, MemoryOp) and not r.fused_experts:
+            time, n = time + sum(one.us for one in kernels(r.machine, op, StepBatch(), r.formats, routed)), n + op.kernels
     return OpTime("experts", time + r.machine.permute(ELEMENT * (rows + tokens / layout.dp) * layer.hidden), n + 1)
 
 
