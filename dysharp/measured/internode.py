@@ -33,10 +33,10 @@ FEW, SOME = 128, 256
 MANY_GPUS = 32
 
 
-def machine(gpu: str, gpus: int, constants: HashableConstants, domain_gpus: int = NODE_GPUS, slow: float = 0.0) -> Cluster:
-    """`gpus` GPUs in domains of `domain_gpus`. `slow`: the part of its rate that the NIC of GPU 0 reaches; 0 = all of it."""
+def machine(gpu: str, gpus: int, constants: HashableConstants, domain_gpus: int = NODE_GPUS, slow: float = 0.0, part: float = 1.0) -> Cluster:
+    """`gpus` GPUs in domains of `domain_gpus`, each with `part` of a NIC. `slow`: the part of its rate that the NIC of GPU 0 reaches; 0 = all."""
     nics = load_cluster(NICS_OF).scale_out or ScaleOut(NODE_GPUS, 1.0, 0.0)
-    net = replace(nics, domain_gpus=domain_gpus, slow_nics=((0, slow),) if slow else ())
+    net = replace(nics, domain_gpus=domain_gpus, nic_GBps=part * nics.nic_GBps, slow_nics=((0, slow),) if slow else ())
     return replace(cluster_of(gpu, min(gpus, NODE_GPUS), constants), n_gpus=gpus, max_gpus=gpus, scale_out=net)
 
 

@@ -15,6 +15,7 @@ Between nodes UCCL-EP's messages go by proxies, and each takes a host step on bo
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -92,10 +93,10 @@ Dispatch: two quiets, three barriers, rows. Combine: a quiet, two barriers, rows
 """
 PROXY_STEPS = 2
 """The sender's proxy takes a command and posts it, the receiver's takes a completion and sets a flag (uccl ep/src/proxy.cpp)."""
-VIRTUAL = "virtualised guests"
 GUEST_NICS = 1
 """Guests do not see which NIC is near a GPU (NCCL, environment variables, NCCL_TOPO_FILE). DeepEP V2 took `GUEST_NICS` for all GPUs of a node there,
 in both directions and formats (chosen after the rows were seen)."""
+SHARED = partial(machine, part=GUEST_NICS / NODE_GPUS)
 AT_ONCE = 64
 """Tokens between whose runs a time is a straight line, like 1, `ends` and beyond: NCCL EP's SMs take 64 tokens at a time."""
 
@@ -175,7 +176,7 @@ def device_us(case: CallCase, constants: Constants) -> tuple[float, float]:
     near, far = case.call.ends[case.nodes > 1]
     most = case.capacity if case.call.system == "nccl-ep" else far
     knots = sorted({1, *(min(tokens, most) for tokens in (AT_ONCE, near, far))})
-    machine_of = one_domain if case.nodes == 1 else shared_nic if case.one_nic else machine
+    machine_of = one_domain if case.nodes == 1 else SHARED if case.one_nic else machine
     marks = ("scan", "permute") if case.call.system == "nccl-ep" else ("received",)
     runs = []
     for tokens in knots:
@@ -194,13 +195,6 @@ def _line(tokens: int, knots: list[int], times: list[float]) -> float:
 def one_domain(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     """GPUs of one NVLink domain: a node, or trays of a rack."""
     return replace(load_cluster(RACKS.get(gpu) or CLUSTERS[gpu]).with_gpus(gpus), constants=constants)
-
-
-def shared_nic(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
-    """Nodes whose GPUs send by `GUEST_NICS`."""
-    cluster = machine(gpu, gpus, constants)
-    assert cluster.scale_out is not None
-    return replace(cluster, scale_out=replace(cluster.scale_out, nic_GBps=cluster.scale_out.nic_GBps * GUEST_NICS / NODE_GPUS))
 
 
 def is_call(m: Measurement) -> bool:
@@ -249,7 +243,7 @@ def _case(m: Measurement) -> CallCase:
         nodes=nodes,
         fp8=fp8,
         capacity=max(given, read["tokens"]),
-        one_nic=nodes > 1 and library == "deepep-v2" and VIRTUAL in str(m.config.get("nic_snapshot", "")),
+        one_nic=nodes > 1 and library == "deepep-v2" and "virtualised guests" in str(m.config.get("nic_snapshot", "")),
         dtypes=(f"dispatch {'fp8' if fp8 else 'bf16'}", "combine bf16"),
         shape=label(m, "library", "mode", "ep"),
     )
