@@ -72,8 +72,7 @@ def calibrate(
 
 def _question(line: str) -> tuple[str, Answer]:
     """The verb of a command line, and its answer on a machine."""
-    from dysharp.cli.app import cli
-
+    every: Any = click.get_current_context().find_root().command
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -87,7 +86,7 @@ def _question(line: str) -> tuple[str, Answer]:
             path, said = Path(folder) / "asked.toml", io.StringIO()
             path.write_text(machine)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
-                cli.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
+                every.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
         return _number(json.loads(said.getvalue()), ANSWERS[words[0]])
 
     return words[0], answer
