@@ -13,7 +13,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, memory, slot_bits
+from dysharp.silicon.rtl.parts import Machine, Table
 
 
 class CounterTable(Machine):
@@ -45,15 +45,14 @@ class CounterTable(Machine):
         raise NotImplementedError
 
     def build(self, m: Module, p: Any) -> None:
-        m.submodules.cam = cam = Cam(p.entries, self.key_bits)
-        m.submodules.order = order = OrderList(p.entries)
         row = data.StructLayout({"key": self.key_bits, "entry": self.shape})
-        _, read, write = memory(m, "rows", row, p.entries)
+        table = Table(m, p.entries, self.key_bits, "rows", row)
+        cam, order, read, write, slot = table.cam, table.order, table.read, table.write, table.slot
         waits, spilled = self.waits, self.spilled
         # The event that waits for memory is held here, since its sender went on.
         self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in [*self.event, "key"]}
         held = {name: Mux(waits, late[name], getattr(self, name)) for name in late}
-        free, start, resume, act, slot = Signal(), Signal(), Signal(), Signal(), Signal(slot_bits(p.entries))
+        free, start, resume, act = Signal(), Signal(), Signal(), Signal()
         entry = Signal(self.shape)
         hit = cam.hit & ~waits
         m.d.comb += [
@@ -65,10 +64,6 @@ class CounterTable(Machine):
             self.fetch_key.eq(late["key"]),
             cam.key.eq(held["key"]),
             slot.eq(Mux(hit, cam.slot, order.front)),
-            cam.at.eq(slot),
-            read.addr.eq(slot),
-            write.addr.eq(slot),
-            order.slot.eq(slot),
             act.eq((start & (cam.hit | (spilled == 0))) | resume),
         ]
         m.d.comb += Value.cast(entry).eq(Mux(waits, Mux(self.found, self.answer_data, 0), Mux(hit, Value.cast(read.data.entry), 0)))
@@ -81,7 +76,6 @@ class CounterTable(Machine):
             cam.set.eq(keeps & ~hit),
             cam.clear.eq(act & hit & complete),
             order.move.eq(keeps | cam.clear),
-            order.to_front.eq(cam.clear),
             write.en.eq(keeps),
             write.data.key.eq(held["key"]),
             Value.cast(write.data.entry).eq(Value.cast(after)),

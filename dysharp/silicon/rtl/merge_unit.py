@@ -13,7 +13,7 @@ from dysharp.protocol import merging
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, slots
-from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, memory, slot_bits
+from dysharp.silicon.rtl.parts import Machine, OrderList, Table, slot_bits
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
@@ -55,12 +55,10 @@ class MergeUnit(Machine):
     order_list = OrderList
 
     def build(self, m: Module, p: MergeParameters) -> None:
-        m.submodules.cam = cam = Cam(p.places, p.line_bits)
-        m.submodules.order = order = self.order_list(p.places)
         count = bits_for(p.askers)
         shape = data.StructLayout({"waiting": p.askers, "cached": 1, "count": count, "expected": count})
-        entries, read, write = memory(m, "entries", shape, p.places)
-        oldest_read = entries.read_port(domain="comb")
+        table = Table(m, p.places, p.line_bits, "entries", shape, self.order_list)
+        cam, order, slot, oldest_read = table.cam, table.order, table.slot, table.words.read_port(domain="comb")
         # Sums hold places as a number. Loads stand in the list behind the free slots, so the oldest load is behind as many slots as sums hold:
         # a register follows it.
         oldest, n_loads, n_sums = self.oldest, self.n_loads, self.n_sums
@@ -77,11 +75,10 @@ class MergeUnit(Machine):
         may_drop = (n_loads != 0) & oldest_read.data.cached
         first, room, drops = Signal(), self.room, Signal()
         m.d.comb += [first.eq(load & ~hit), room.eq(~full | may_drop), drops.eq((first | take) & full & may_drop)]
-        slot = Signal(self.width)
         takes_slot = first & room
         # A load that drops the oldest one takes its slot; a sum that does gives the slot to the free ones.
-        m.d.comb += [slot.eq(Mux(drops, oldest, Mux(first, order.front, cam.slot))), read.addr.eq(slot), write.addr.eq(slot), cam.at.eq(slot)]
-        old, new = read.data, Signal(shape)
+        m.d.comb += [slot.eq(Mux(drops, oldest, Mux(first, order.front, cam.slot)))]
+        old, new = table.read.data, Signal(shape)
         asker = Signal(p.askers)
         m.d.comb += asker.eq(1 << self.asker)
         later = load & hit
@@ -100,13 +97,11 @@ class MergeUnit(Machine):
         leaves = ends | (take & drops)
         stays = takes_slot | ((later | (response & hit)) & ~ends)
         m.d.comb += [
-            write.en.eq(stays),
-            write.data.eq(new),
+            table.write.en.eq(stays),
+            table.write.data.eq(new),
             cam.set.eq(takes_slot),
             cam.clear.eq(leaves),
-            order.slot.eq(slot),
             order.move.eq(leaves | stays),
-            order.to_front.eq(leaves),
         ]
         m.d.sync += n_loads.eq(n_loads + (takes_slot & ~drops) - leaves)
         m.d.sync += n_sums.eq(n_sums + (take & room) - give)

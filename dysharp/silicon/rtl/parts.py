@@ -148,3 +148,16 @@ class Cam(wiring.Component):
                 m.d.sync += live[i].eq(0)
         m.d.comb += self.slot.eq(Cat(Cat(match[i] for i in range(self.n) if i >> b & 1).any() for b in range(self.width)))
         return m
+
+
+class Table:
+    """`n` slots of `m` that a key finds (`cam`), each with a word (`read`, `write`), in an order (`order`). A step is about `slot`; one that clears
+    it puts it before the others, where free slots stand."""
+
+    def __init__(self, m: Module, n: int, key_bits: int, words: str, shape: Any, order: type[OrderList] = OrderList):
+        m.submodules.cam = self.cam = cam = Cam(n, key_bits)
+        m.submodules.order = self.order = order(n)
+        self.words, self.read, self.write = memory(m, words, shape, n)
+        self.slot = Signal(slot_bits(n))
+        m.d.comb += [at.eq(self.slot) for at in (cam.at, self.read.addr, self.write.addr, self.order.slot)]
+        m.d.comb += self.order.to_front.eq(cam.clear)

@@ -17,7 +17,7 @@ from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
 from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, check_slots, memory, slot_bits
+from dysharp.silicon.rtl.parts import Machine, Table, check_slots, slot_bits
 from dysharp.specs import Cluster
 from dysharp.specs.cluster import session_bytes
 
@@ -68,14 +68,13 @@ class ReductionTable(Machine):
         }  # fmt: skip
 
     def build(self, m: Module, p: ReductionParameters) -> None:
-        m.submodules.cam = cam = Cam(p.entries, p.key_bits)
-        m.submodules.order = order = OrderList(p.entries)
         shape = data.StructLayout({"key": p.key_bits, "remaining": p.count_bits, "count": p.count_bits})
-        _, read, write = memory(m, "entries", shape, p.entries)
+        table = Table(m, p.entries, p.key_bits, "entries", shape)
+        cam, order, write, slot = table.cam, table.order, table.write, table.slot
         scan, touched = Signal(self.width), Signal(p.entries)
         free = Signal()
-        packet, request, response, look, slot = Signal(), Signal(), Signal(), Signal(), Signal(self.width)
-        entry, left, grown = read.data, Signal(p.count_bits), Signal(p.count_bits)
+        packet, request, response, look = Signal(), Signal(), Signal(), Signal()
+        entry, left, grown = table.read.data, Signal(p.count_bits), Signal(p.count_bits)
         m.d.comb += [
             free.eq(order.ready & (~self.out_valid | self.out_ready)),
             self.ready.eq(free),
@@ -86,10 +85,6 @@ class ReductionTable(Machine):
             self.looked.eq(look),
             cam.key.eq(self.key),
             slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot))),
-            cam.at.eq(slot),
-            read.addr.eq(slot),
-            write.addr.eq(slot),
-            order.slot.eq(slot),
             left.eq(entry.remaining - self.count),
             grown.eq(entry.count + self.count),
         ]
@@ -101,7 +96,6 @@ class ReductionTable(Machine):
             cam.set.eq(request),
             cam.clear.eq((look & idle) | (response & cam.hit & last)),
             order.move.eq(cam.set | cam.clear | (response & cam.hit)),
-            order.to_front.eq(cam.clear),
             write.en.eq(request | (response & cam.hit)),
             write.data.key.eq(self.key),
             write.data.remaining.eq(Mux(request, self.count, left)),
