@@ -1,4 +1,4 @@
-"""A MoE block as a merged Program, and the overlapped pair of a forward block beside a backward block of another micro-batch (0022, 0026).
+"""A MoE block as a merged Program, and the overlapped pair of a forward block beside a backward block of another micro-batch (0022).
 
 Operators beside the MoE layer are a chain of kernels on every GPU, on the SMs, on the links or on the host. A kernel is DELAY ops of declared
 nature, a task per SM and wave. Its time is the time of the closed form: alone it takes as long, beside GEMMs and kernels of other parts it shares the
