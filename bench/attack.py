@@ -50,6 +50,11 @@ RAISED = 99
 """Exit code of a fork that ended with an exception."""
 SMALL = ("ideal", "--gpus", "2", "--tokens", "2", "--model", "S-8")
 STEP = ("step", "mixtral-8x7b", "--layout", "ep=8,gpus=64,m=4", "--systems", "deepep", "--quick")
+PROFILE = [
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "args": {"External id": 1, "Input Dims": [[64, 64]] * 2, "Input type": ["float"] * 2}},
+    *({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": 9.5, "args": {"External id": 1, "correlation": 1, "stream": 7}}
+      for ts, name in ((5, "nvjet_hsh"), (20, "ncclDevKernel_SendRecv"))),
+]  # fmt: skip
 BASES: dict[str, tuple[str, ...]] = {
     "run": ("run", *SMALL),
     "compare": ("compare", "--systems", *SMALL),
@@ -57,6 +62,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "emulate": ("emulate", "ideal", "--gpus", "2", "--tokens", "2"),
     "advise": ("advise", "S-8", "--systems", "deepep", *SMALL[1:5]),
     "network": ("network", "--k", "2", "--load", "0.1", "--period", "50", "--warm-up", "1"),
+    "explain": ("explain", "profile.json", "--cluster", "hw-dgx-h100"),
     "list": ("list", "models"),
     "model": ("model", "mixtral-8x7b", "--layout", "ep=8,gpus=64"),
     "step": STEP,
@@ -219,6 +225,7 @@ def seeds() -> dict[str, tuple[str | bytes, tuple[tuple[str, ...], ...]]]:
         "a.json": ('{"model": {"expert_model_parallel_size": 8}, "num_gpus": 64}', ((*STEP[:2], *STEP[4:], "--megatron-args", "a.json"),)),
         "a.toml": ("num_gpus = 64\n[model]\nexpert_model_parallel_size = 8\n", ((*STEP[:2], *STEP[4:], "--megatron-args", "a.toml"),)),
         "r.py": (PRESETS, tuple((*STEP[:2], *STEP[4:], "--megatron-args", f"r.py:{name}") for name in ("f", "B", "A"))),
+        "profile.json": (json.dumps({"deviceProperties": [{"name": "NVIDIA H100"}], "traceEvents": PROFILE}), (BASES["explain"],)),
         "rows.json": (f"[{row}, {row}]", (BASES["report"],)),
         "row.json": (row, (("report", "row.json", "-o", "o.html"),)),
         "rows.jsonl": (f'{{"point": {{}}, "row": {row}}}\n{row}\n', (("report", "rows.jsonl", "-o", "o.html"),)),

@@ -15,8 +15,9 @@ from tests.stored_values import TESTS, Digests, Table, cells, check, differences
 
 MADE = [name for name in scripts() if ".test_" in name]
 SCRIPTS = {name: importlib.import_module(f"tests.{name}") for name in scripts() if name not in MADE}
-OTHERS = {"replay/digests.json", "replay/answers.json"}
-"""Files of another kind: records, whose lines stay."""
+OTHERS = {"replay/digests.json", "replay/answers.json", "specs/architectures.json",
+          *(f"measured/formats/samples/{name}" for name in ("bench.jsonl", "aiperf.json"))}  # fmt: skip
+"""Files of another kind: records, whose lines stay, counts by another library, and samples."""
 
 
 def compared(module: ModuleType) -> Callable[[str], None]:

@@ -214,6 +214,7 @@ def _option(name: str, one: Declared, typed: Mapping[str, str], attributes: dict
     return click.option(*flags, *[name] * flags[-1].startswith("-"), **{
         **({"required": True} if default is ... else {"default": default}), "show_default": given, "metavar": shown or None,
         **({"is_flag": True} if one.kind is bool else {"type": _type(argument, one.kind)}),
+        **({"is_flag": False} if "flag_value" in attributes else {}),
         "multiple": name == "options" or (default == () and shown[-3:] != "..."),
         "shell_complete": COMPLETE.get(name) or complete_words(*argument.words),
         "help": text[0].upper() + text[1:] + ("" if given or not otherwise else f"  [default: {otherwise.rstrip('.')}]"),

@@ -158,10 +158,10 @@ class ReductionOptions(FusedOptions):
     combine_window: int = choice_int("dysharp.combine_window")
 
 
-PART = replace(EXPLICIT_FACTS, source=f"{SOURCE}: a part alone", shown=Shown())
+PART = replace(EXPLICIT_FACTS, source=f"{SOURCE}: a part alone")
 """Facts of the rungs between ablations (docs/design/0038)."""
-MULTICAST = replace(PART, options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
-REDUCTION = replace(PART, options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
+MULTICAST = replace(PART, shown=Shown("#117755"), options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
+REDUCTION = replace(PART, shown=Shown("#882255"), options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
 
 
 @system("multicast-only", MULTICAST)
@@ -188,7 +188,7 @@ def one_by_one(layer: LayerBuilder, window: int) -> Transfers:
     return pulls
 
 
-@system("reduction-basic", replace(REDUCTION, costs=UNFUSED.costs))
+@system("reduction-basic", replace(REDUCTION, costs=UNFUSED.costs, shown=Shown("#AA7744")))
 def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None:
     """Sums over explicit targets in the switch alone: one copy per GPU goes out, and the operators run one after the other."""
     layer.dispatch_puts()
@@ -196,7 +196,7 @@ def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None
     layer.wait_first(one_by_one(layer, layer.windows(EXPLICIT, 0, options.combine_window, together=False)[1]), fetched)
 
 
-@system("explicit-basic", replace(PART, costs=UNFUSED.costs))
+@system("explicit-basic", replace(PART, costs=UNFUSED.costs, shown=Shown("#4477AA")))
 def plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
     """Multicast and sums in the switch with explicit targets: the operators run one after the other."""
     one_by_one(layer, start(layer, options, EXPLICIT, by_rows=False, together=False))

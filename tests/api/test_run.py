@@ -162,13 +162,13 @@ def test_header_names_the_pass() -> None:
 
 def test_defaults_of_compare() -> None:
     done = dysharp.compare(**SMALL)
-    assert [row.system for row in done.rows] == ["deepep", "nvls", "comet", "dysharp", "ideal"]
+    assert [row.system for row in done.rows] == ["deepep", "nvls", "comet", "fusion-only", "dysharp", "ideal"]
     assert {row.cluster for row in done.rows} == {"paper-gh200-nvl32"}
     assert load_model("deepseek-v2-lite").tokens_per_gpu == 1024
 
 
 def test_run_and_compare_agree() -> None:
-    alone, beside = dysharp.run("dysharp", seed=5, **SMALL), dysharp.compare(seed=5, **SMALL).rows[3]
+    alone, beside = dysharp.run("dysharp", seed=5, **SMALL), dysharp.compare(seed=5, **SMALL).rows[4]
     assert alone.digest == beside.digest
     assert alone.header == beside.header
     assert "header" not in alone.to_dict()
@@ -187,7 +187,8 @@ def test_sentence_is_about_the_best_system_one_could_build() -> None:
     done = dysharp.compare(**SMALL)
     real = min((row for row in done.rows if row.system != "ideal"), key=lambda row: row.time_us)
     assert done.sentence.startswith(f"Fastest is {real.system} ({real.time_us:.1f} us")
-    assert done.sentence.count(". ") == 2
+    assert done.sentence.count(". ") == 3
+    assert "Without the switch, fusion-only takes" in done.sentence
     assert f"{resource_words(real.bound_resource)}, which alone needs {real.bound_us:.1f} us" in done.sentence
     assert "limited by" in done.sentence
 
@@ -284,7 +285,7 @@ def test_help_shows_every_argument_once(verb: str) -> None:
     shared = "model cluster gpus tokens layer routing placement direction seed fidelity options progress"
     assert set(shared.split()) <= set(named)
     assert ("window" in named) == (verb != "advise")
-    own = ("systems", "phase", "precision", "tuned")
+    own = ("systems", "phase", "precision", "tuned", "why")
     keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name not in own]
     assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
     assert named["cluster"].default == ("hw-dgx-h100" if verb == "advise" else "paper-gh200-nvl32")

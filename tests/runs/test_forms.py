@@ -61,7 +61,7 @@ def test_forms_are_not_compared() -> None:
 
 def test_paper_forms_on_request() -> None:
     done = ds.compare(forms="paper", **HW)
-    assert [row.system for row in done.rows] == ["deepep", "nvls", "comet", "dysharp", "ideal"]
+    assert [row.system for row in done.rows] == ["deepep", "nvls", "comet", "fusion-only", "dysharp", "ideal"]
     assert {row.form for row in done.rows} == {"paper"}
 
 

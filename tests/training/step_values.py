@@ -168,7 +168,7 @@ def block(model: WholeModel, text: str, way: str) -> Iterator[Row]:
     layout = layout_of(text)
     one = Block(model, machine(CLUSTERS[way]), layout, SEQUENCE, TRAINING_RECIPES[way])
     ep = ROW if way == "rows" and model.layer else None
-    kinds: dict[Any, int] = {one.kind(number): number for number in range(model.n_layers)}
+    kinds: dict[Any, int] = {model.kind(number): number for number in range(model.n_layers)}
     for number in kinds.values():
         before, behind = one.pieces(number)
         pieces = {**before, **behind, **(one.experts(ep) if model.is_moe(number) else {})}
