@@ -192,7 +192,7 @@ def _collectives(names: list[str] | None, baseline: str | None, request: Request
     options = collective_options(chosen, asked.options)
     rows = tuple(run_collective(system, asked, options[name], index=i, count=len(chosen)) for i, (name, system) in enumerate(chosen.items(), 1))
     base = next(row for row in rows if row.system == (baseline or ("nccl" if "nccl" in chosen else rows[0].system)))
-    speedup, baselines = {row.system: base.time_us / row.time_us for row in rows}, {"real": base.system}
+    speedup, baselines = {row.system: base.time_us / row.time_us for row in rows}, {row.form: base.system for row in rows}
     parts = why_of(target, {row.system: row for row in rows}) if why else None
     sentence = " ".join([limits_sentence(rows, baselines), *([parts.sentence] if parts else [])])
     return Comparison(rows, baselines, speedup, header_lines(rows), sentence, why=parts)

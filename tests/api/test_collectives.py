@@ -119,3 +119,9 @@ def test_pages_and_pictures_name_the_collective() -> None:
     axes = plot_compare(done.rows)
     assert axes.get_xlabel() == "time of the collective (us)"
     assert axes.get_title(loc="left") == "all-reduce of 64 KiB in bf16, 4 GPUs of hw-dgx-h100"
+
+
+def test_sub_layers_in_paper_form_have_a_baseline_of_their_form() -> None:
+    done = dysharp.compare(["sp-nvls", "tp-nvls"], workload="sub-layer:llama-7b:L1", gpus=2)
+    assert done.baselines == {"paper": "sp-nvls"}
+    assert done.sentence.startswith("Fastest is sp-nvls")
