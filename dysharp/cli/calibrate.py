@@ -18,7 +18,7 @@ from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
-from dysharp.show.output import console, print_answer, print_columns, print_header, print_table
+from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,9 +116,10 @@ def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: 
     done = next_measurements(answer, verb, load_cluster(base), n, rows, could)
     if as_json:
         return print_answer(done)
-    out = console()
-    out.print(f"answer {done['answer']:.4g}, costs of {base} leave it +-{done['uncertainty']:.1f} %: ", markup=False, end="")
-    out.print(", ".join(f"{one['meaning']} +-{one['percent']:.1f} %" for one in done["costs"][:4]), markup=False)
+    parts = ", ".join(f"{one['meaning']} +-{one['percent']:.1f} %" for one in done["costs"][:4])
+    value = done["answer"]
+    what = f"{ANSWERS[verb][0]} = {f'{value:,.0f}' if value >= 1000 else f'{value:.4g}'}"
+    print_lines([f"{what} +-{done['uncertainty']:.1f} %, by what is known of {base}: {parts}"])
     print_columns(NEXT, done["measurements"])
 
 
