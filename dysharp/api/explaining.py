@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,19 +14,20 @@ import numpy as np
 from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import ByModel, by_event, cluster_of, interval, machine_for, stepped, trained
 from dysharp.base.arrays import F64, Bools
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of, published
 from dysharp.model.layout import layout_of
 from dysharp.profiles.reader import Profile, read_profile
-from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, kind_of, operators_of, recognised, times_by
+from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, Labels, kind_of, operators_of, recognised, times_by
 from dysharp.profiles.spans import Idle, covered, idle, union, waits
+from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
 from dysharp.specs.catalog import load_whole
 from dysharp.training.block import Block
-from dysharp.training.recipe import TrainingRecipe
+from dysharp.training.recipe import Dispatcher, TrainingRecipe
 
 MOST_LOSSES = 3
 WAITING = "EP wait"
@@ -34,8 +35,8 @@ SMALL = 2.0
 """A GEMM that takes so many times as long as its products has too few rows for its weights."""
 WAIT_US = 1.0
 """Waits below the resolution of a profile are none."""
-LIBRARY_OF = {"deepep": "DeepEP", "nccl": "NCCL and RCCL"}
-"""EP library that was asked for -> the library of kernels that run then."""
+EP_LIBRARIES: dict[str, tuple[str, Dispatcher]] = {"deepep": ("DeepEP", "deepep"), "nccl": ("NCCL and RCCL", "alltoall")}
+"""EP library that was asked for -> the library of its kernels, and the dispatcher whose time is expected."""
 
 
 @frozen
@@ -79,7 +80,6 @@ class Explanation:
     ranks: int
     steps: int
     span_us: float
-    busy_us: float
     idle_us: float
     host_us: float
     recognised: float
@@ -130,12 +130,12 @@ class _Rank:
     """One rank, read and recognised."""
 
     profile: Profile
-    labels: list[str]
+    labels: Labels
     expected: F64
     floors: F64
     idle: Idle
     beside: F64
-    times: dict[str, tuple[float, int]] = field(default_factory=dict)
+    times: dict[str, tuple[float, int]]
 
     @property
     def us(self) -> F64:
@@ -144,7 +144,8 @@ class _Rank:
 
     def of(self, operator: str) -> Bools:
         """Events of an operator."""
-        return np.array([label == operator for label in self.labels])
+        own: Bools = self.labels == operator
+        return own
 
 
 @takes(ExplainArgs)
@@ -153,6 +154,8 @@ def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | D
 
     Raises ConfigError for files that are no profiles, or that have no kernel of a transformer.
     """
+    if asked["ep_library"]:
+        check_word(asked["ep_library"], EP_LIBRARIES, f"ep_library: found {asked['ep_library'][:60]!r}")
     if not files:
         raise ConfigError("explain: found no file, expected profiles of torch.profiler")
     profiles = [read_profile(file) for file in files]
@@ -170,23 +173,23 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     profiles.sort(key=lambda p: p.rank)
     lead = profiles[0]
     labels = [operators_of(p) for p in profiles]
-    found = Counter(labels[0])
+    found = Counter(labels[0].tolist())
     if sum(found[name] for name in ("GEMM", "grouped GEMM", "attention")) <= found["convolution"]:
         raise ConfigError(f"{lead.path}: found {', '.join(list(times_by(labels[0], lead.us))[:3])}, expected kernels of a transformer")
     trains = bool(found["attention backward"] or found["optimizer"] > 1 or any(kind_of(name).backward for name in lead.names))
     machine = machine_for(cluster_of(lead, asked["cluster"]), trains)
     ranks = [_read(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
-    layers = tuple(_calls(lead, labels[0], name) for name in ("attention", "attention backward"))
+    layers = _calls(lead, labels[0], "attention"), _calls(lead, labels[0], "attention backward")
     model, remarks = _of_model(machine, asked, found, layers), _remarks(lead)
     waited = _waited(ranks)
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
-    exchange, hidden = _overlap(ranks)
+    exchanged, hidden = _overlap(ranks)
     losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
-        _mean(r.profile.span - r.idle.us for r in ranks), _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
-        min(recognised(r.labels, r.us) for r in ranks), (layers[0], layers[1]), exchange, hidden, tuple(losses[:MOST_LOSSES]), rows,
-        tuple(_what_if(one, ranks, exchange - hidden, waited) for one in asked["what_if"]), tuple(remarks),
+        _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
+        min(recognised(r.labels, r.us) for r in ranks), layers, exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
+        tuple(_what_if(one, ranks, exchanged - hidden, waited) for one in asked["what_if"]), tuple(remarks),
     )  # fmt: skip
 
 
@@ -194,7 +197,7 @@ def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
 
 
-def _read(machine: Machine, profile: Profile, labels: list[str]) -> _Rank:
+def _read(machine: Machine, profile: Profile, labels: Labels) -> _Rank:
     """Expectations by shape, gaps, and what runs beside each event on other streams."""
     expected, floors = by_event(machine, profile, labels)
     end, beside = profile.start + profile.us, np.zeros(len(labels))
@@ -204,30 +207,25 @@ def _read(machine: Machine, profile: Profile, labels: list[str]) -> _Rank:
     return _Rank(profile, labels, expected, floors, idle(profile.start, profile.us, profile.launched), beside, times_by(labels, profile.us))
 
 
-def _calls(profile: Profile, labels: list[str], operator: str) -> int:
+def _calls(profile: Profile, labels: Labels, operator: str) -> int:
     """Calls of an operator: events of the kernel that takes most of its time."""
-    times: Counter[int] = Counter()
-    for name, us, label in zip(profile.name.tolist(), profile.us.tolist(), labels, strict=True):
-        if label == operator:
-            times[name] += us
-    return int((profile.name == times.most_common(1)[0][0]).sum()) if times else 0
+    own: Bools = labels == operator
+    return int((profile.name[own] == np.bincount(profile.name[own], profile.us[own]).argmax()).sum()) if own.any() else 0
 
 
-def _of_model(machine: Machine, asked: ExplainArgs, found: Counter[str], layers: Sequence[int]) -> ByModel | None:
+def _of_model(machine: Machine, asked: ExplainArgs, found: Counter[str], layers: tuple[int, int]) -> ByModel | None:
     """Expectations of the model that was given."""
     if not asked["model"]:
         return None
     whole = load_whole(asked["model"])
-    precision = asked["precision"] or published(whole)
     if asked["layout"]:
-        formats = formats_of(precision, model=whole)
-        dtype = machine.products(formats.of("routed experts" if whole.layer else "dense FFN").compute)
-        recipe = TrainingRecipe(dtype=dtype, dispatcher=asked["ep_library"] if asked["ep_library"] in ("deepep", "alltoall") else "deepep")  # type: ignore[arg-type]
-        return trained(Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe), found, layers[0], layers[1])
+        recipe = TrainingRecipe(dispatcher=EP_LIBRARIES[asked["ep_library"] or "deepep"][1])
+        whole, recipe = in_formats(whole, recipe, step_formats(asked["precision"], whole), machine)
+        return trained(Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe), found, *layers)
     if not asked["batch"]:
         raise ConfigError("explain: found a model without --layout (training) and --batch (decode), expected one of them")
     batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
-    return stepped(machine, whole, batch, formats_of(precision, model=whole))
+    return stepped(machine, whole, batch, formats_of(asked["precision"] or published(whole), model=whole))
 
 
 def _remarks(profile: Profile) -> list[str]:
@@ -267,7 +265,7 @@ def _overlap(ranks: list[_Rank]) -> tuple[float, float]:
     """(microseconds of exchanges, of these beside computing)."""
     every, hidden = [], []
     for r in ranks:
-        own = np.array([label in EXCHANGES for label in r.labels])
+        own: Bools = np.isin(r.labels, EXCHANGES)
         start, end = r.profile.start, r.profile.start + r.us
         spans = union(start[own], end[own])
         every.append(float((spans[:, 1] - spans[:, 0]).sum()))
@@ -356,7 +354,7 @@ def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
     if not library:
         return []
     moved = [found[name] for name in ("dispatch", "combine", "send and receive") if name in found]
-    wrong = [row for row in moved if row.library != LIBRARY_OF.get(library, library)]
+    wrong = [row for row in moved if row.library != EP_LIBRARIES[library][0]]
     if not wrong:
         return []
     us = sum(row.us for row in wrong)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +13,21 @@ from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.costs.attention import AttentionCall
-from dysharp.costs.layer import Routed, gradients, kernels, machine_format
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
-from dysharp.model import operators as model_ops
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import Formats
-from dysharp.model.operators import Core, LayerOperator, MemoryOp, Weight, is_routed
+from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
 from dysharp.profiles.reader import Call, Profile
+from dysharp.profiles.recognise import Labels
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.step import step_time
+from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import list_clusters, load_cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.moe_block import exchange
-from dysharp.training.recipe import SMS
+from dysharp.training.moe_block import exchange, routed_rows
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
 """Names of types in a profile -> bytes of an element; others have one."""
@@ -43,8 +43,12 @@ STREAMS = ("elementwise", "copy", "norm", "activation", "positions", "optimizer"
 FAMILIES = {"GEMM": "dense-gemm", "weight gradients": "dense-gemm", "grouped GEMM": "grouped-gemm", "attention": "attention",
             "attention backward": "attention", "dispatch": "deepep-dispatch", "combine": "deepep-combine", "all-reduce": "nccl"}  # fmt: skip
 """Operator -> family of measured rows whose residuals make its interval; others have that of memory-bound operators."""
-PIECES = {model_ops.NORMS: "norm", model_ops.RESIDUAL: "norm", model_ops.POSITIONS: "positions", model_ops.UP: "positions",
-          model_ops.ROUTER: "router", model_ops.PERMUTATIONS: "permutation"}  # fmt: skip
+PIECES = {NORMS: "norm", RESIDUAL: "norm", POSITIONS: "positions", UP: "positions", ROUTER: "router"}
+"""Piece of a layer -> operator of its kernels that memory limits; others are activations."""
+SERVED = {"norms": "norm", "latent norms": "norm", "rope and cache": "positions", "attention decode": "attention", "experts": "grouped GEMM",
+          "router": "router", "embedding": "embedding", "sampling": "sampling", "convolution": "linear attention", "attention gate": "activation",
+          "linear attention decode": "linear attention", "attention all-reduce": "all-reduce", "FFN all-reduce": "all-reduce"}  # fmt: skip
+"""Part of a step of `serve` -> operator; others are GEMMs. Permutations and casts of experts are in their part."""
 
 
 @frozen
@@ -139,43 +143,23 @@ class ByModel:
     beside: float = 0.0
 
 
-class _Way(NamedTuple):
-    forward: int
-    backward: int
-
-
-def trained(block: Block, found: Counter[str], forward: int, backward: int) -> ByModel:
-    """`forward` and `backward` passes of one layer of the last kind, by operators that the profile has."""
+def trained(block: Block, found: Collection[str], forward: int, backward: int) -> ByModel:
+    """`forward` and `backward` passes of one MoE layer (without experts: of the last layer), by operators that the profile has."""
     us: defaultdict[str, float] = defaultdict(float)
-    way, model, machine = _Way(forward, backward), block.model, block.machine
-    for op in model_ops.operators(model, model.n_layers - 1, block.layout.cut):
-        for name, time in _pass(block, op, way, "weight gradients" in found):
-            us[name] += time
+    model, recipe = block.model, block.training_recipe
+    for op in operators(model, model.last_moe, block.layout.cut):
+        rows, name = routed_rows(block) if is_routed(op) else None, _name(op)
+        one = block.timed(op, name, rows)
+        us[name] += forward * one.forward
+        us["attention backward" if isinstance(op, Core) else name] += backward * one.backward
+        us["weight gradients" if "weight gradients" in found else name] += backward * one.weights
+        if isinstance(op, Weight) and op.product:
+            cast = block.product(op, rows)
+            us["cast"] += forward * (cast.forward - one.forward) + backward * (cast.backward - one.backward)
     if model.layer and block.layout.ep > 1:
-        sent = exchange(machine, block.layout, model.layer, block.tokens / block.layout.tp, block.training_recipe)
-        us["dispatch"], us["combine"] = ((forward + backward) * one for one in (sent.dispatch, sent.combine))
-    return ByModel(dict(us), SMS[block.training_recipe.dispatcher] / machine.cluster.n_sms)
-
-
-def _pass(block: Block, op: LayerOperator, way: _Way, apart: bool) -> Iterator[tuple[str, float]]:
-    rows = _rows(block) if is_routed(op) else None
-    ahead = sum(one.us for one in kernels(block.machine, op, block.batch, block.formats, rows))
-    back = gradients(block.machine, op, block.batch, block.formats, rows)
-    name = _name(op)
-    if isinstance(op, Core):
-        yield from ((name, way.forward * ahead), ("attention backward", way.backward * back.inputs))
-    else:
-        yield from ((name, way.forward * ahead + way.backward * back.inputs), ("weight gradients" if apart else name, way.backward * back.weights))
-    if isinstance(op, Weight) and op.product and (per := block.machine.cast_bytes(machine_format(block.machine, op, block.formats)[1])):
-        count = block.tokens * op.rows if rows is None else rows.each * rows.groups
-        yield "cast", sum(passes * block.machine.memory(per * count * width) for passes, width in zip(way, (op.k, op.n), strict=True))
-
-
-def _rows(block: Block) -> Routed:
-    layer = block.model.layer
-    assert layer is not None
-    local = max(1, layer.n_experts // block.layout.ep)
-    return Routed(block.tokens / block.layout.tp * layer.topk * block.layout.etp / local, local)
+        sent = exchange(block.machine, block.layout, model.layer, block.tokens / block.layout.tp, recipe)
+        us["dispatch"], us["combine"] = ((forward + backward) * each for each in (sent.dispatch, sent.combine))
+    return ByModel(dict(us), block.held)
 
 
 def _name(op: LayerOperator) -> str:
@@ -188,24 +172,17 @@ def _name(op: LayerOperator) -> str:
 
 
 def stepped(machine: Machine, model: WholeModel, batch: StepBatch, formats: Formats) -> ByModel:
-    """A forward pass of all layers and the head on one GPU, by operators."""
+    """A decode step on one GPU by operators, as `serve` times it."""
     us: defaultdict[str, float] = defaultdict(float)
-    layer, tokens = model.layer, batch.tokens
-    for number in range(model.n_layers):
-        for op in model_ops.served(model_ops.operators(model, number)):
-            rows = None
-            if is_routed(op) and layer:
-                touched = layer.n_experts * (1 - (1 - layer.topk / layer.n_experts) ** tokens)
-                rows = Routed(tokens * layer.topk / touched, touched)
-            us[_name(op)] += sum(one.us for one in kernels(machine, op, batch, formats, rows))
-    us["GEMM"] += machine.gemm(batch.decodes or 1, model.vocab, model.hidden, "bf16")
+    for name, time in step_time(Replica(model, formats, ServeLayout(), machine), batch).parts.items():
+        us[SERVED.get(name, "GEMM")] += time
     return ByModel(dict(us))
 
 
-def by_event(machine: Machine, profile: Profile, labels: list[str]) -> tuple[F64, F64]:
+def by_event(machine: Machine, profile: Profile, labels: Labels) -> tuple[F64, F64]:
     """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them."""
     shapes, us, floor = ByShape(machine), np.full(len(labels), math.nan), np.zeros(len(labels))
-    for at, (operator, call) in enumerate(zip(labels, profile.call.tolist(), strict=True)):
+    for at, (operator, call) in enumerate(zip(labels.tolist(), profile.call.tolist(), strict=True)):
         one = collective(machine, operator, profile.collectives[at]) if at in profile.collectives else None
         one = one or (shapes.of(operator, profile.calls[call]) if call >= 0 else None)
         if one:

@@ -166,6 +166,8 @@ def read_profile(path: str | Path) -> Profile:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     if not kept.us:
         raise ConfigError(f"{file}: found no kernel of a GPU{_without(kept)}, expected a profile of torch.profiler with ProfilerActivity.CUDA")
+    if not any(kept.us):
+        raise ConfigError(f"{file}: found {len(kept.us)} events of a GPU without a duration, expected a profile with times")
     return _profile(str(file), kept, head)
 
 

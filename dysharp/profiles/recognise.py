@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Ints
+from dysharp.base.arrays import F64
 from dysharp.profiles.reader import Profile
 
+Labels = np.ndarray[tuple[int], np.dtype[np.str_]]
+"""A word per event."""
 COPY, UNKNOWN = "copy", ""
 EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter", "send and receive", "broadcast", "EP wait")
 """Operators that wait for other ranks."""
@@ -46,21 +48,19 @@ def kind_of(name: str) -> Kind:
     return Kind(UNKNOWN, "", False)
 
 
-def operators_of(profile: Profile) -> list[str]:
-    """Operator of every event; copies and fills of the driver are copies."""
-    kinds = [kind_of(name).operator for name in profile.names]
-    return [kinds[name] if what == 0 else COPY for name, what in zip(profile.name.tolist(), profile.what.tolist(), strict=True)]
+def operators_of(profile: Profile) -> Labels:
+    """Operator of every event `[events]`; copies and fills of the driver are copies."""
+    kinds: Labels = np.array([kind_of(name).operator for name in profile.names])
+    return np.where(profile.what == 0, kinds[profile.name], COPY)
 
 
-def times_by(labels: list[str], us: F64) -> dict[str, tuple[float, int]]:
+def times_by(labels: Labels, us: F64) -> dict[str, tuple[float, int]]:
     """Label -> (microseconds, events), most first."""
-    words, at = np.unique(np.array(labels, object).astype(str), return_inverse=True)
+    words, at = np.unique(labels, return_inverse=True)
     sums, counts = np.bincount(at, us, len(words)), np.bincount(at, minlength=len(words))
-    order = np.argsort(-sums, kind="stable")
-    return {str(words[i]): (float(sums[i]), int(counts[i])) for i in order}
+    return {str(words[i]): (float(sums[i]), int(counts[i])) for i in np.argsort(-sums, kind="stable")}
 
 
-def recognised(labels: list[str], us: F64) -> float:
+def recognised(labels: Labels, us: F64) -> float:
     """Part of the time whose operator is known."""
-    known: Ints = np.array([label != UNKNOWN for label in labels])
-    return float(us[known].sum() / us.sum()) if us.sum() else 1.0
+    return float(us[labels != UNKNOWN].sum() / us.sum())

@@ -48,10 +48,10 @@ def _client(address: str) -> Any:
     distributed = _distributed()
     where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
     try:
-        if address.endswith(".json"):
-            parse_json(read_text(Path(address)), address)["address"].partition("://")  # a client would wait for both
+        if address.endswith(".json") and not isinstance(parse_json(read_text(Path(address)), address).get("address"), str):
+            raise ValueError("no address in it")  # a client would wait for the file, and end in a traceback without an address
         return distributed.Client(**where, timeout=CONNECT_S, set_as_default=False)
-    except (ConfigError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ConfigError, OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"--scheduler: found no dask scheduler at {address[:80]!r} ({error or type(error).__name__})") from None
 
 

@@ -32,7 +32,7 @@ from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, Basis, context_exchange, expert_tensor, routed
-from dysharp.training.recipe import MODULES, MOE_PIECES, SMS, TrainingRecipe
+from dysharp.training.recipe import MODULES, MOE_PIECES, TrainingRecipe
 
 NOT_MODELLED = (
     "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -140,7 +140,7 @@ class Block(Basis):
         long as their launches, if those take longer. Of `ahead` the exchange of counts is launched last and takes `last`, while the host waits.
         """
         if self.training_recipe.overlap_ep:
-            done = done.overlapped(SMS[self.training_recipe.dispatcher] / self.machine.cluster.n_sms)
+            done = done.overlapped(self.held)
         if not self.training_recipe.host:
             return done
         h1, h2, hosted = self._host(first, rest)

@@ -63,6 +63,11 @@ class Basis:
         """The micro-batch on one rank."""
         return prompt_batch(self.tokens, self.sequence)
 
+    @property
+    def held(self) -> float:
+        """Part of the SMs that EP communication holds while both run."""
+        return SMS[self.training_recipe.dispatcher] / self.machine.cluster.n_sms
+
     def product(self, op: Weight, rows: Routed | None = None, cast: tuple[bool, bool] = (True, True)) -> PassCost:
         """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
         per = self.machine.cast_bytes(machine_format(self.machine, op, self.formats)[1])
@@ -81,12 +86,21 @@ class Basis:
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
 
+def routed_rows(block: Basis) -> Routed:
+    """Rows of the experts of a rank under balanced routing."""
+    layer, layout = block.model.layer, block.layout
+    assert layer is not None
+    local = max(1, layer.n_experts // layout.ep)
+    return Routed(block.tokens / layout.tp * layer.topk * layout.etp / local, local)
+
+
 def routed(block: Basis) -> dict[str, PassCost]:
     """Pieces of routed experts under the dispatcher of the recipe, with balanced routing."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
     tokens = block.tokens / layout.tp
-    rows, local = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep)
+    each = routed_rows(block)
+    rows, local = tokens * layer.topk * layout.etp, each.groups
     sent = exchange(machine, layout, layer, tokens, block.training_recipe)
     early = sent.wait + sent.maps  # before a forward pass knows how many rows come
     one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
@@ -95,7 +109,7 @@ def routed(block: Basis) -> dict[str, PassCost]:
     sorts = block.training_recipe.dispatcher == "alltoall"
     own, got = (tokens + rows, 2 * rows if local > 1 else 0) if sorts else (0.0, tokens * sent.received + rows)
     permuted = machine.permute(2 * width * (own + got))
-    each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), PassCost())
+    found = dict.fromkeys((EXPERTS, ACTIVATION), PassCost())
     fused = block.training_recipe.fused_experts  # kernels that end with the activation and its cast
     for op in operators(block.model, block.model.last_moe, layout.cut):
         if is_routed(op) and isinstance(op, Weight):

@@ -14,9 +14,16 @@ import pytest
 
 import dysharp
 from dysharp.api.explaining import Difference, Explanation
+from dysharp.api.profile_costs import machine_for
 from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.model.batch import StepBatch
+from dysharp.model.formats import formats_of
 from dysharp.profiles.recognise import kind_of
 from dysharp.profiles.spans import covered, idle, union, waits
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.step import step_time
+from dysharp.serving.work import Replica
+from dysharp.specs.catalog import load_cluster, load_whole
 from tests.profiles.made import LAYERS, TOKENS, run_of, write
 
 PLANTED = {
@@ -116,6 +123,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "deep": (b"[" + b"[" * 100_000, "a value too deep or too long"),
     "comma": (b'{"traceEvents": [{"a": }]}', "malformed JSON"),
     "gzip": (gzip.compress(b'{"traceEvents": ')[:-9], "cannot be read"),
+    "no time": (b'[{"ph": "X", "cat": "kernel", "name": "nvjet_x", "ts": 1, "dur": 0, "args": {}}]', "1 events of a GPU without a duration"),
     "convolutions": (
         b'[{"ph": "X", "cat": "kernel", "name": "cudnn::bn_fw", "ts": 1, "dur": 2, "args": {}}]',
         "found convolution, expected kernels of a transformer",
@@ -131,6 +139,21 @@ def test_what_is_no_profile_is_refused_in_a_line(tmp_path: Path, kind: str) -> N
         dysharp.explain(tmp_path / "p.json", cluster="hw-dgx-h100")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_an_unknown_library_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ep_library: found 'deepeep'; did you mean"):
+        dysharp.explain(*write(tmp_path, run_of(1)), ep_library="deepeep")
+
+
+def test_a_decode_step_should_take_what_serve_says(tmp_path: Path) -> None:
+    """Two verbs, one answer; of the kernels of the made run attention has no shapes."""
+    model, batch = load_whole("llama3-8b"), StepBatch(decodes=8, context=2048)
+    replica = Replica(model, formats_of("bf16", model=model), ServeLayout(), machine_for(load_cluster("hw-dgx-h100"), False))
+    done = dysharp.explain(*write(tmp_path, run_of(1)), model="llama3-8b", batch=8.0, sequence=2048)
+    assert isinstance(done, Explanation)
+    expected = {row.operator: row.expected for row in done.operators}
+    assert expected["attention"] == step_time(replica, batch).parts["attention decode"]
 
 
 def test_a_gpu_without_a_cluster_is_asked_for(tmp_path: Path) -> None:

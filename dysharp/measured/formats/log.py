@@ -12,6 +12,12 @@ TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
 """What mpirun puts before each piece of a line."""
 
 
+TRAINED = ("model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp")
+"""Columns without which a step of training is not predicted."""
+FEWEST = 2
+"""Steps of a log behind the first whose median counts."""
+
+
 @frozen
 class Log:
     """What a reader found: `rows` as cells of CSV, names that are `missing`, names that may be given (`known`), and why there is no row."""

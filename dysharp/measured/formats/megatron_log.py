@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
-from dysharp.measured.formats.log import COLOUR, Log, lacking, number
+from dysharp.measured.formats.log import COLOUR, FEWEST, TRAINED, Log, lacking, number
 
 NAME = "a log of Megatron-LM"
 STEP = re.compile(r"iteration\s+\d+/\s*\d+ \|.*?elapsed time per iteration \(ms\): ([\d.]+)(.*)")
@@ -22,9 +22,7 @@ ARGUMENTS = {
     "ep": "expert_model_parallel_size", "dp": "data_parallel_size", "etp": "expert_tensor_parallel_size", "layers": "num_layers",
 }  # fmt: skip
 """Column -> argument."""
-NEEDED = ("model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp")
 TEXTS = ("recompute", "dispatcher", "software", "routing", "note", "fabric", "a2a_overlap", "fsdp")
-FEWEST = 2
 
 
 def fits(text: str) -> bool:
@@ -38,7 +36,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     steps = [found for found in STEP.finditer(plain)]
     good = [found for found in steps[1:] if not BAD.search(found[2])]
     told = {found[1]: found[2] for found in reversed([*ARGUMENT.finditer(plain)])}  # DeepSpeed prints some again, of one node
-    cells = dict.fromkeys((*NEEDED, *ARGUMENTS, *TEXTS), "") | {column: told.get(name, "") for column, name in ARGUMENTS.items()}
+    cells = dict.fromkeys((*TRAINED, *ARGUMENTS, *TEXTS), "") | {column: told.get(name, "") for column, name in ARGUMENTS.items()}
     cells |= _derived(told)
     if batch := BATCH.search(plain):
         cells["gbs"] = batch[1]
@@ -53,7 +51,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     fault = "" if len(times) >= FEWEST else f"found {len(steps)} iterations, expected {FEWEST} after the first, none of them skipped"
     row = {"id": "megatron-1", "source": "log of Megatron-LM", **cells, **given, "refused": fault}
     row |= {"step_s": repr(median(times) / 1e3) if times else "", "tflops_gpu": repr(median(rates)) if rates else ""}
-    return Log(NAME, [row], lacking(NEEDED, row), tuple(cells))
+    return Log(NAME, [row], lacking(TRAINED, row), tuple(cells))
 
 
 def _derived(told: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
-from dysharp.measured.formats.log import COLOUR, Log, lacking, number, whole
+from dysharp.measured.formats.log import COLOUR, FEWEST, TRAINED, Log, lacking, number, whole
 
 NAME = "a log of torchtitan"
 STEP = re.compile(r"step:\s+\d+\s+loss:.*?tps: ([\d,]+)\s+tflops: ([\d.,]+)")
@@ -12,11 +12,9 @@ MESH = re.compile(r"device mesh with parallelism: (.+)")
 BATCH = re.compile(r"local batch size (\d+), global batch size (\d+), gradient accumulation steps (\d+), sequence length (\d+)")
 GPU = re.compile(r"(?:CUDA|HIP) capacity: (.+?) with")
 MODEL = re.compile(r"Building (\w+ [\w.-]*\d[\w.-]*)\s*$", re.MULTILINE)
-NEEDED = ("model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp")
 OTHERS = ("cp", "fsdp", "ga", "vpp", "recompute", "routing", "note", "fabric", "dispatcher")
 DTYPES = (("mxfp8", "mxfp8"), ("float8", "fp8"), ("training.dtype=bfloat16", "bf16"), ("mixed_precision_param=bfloat16", "bf16"))
 """What a log says -> precision; the first that it says counts."""
-FEWEST = 2
 
 
 def fits(text: str) -> bool:
@@ -28,7 +26,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     """The run of a log."""
     plain = COLOUR.sub("", text)
     steps = [(number(tps), number(tflops)) for tps, tflops in STEP.findall(plain)][1:]
-    cells = dict.fromkeys((*NEEDED, *OTHERS), "")
+    cells = dict.fromkeys((*TRAINED, *OTHERS), "")
     if found := MESH.search(plain):
         mesh = {name: int(n) for name, n in re.findall(r"(\w+)=(\d{1,6})\b", found[1])}
         dp = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
@@ -47,4 +45,4 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     row["refused"] = "" if len(rates) >= FEWEST else f"found {len(steps) + 1} steps, expected {FEWEST} after the first"
     row["step_s"] = repr(n[0] * n[1] / (n[2] * median(rates))) if rates and all(n) else ""
     row["tok_s_gpu"], row["tflops_gpu"] = (whole(median(values)) if values else "" for values in (rates, tflops))
-    return Log(NAME, [row], lacking(NEEDED, row), tuple(cells))
+    return Log(NAME, [row], lacking(TRAINED, row), tuple(cells))
