@@ -65,7 +65,7 @@ def area_columns(cluster: Cluster) -> dict[str, float]:
     return {f"area_{side}_mm2": round(value, 6) for side, value in sides.items()}
 
 
-MERGE_KGE = 20.16
+MERGE_KGE = 6.22
 """Gates of the merge unit of a port with 320 entries (`dysharp rtl merge-unit --area`)."""
 ENTRIES, LINE_BITS, STATE_BITS = 320, 41, 17
 """Entries of a port; bits of a line in its CAM; askers (8), cached, two counts of 4."""

@@ -10,7 +10,7 @@ from dysharp.cli.texts.sweep_text import sweep_csv
 from dysharp.figures.studies.study_folder import record_of
 from dysharp.runs.point import Point
 from dysharp.silicon.area import total
-from dysharp.silicon.cluster_area import LINES, area_columns, cluster_area
+from dysharp.silicon.cluster_area import ENTRIES, LINE_BITS, LINES, MERGE_KGE, area_columns, cluster_area
 from dysharp.specs import load_cluster
 
 PAPER = load_cluster("paper-gh200-nvl32")
@@ -55,3 +55,17 @@ def test_a_line_meets_a_synthesis_between_its_ends(name: str) -> None:
     assert cost.cam_bits == line.cam_bits * 128 + line.more_cam_bits
     assert line.kge + 128 * line.kge_per_entry == pytest.approx(cost.kge, rel=0.1)
     assert total(line.parts(128)).middle == pytest.approx(cost.mm2(12).middle, rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_merge_unit_has_the_gates_of_its_synthesis() -> None:
+    """Its memory has 20.16 kbit, which stood here as gates once."""
+    pytest.importorskip("amaranth", reason="needs the extra rtl")
+    pytest.importorskip("pyosys", reason="needs the extra rtl")
+    from dysharp.silicon.rtl.blocks import load_block
+    from dysharp.silicon.rtl.synthesis import cost_of
+
+    block = load_block("merge-unit")
+    cost = cost_of(block.component(block.parameters.of_cluster(PAPER)))
+    assert cost.cam_bits == ENTRIES * LINE_BITS
+    assert cost.kge == pytest.approx(MERGE_KGE, rel=0.01)
