@@ -6,14 +6,16 @@ Kernels and collectives beside runs are rows like them, by their closed forms; c
 from __future__ import annotations
 
 import functools
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, learn, touched
@@ -24,10 +26,14 @@ from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
 from dysharp.specs import Cluster
+from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
 from dysharp.specs.fitted import fitted
 
 Row = TrainingRow | ServingRow | Measurement
 KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
+KIND_OF = {"steps": TrainingRow, "serving": ServingRow}
+"""Kind of rows, as intervals have them, -> its runs."""
+MOST_ROWS = 1_000_000
 MOVED = 2
 """Rows that are named for a cost: those that moved it most."""
 SPREAD, SPREAD_OF_TIMES = 0.1, 0.4
@@ -50,6 +56,8 @@ class Learning:
     untouched: list[str]
     rows: list[dict[str, Any]]
     skipped: list[dict[str, str]]
+    posterior: dict[str, Any] = field(default_factory=dict)
+    """Of the file: `kinds` of rows, `rows`, `noise` and `freedom` (`Learned`), `correlation` of the costs in their order."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -133,7 +141,34 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
     far_off = np.abs(done.left) > FAR * done.noise
     errors = zip(votes.ids, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
     judged = [{"id": row, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]
-    return Learning(path, name, told, untouched, judged, votes.skipped), machine
+    return Learning(path, name, told, untouched, judged, votes.skipped, _posterior(done, votes)), machine
+
+
+def _posterior(done: Learned, votes: Votes) -> dict[str, Any]:
+    kinds = [name for name, kind in KIND_OF.items() if any(isinstance(row, kind) for row in votes.runs)]
+    together = (done.covariance / np.outer(done.spread, done.spread)).round(4).tolist()
+    return {"kinds": kinds, "rows": len(votes.ids), "noise": round(done.noise, 4), "freedom": round(done.freedom, 2), "correlation": together}
+
+
+def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
+    """What a cluster file knows of its costs if runs of `kind` (a key of `KIND_OF`) taught it; None for others. Raises `ConfigError`."""
+    table, widths = learned_table(cluster).get("posterior"), learned_spreads(cluster)
+    if not isinstance(table, dict) or kind not in table.get("kinds", ()):
+        return None
+    where, n = f"{cluster}: learned.posterior", len(widths)
+    try:
+        together, noise, freedom, rows = np.array(table["correlation"], np.float64), *(float(table[name]) for name in ("noise", "freedom", "rows"))
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"{where}: found {', '.join(map(str, table))[:60]}, expected correlation, noise, freedom and rows, as numbers") from None
+    if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} | {*fitted()}]:
+        raise ConfigError(f"{cluster}: learned: found {show(unknown[0])}, expected a cost that calibrate writes")
+    spread = np.array([*widths.values()]) / 100
+    if together.shape != (n, n) or not (np.abs(together) <= 1).all() or not (spread >= 0).all():
+        raise ConfigError(f"{where}.correlation: found shape {together.shape}, expected {n} x {n} numbers of -1 to 1 beside widths of 0 or more")
+    if not (0 < noise < 10 and 1 <= freedom < math.inf and 0 <= rows <= MOST_ROWS):
+        raise ConfigError(f"{where}: found noise {noise:g}, freedom {freedom:g}, rows {rows:g}, expected 0 to 10, 1 or more, and 0 to {MOST_ROWS:,}")
+    costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
+    return Learned(costs, np.zeros(n), together * np.outer(spread, spread), noise, np.zeros(round(rows)), np.zeros((n, 0)), freedom)
 
 
 def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> dict[str, Any]:
@@ -177,7 +212,8 @@ def toml_of(learned: Learning, machine: Cluster, base: str, source: str) -> str:
     known = {one["name"]: one for one in learned.costs}
     body = cluster_text(base, learned.cluster, machine, text, {name: _words(one) for name, one in known.items()})
     widths = [f'"{name}" = {one["now"]:.3g}' for name, one in known.items()]
-    return "\n".join([f"# {text}. Written by dysharp calibrate.", body, "[learned]", *widths]) + "\n"
+    more = [f"{name} = {json.dumps(value)}" for name, value in learned.posterior.items()]
+    return "\n".join([f"# {text}. Written by dysharp calibrate.", body, "[learned]", *widths, "", "[learned.posterior]", *more]) + "\n"
 
 
 def cluster_text(base: str, name: str, machine: Cluster, source: str = "", words: Mapping[str, str] | None = None) -> str:

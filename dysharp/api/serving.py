@@ -5,7 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
+import numpy as np
+
 from dysharp.api.arguments import ServeArgs
+from dysharp.api.learning import posterior_of
 from dysharp.api.serving_answer import Serving, Slo, sharing
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
@@ -48,6 +51,9 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
         _header(whole, start, scenario, request), best_disaggregated(start, rules, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
+    if best and (own := posterior_of(cluster, "serving")):
+        at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
+        found = replace(found, learned=own.interval(at))
     return _explained(found, asked, request, lambda text: tick(len(tried), len(tried), text)) if best else found
 
 

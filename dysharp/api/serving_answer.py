@@ -9,6 +9,7 @@ from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.columns import Column, Columns
 from dysharp.base.values import named, older_name
+from dysharp.measured.intervals import Interval
 from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
@@ -70,6 +71,8 @@ class Serving:
     layers: dict[str, MergedLayer] | None = None
     formats: dict[str, Any] = field(default_factory=dict)
     """Of weights, products, KV, state and rows (`Formats.to_dict`)."""
+    learned: Interval | None = None
+    """Of the TPOT of the best point, where rows of this very machine taught its costs; all points take it."""
 
     apart = older_name("disaggregated")
 
@@ -173,12 +176,11 @@ class Serving:
             return ()
         first = self.best[0]
         tpot = first.served.tpot / 1e3
-        interval, group = served_interval(first.replica, tpot), group_of(first.replica)
+        interval, group = self._interval(first), group_of(first.replica)
         shown = ["{:.1f} to {:.1f} ms".format(*interval.around(tpot, level)) for level in (0.9, 0.8)]
-        lines = [
-            f"Error bar: measured TPOT of runs like the best ({group}) that no fit saw is missed by {100 * interval.typical:.0f} % (median); nine of "
-            f"ten are {shown[0]}, eight of ten {shown[1]}."
-        ]
+        of = f"runs like the best ({group}) that no fit saw" if self.learned is None else f"the best, by the {interval.n} rows of this machine,"
+        missed = f"missed by {100 * interval.typical:.0f} % (median)"
+        lines = [f"Error bar: measured TPOT of {of} is {missed}; nine of ten are {shown[0]}, eight of ten {shown[1]}."]
         if self.disaggregated is not None and group_of(first.replica, disaggregated=True) != group:
             own = served_interval(first.replica, self.disaggregated.served.tpot / 1e3, disaggregated=True)
             lines[0] += f" Disaggregated: {100 * own.typical:.0f} %, {own.low90:.2f} to {own.high90:.2f} times the prediction."
@@ -248,9 +250,12 @@ class Serving:
     def __str__(self) -> str:
         return "\n".join((*self.sentences(), *self.trust()))
 
+    def _interval(self, point: ServePoint) -> Interval:
+        return self.learned or served_interval(point.replica, point.served.tpot / 1e3)
+
     def _point(self, point: ServePoint) -> dict[str, Any]:
         tpot = point.served.tpot / 1e3
-        ends = list(served_interval(point.replica, tpot).around(tpot))
+        ends = list(self._interval(point).around(tpot))
         found = point_dict(point) | {"tpot_ms_90": ends, "outside": outside_of(point.replica, point.scenario)}
         return found | POINTS.more(found)
 

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
 from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_ranking, place_of_fastest, rows_both_ways
+from dysharp.api.learning import posterior_of
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.columns import Columns
@@ -15,7 +18,8 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.base.values import named, plain
 from dysharp.costs.machine import Machine, number
-from dysharp.measured.training.step_time import error_bar
+from dysharp.measured.intervals import Interval
+from dysharp.measured.training.step_time import error_bar, step_interval
 from dysharp.measured.trust import no_rows
 from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
@@ -127,6 +131,8 @@ class Steps:
     formats: dict[str, Any]
     """Of weights, products, KV, state and rows (`Formats.to_dict`), under `best`."""
     quick: Mapping[str, str] = field(default_factory=dict)
+    interval: Interval | None = None
+    """Of measured steps like `best`; None where no measurement judges them."""
 
     @property
     def best(self) -> Step:
@@ -171,6 +177,7 @@ class Steps:
         top = named(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
         top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
         top |= {"memory": self._memory()} | named(self, "steps", "gains", "formats", "sentence", "header")
+        top |= {"step_us_90": list(self.interval.around(self.best.step_us)) if self.interval else None}
         return top | ({"quick": True} if self.quick else {})
 
 
@@ -219,9 +226,17 @@ def step(
     options = next((row.options for row, _ in rows if row.system == best.system), None)
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
-    header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), *notes, *_of_rows(rows), *said)
+    own = None if merging or tensor else posterior_of(cluster, "steps")
+    again = request.copy()
+    again["quick"] = True
+    at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
+    interval, bar = step_interval(whole, plan, machine), error_bar(whole, plan, machine)
+    if own:
+        interval = own.interval(at)
+        bar = f"The {interval.n} rows of {cluster} say: steps take {interval.words}."
+    header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
-    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words)
+    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)
 
 
 @takes(RequestArgs)
@@ -362,5 +377,4 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         CAP_LINE,
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
         "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
-        error_bar(model, layout, machine),
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.values import frozen
+from dysharp.measured.intervals import Interval
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.fitted import fitted
 
@@ -80,7 +81,7 @@ LEAST_NOISE, NOISE = 0.05, 0.12
 
 PRIOR_ROWS = 4.0
 """Rows that `NOISE` counts as."""
-Z90 = 1.645
+Z50, Z80, Z90 = 0.6745, 1.2816, 1.645
 
 Change = Callable[[Cluster], Cluster]
 Predict = Callable[[Change], F64]
@@ -118,6 +119,13 @@ class Learned:
         heavy = 1 + (quantile**2 + 1) / (4 * self.freedom) + (5 * quantile**4 + 16 * quantile**2 + 3) / (96 * self.freedom**2)
         out: F64 = quantile * heavy * np.sqrt(known + self.noise**2)
         return out
+
+    def interval(self, predict: Predict) -> Interval:
+        """Of the one answer that `predict` gives on machines near that of the means: both what the costs leave open and the noise of a row."""
+        slope = slopes(predict, self.costs, np.zeros(len(self.costs)))
+        half, wide, wider = (float(self.width(slope, quantile)[0]) for quantile in (Z50, Z80, Z90))
+        low90, low80, high80, high90 = np.exp([-wider, -wide, wide, wider]).tolist()
+        return Interval(low90, low80, 1.0, high80, high90, math.expm1(half), near=True, n=len(self.left))
 
 
 def changed(cluster: Cluster, costs: Sequence[Cost], logs: F64) -> Cluster:

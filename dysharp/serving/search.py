@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dysharp.base.values import older_name
+from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange
@@ -43,6 +44,11 @@ class ServePoint:
         scenario = replace(self.scenario, concurrency=users)
         most = min(self.memory.requests, self.table.engine.most_requests)
         return replace(self, scenario=scenario, served=closed_loop(self.table, scenario, most))
+
+    def on(self, machine: Machine) -> ServePoint:
+        """The same layout and users on another machine of the same memory."""
+        table = StepTable(replace(self.replica, machine=machine), self.table.engine, self.scenario)
+        return replace(self, replica=table.replica, table=table).at(self.scenario.concurrency)
 
     @property
     def tokens_per_gpu(self) -> float:

@@ -109,12 +109,17 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
     return _cluster(parse_toml(text, where), where)
 
 
-def learned_spreads(path: NameOrPath) -> dict[str, float]:
-    """How far each learned cost of a cluster file may be off, in percent; {} for a packaged cluster."""
-    if is_name(path, "clusters"):
+def learned_table(path: NameOrPath | Cluster) -> dict[str, Any]:
+    """The table `[learned]` of a cluster file, as `calibrate` writes it; {} for other clusters."""
+    if isinstance(path, Cluster) or "," in str(path) or is_name(path, "clusters"):
         return {}
     table = parse_toml(read_text(Path(path)), str(path)).get("learned", {})
-    return {name: float(value) for name, value in table.items() if isinstance(value, int | float)} if isinstance(table, dict) else {}
+    return table if isinstance(table, dict) else {}
+
+
+def learned_spreads(path: NameOrPath | Cluster) -> dict[str, float]:
+    """How far each learned cost of a cluster file may be off, in percent; {} for other clusters."""
+    return {name: float(value) for name, value in learned_table(path).items() if isinstance(value, int | float)}
 
 
 def _cluster(table: dict[str, Any], where: str) -> Cluster:

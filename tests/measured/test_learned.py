@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.api.learning import learning, rows_in
+from dysharp.api.learning import learning, posterior_of, rows_in
+from dysharp.base.errors import ConfigError
 from dysharp.cli.entry import main
 from dysharp.measured.learned import COSTS, Cost, next_rows, solve
 from dysharp.measured.training.setting import TrainingRow
@@ -98,3 +100,61 @@ def test_the_command_writes_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["costs"]} >= {"host_factor", "proxy.uccl_us"}
     assert ran("calibrate", str(data), "--base", "hw-dgx-b200", "-o", str(out)) == 2
     assert "found no row that is predicted on hw-dgx-b200 (of h100-sxm), expected one" in capsys.readouterr().err
+
+
+@pytest.fixture
+def mine(slower: str, tmp_path: Path) -> Path:
+    """The cluster file of the slower machine."""
+    rows, out = tmp_path / "rows.csv", tmp_path / "mine.toml"
+    rows.write_text(slower)
+    assert ran("calibrate", str(rows), "--base", BASE.name, "-o", str(out)) == 0
+    return out
+
+
+def test_a_learned_machine_has_its_own_interval(mine: Path) -> None:
+    asked: dict[str, Any] = {"layout": "pp=8,ep=8,dp=8,mbs=1,gbs=256", "systems": ["deepep"], "quick": True}
+    packaged, own = (ds.step("qwen3-30b", cluster, **asked) for cluster in (BASE.name, str(mine)))
+    assert packaged.interval is not None
+    assert own.interval is not None
+    low, high = own.to_dict()["step_us_90"]
+    assert low < own.best.step_us < high < packaged.interval.high90 / packaged.interval.low90 * low
+    assert any(line.startswith(f"The 5 rows of {mine} say: steps take") for line in own.header)
+    known = posterior_of(str(mine), "steps")
+    assert known is not None
+    assert posterior_of(str(mine), "serving") is None is posterior_of(BASE.name, "steps")
+    least = known.width(np.zeros((1, len(known.costs))))[0]  # of an answer that no cost moves: the noise of a row
+    assert np.log(own.interval.high90) > least > np.log(own.interval.high80)
+
+
+def test_a_served_answer_has_the_interval_of_the_rows(mine: Path) -> None:
+    """The interval follows the costs that the answer depends on: a surer host is a narrower interval."""
+    text = mine.read_text().replace('kinds = ["steps"]', 'kinds = ["serving"]')
+    mine.write_text(text)
+    one = ds.serve("qwen3-30b", str(mine), gpus=1)
+    mine.write_text(text.replace('"hbm.fraction" = 5', '"hbm.fraction" = 30'))
+    other = ds.serve("qwen3-30b", str(mine), gpus=1)
+    assert one.learned is not None
+    assert other.learned is not None
+    assert one.learned.high90 < other.learned.high90
+    assert "by the 5 rows of this machine" in one.trust()[0]
+    tpot = one.best[0].served.tpot / 1e3
+    assert one.to_dict()["best"][0]["tpot_ms_90"] == pytest.approx([tpot * one.learned.low90, tpot * one.learned.high90])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("noise = ", "noise = -", "found noise -0"),
+        ("correlation = [[1.0", "correlation = [[2.0", "numbers of -1 to 1"),
+        ("correlation = [[1.0,", "correlation = [[", "expected correlation"),
+        ("freedom", "freed", "found kinds, rows, noise, freed, correlation, expected"),
+        ('"host_factor" = ', '"scale_out.rate" = ', "found 'scale_out.rate', expected a cost"),
+    ],
+)
+def test_a_broken_posterior_is_one_line(before: str, after: str, said: str, mine: Path) -> None:
+    start, learned = mine.read_text().split("[learned]")
+    mine.write_text(f"{start}[learned]{learned.replace(before, after, 1)}")
+    with pytest.raises(ConfigError) as error:
+        posterior_of(str(mine), "steps")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
