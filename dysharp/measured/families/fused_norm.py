@@ -8,7 +8,7 @@ from dysharp.costs.operators import launch_us, memory_kernel_us
 from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.specs.gpu import load_gpu
 
@@ -46,7 +46,7 @@ def program_us(case: NormCase, constants: Constants) -> float:
     return whole_us + (float(memory_kernel_us(gpu, constants, PASSES * case.n_bytes)) if case.alone else 0.0)
 
 
-@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us, in_bars=False, level=Level.LINK, order=106)
+@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us)
 def case(m: Measurement) -> NormCase:
     """The case of a latency."""
     gpu, gpus, size = gpu_of(m), whole(number(m, "gpus"), "GPUs"), whole(number(m, "bytes"), "bytes")
