@@ -22,6 +22,7 @@ from dysharp.base.lazy import import_all
 from dysharp.base.reading import parse_toml, read_text
 from dysharp.base.values import frozen
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
+from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
@@ -104,6 +105,7 @@ class Family:
     dtypes_of: DtypesOf = no_dtypes
     skewed: bool = False
     between: Between = ""
+    regime: str = UNKNOWN
 
     def __post_init__(self) -> None:
         if self.between and self.in_bars:
@@ -150,6 +152,7 @@ def family(
     | `dtypes_of` | data types of a prediction by model and options, named as in `Case.dtypes`; default: not compared |
     | `skewed` | whether the family has measurements under skewed routing |
     | `between` | a family of several NVLink domains: "bars" or "beyond"; it has `in_bars=False` |
+    | `regime` | the regime that its predictions describe (`measured.regime`) |
 
     Parts: "dispatch", "combine", "gemm1", "gemm2" of a layer's critical path; "layer": one kernel is the whole layer;
     "sum": whole layers, against which the sum of all parts is checked. `families/facts.toml` holds these facts of the packaged families.
