@@ -12,9 +12,8 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, machine_of, setting_of, training_recipe_of
-from dysharp.measured.training.step_time import BARS, StepCase, step_cases
+from dysharp.measured.training.step_time import BARS, StepCase, estimate, step_cases
 from dysharp.specs.fitted import fitted
-from dysharp.training.estimate import estimate
 
 GROUPS = tuple(BARS)[:3]
 GRID = {

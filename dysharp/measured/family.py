@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
+from dysharp.base.reading import parse_toml, read_text
 from dysharp.base.values import frozen
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
+from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
@@ -102,6 +105,7 @@ class Family:
     dtypes_of: DtypesOf = no_dtypes
     skewed: bool = False
     between: Between = ""
+    regime: str = UNKNOWN
 
     def __post_init__(self) -> None:
         if self.between and self.in_bars:
@@ -112,6 +116,17 @@ class Family:
 
 
 _REGISTRY: dict[str, Family] = {}
+_FACTS = Path(__file__).parent / "families" / "facts.toml"
+
+
+@cache
+def _packaged() -> dict[str, dict[str, Any]]:
+    """Facts of the packaged families, by name."""
+
+    def value(key: str, given: Any) -> Any:
+        return Level[given] if key == "level" else tuple(given) if isinstance(given, list) else given
+
+    return {name: {key: value(key, given) for key, given in one.items()} for name, one in parse_toml(read_text(_FACTS), _FACTS.name).items()}
 
 
 def family(
@@ -120,15 +135,7 @@ def family(
     belongs: Callable[[Measurement], bool],
     closed_us: Callable[[C, Gpu, Constants], F64] | None = None,
     program_us: Callable[[C, Constants], float] | None = None,
-    predictor: str = "",
-    in_bars: bool = True,
-    level: Level = Level.LAYER,
-    order: int = LAST,
-    systems: tuple[str, ...] = (),
-    parts: tuple[Part, ...] = (),
-    dtypes_of: DtypesOf = no_dtypes,
-    skewed: bool = False,
-    between: Between = "",
+    **facts: Any,
 ) -> Callable[[Callable[[Measurement], C]], Callable[[Measurement], C]]:
     """Register a function from a measurement to its case; it raises `Unsupported` with the reason where there is none.
 
@@ -145,14 +152,15 @@ def family(
     | `dtypes_of` | data types of a prediction by model and options, named as in `Case.dtypes`; default: not compared |
     | `skewed` | whether the family has measurements under skewed routing |
     | `between` | a family of several NVLink domains: "bars" or "beyond"; it has `in_bars=False` |
+    | `regime` | the regime that its predictions describe (`measured.regime`) |
 
     Parts: "dispatch", "combine", "gemm1", "gemm2" of a layer's critical path; "layer": one kernel is the whole layer;
-    "sum": whole layers, against which the sum of all parts is checked.
+    "sum": whole layers, against which the sum of all parts is checked. `families/facts.toml` holds these facts of the packaged families.
     """
+    known = {"predictor": "rate form" if program_us is None else "program"} | _packaged().get(name, {}) | facts
 
     def register(case: Callable[[Measurement], C]) -> Callable[[Measurement], C]:
-        by = predictor or ("rate form" if program_us is None else "program")
-        _REGISTRY[name] = Family(name, belongs, case, closed_us, program_us, by, in_bars, level, order, systems, parts, dtypes_of, skewed, between)
+        _REGISTRY[name] = Family(name, belongs, case, closed_us, program_us, **known)
         return case
 
     return register

@@ -32,21 +32,6 @@ Source: mhoqueanik/moe_ep_benchmark, bench_moe_ep_nonmega.py and bench_moe_ep_me
 """
 PROFILED = ("DeepGEMM", "DeepGEMM MegaMoE")
 """Systems whose library times kernels by a profiler. Source: deepseek-ai/DeepGEMM, tests (bench_kineto)."""
-PREDICTED = {
-    "deepep-dispatch": CACHED,
-    "deepep-combine": CACHED,
-    "deepep-ll": KERNEL,
-    "trtllm-a2a": CHAINED,
-    "nccl": CHAINED,
-    "dense-gemm": "as measured",
-    "grouped-gemm": "as measured",
-    "fused-layer": GRAPH,
-    "layer": DRAINED,
-    "hybrid-ep": KERNEL,
-    "library-calls": "as measured",
-    "library-calls-internode": "as measured",
-}
-"""Family -> the regime that its predictions describe. "as measured": the case tells graph, profiler and eager apart."""
 
 
 def regime_of(m: Measurement) -> str:
@@ -64,8 +49,3 @@ def regime_of(m: Measurement) -> str:
         (KERNEL, m.system in PROFILED),
     )
     return next((regime for regime, holds in stated if regime and holds), UNKNOWN)
-
-
-def predicted_regime(family: str) -> str:
-    """The regime of a family's predictions."""
-    return PREDICTED.get(family, UNKNOWN)

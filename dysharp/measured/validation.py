@@ -16,7 +16,7 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.left_out import part_of
 from dysharp.measured.predictions import ClosedForms, bar, errors_by, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
-from dysharp.measured.regime import predicted_regime, regime_of
+from dysharp.measured.regime import regime_of
 from dysharp.specs.fitted import Fitted
 from dysharp.specs.numbers import BETWEEN, BETWEEN_DOMAINS, ONE, ONE_DOMAIN, counted, lines, share_of
 
@@ -223,7 +223,7 @@ class _Tables:
 
     def regimes(self) -> list[dict[str, Any]]:
         """By family and regime, beside the regime that the family's predictions describe."""
-        keys = ((name, regime_of(entry.measurement), predicted_regime(name)) for name, entry in zip(self.names, self.parsed, strict=True))
+        keys = ((entry.family.name, regime_of(entry.measurement), entry.family.regime) for entry in self.parsed)
         return self._table(("family", "regime", "predicted_as"), keys)
 
     def forms(self, closed: F64) -> list[dict[str, Any]]:

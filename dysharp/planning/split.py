@@ -73,18 +73,22 @@ def _ranges(totals: Floats, mean: float) -> list[tuple[float, float]]:
 
 def _rounds(largest: Floats, rounds: int) -> tuple[float, list[int]]:
     """(least sum of largest runs, cuts between rounds); infinite and without cuts where no rounds fit."""
-    n = len(largest) - 1
+    total, cuts = _cheapest(largest, rounds)
+    return (total, cuts) if total < np.inf else (total, [])
+
+
+def _cheapest(cost: Floats, runs: int) -> tuple[float, list[int]]:
+    """(least sum, cuts) of `runs` runs behind each other, of which the one from a to b costs `cost[a, b]`."""
+    n = len(cost) - 1
     total = np.full(n + 1, np.inf)
     total[0] = 0.0
-    came = np.zeros((rounds, n + 1), np.int64)
-    for one in range(rounds):
-        ways = total[:, None] + largest
+    came = np.zeros((runs, n + 1), np.int64)
+    for one in range(runs):
+        ways = total[:, None] + cost
         came[one] = np.argmin(ways, axis=0)
         total = np.min(ways, axis=0)
-    if total[n] == np.inf:
-        return float("inf"), []
     cuts = [n]
-    for one in range(rounds - 1, -1, -1):
+    for one in range(runs - 1, -1, -1):
         cuts.append(int(came[one][cuts[-1]]))
     return float(total[n]), cuts[::-1]
 
@@ -146,17 +150,7 @@ def _even(sums: Floats, first: int, last: int, chunks: int, slots_of: int = 0) -
     for _ in range(chunks):
         least = np.min(np.maximum(least[:, None], run), axis=0)
     square = np.where(run <= least[n] * (1 + 1e-12), run * run, np.inf)
-    total = np.full(n + 1, np.inf)
-    total[0] = 0.0
-    came = np.zeros((chunks, n + 1), np.int64)
-    for chunk in range(chunks):
-        ways = total[:, None] + square
-        came[chunk] = np.argmin(ways, axis=0)
-        total = np.min(ways, axis=0)
-    ends = [n]
-    for chunk in range(chunks - 1, 0, -1):
-        ends.append(int(came[chunk][ends[-1]]))
-    return tuple(first + end for end in reversed(ends))
+    return tuple(first + end for end in _cheapest(square, chunks)[1][1:])
 
 
 @lru_cache(maxsize=1 << 12)

@@ -51,11 +51,14 @@ def load_model(name_or_path: NameOrPath | Model) -> Model:
     if is_name(name_or_path, "models"):
         return layer_of(packaged_table(str(name_or_path)), f"{name_or_path}.toml")
     path = user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
+    return _read_model(path, model_from_config, model_from_toml)
+
+
+def _read_model(path: Path, from_config: Callable[[Any, str, str], Spec], from_toml: Callable[[str, str], Spec]) -> Spec:
+    """A model from a file of the user: JSON of Hugging Face, or TOML."""
     path = config_in(path)
     text = read_text(path)
-    if path.suffix == ".json":
-        return model_from_config(parse_json(text, str(path)), _config_name(path), str(path))
-    return model_from_toml(text, str(path))
+    return from_config(parse_json(text, str(path)), _config_name(path), str(path)) if path.suffix == ".json" else from_toml(text, str(path))
 
 
 def load_cluster(name_or_path: NameOrPath | Cluster) -> Cluster:
@@ -269,11 +272,7 @@ def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
             hint = nearest(str(name_or_path), list_whole_models())
             raise ConfigError(f"model {show(str(name_or_path))}: found a layer without the table [whole], expected a whole model{hint}")
         return whole_from_table(table, f"{name_or_path}.toml")
-    path = config_in(user_path(name_or_path, "model", list_whole_models(), FILES))
-    text = read_text(path)
-    if path.suffix == ".json":
-        return whole_from_config(parse_json(text, str(path)), _config_name(path), str(path))
-    return whole_from_toml(text, str(path))
+    return _read_model(user_path(name_or_path, "model", list_whole_models(), FILES), whole_from_config, whole_from_toml)
 
 
 def whole_from_toml(text: str, where: str) -> WholeModel:

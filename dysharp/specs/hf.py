@@ -5,7 +5,7 @@ Phi-3.5-MoE, OLMoE and every family with the same field names. A config gives ne
 routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution with the skew of large models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,32 +31,16 @@ MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes
 class Alias:
     """One fact of a config: its names (the first one present counts) and its range. `default` None: required."""
 
-    names: tuple[str, ...]
-    low: int
-    high: int
+    names: Sequence[str]
+    low: int = 1
+    high: int = 1 << 20
     default: int | None = None
 
 
-ALIASES: dict[str, Alias] = {
-    "hidden": Alias(("hidden_size", "d_model", "n_embd"), 1, 1 << 20),
-    # In a config with an expert width, `intermediate_size` is the dense width. So it comes last.
-    "expert_hidden": Alias(
-        ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "ffn_hidden_size", "intermediate_size"), 1, 1 << 20
-    ),
-    "n_experts": Alias(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16),
-    "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"), 1, 1 << 16),
-    "n_group": Alias(("n_group", "num_expert_group"), 1, 1 << 16, default=1),
-    "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
-    "row": Alias(("moe_latent_size",), 1, 1 << 20, default=0),
-}
-LAYERS = {
-    "layers": Alias(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1, MAX_LAYERS),
-    # Which layers are MoE: each family of models has its own field. A field that is absent changes nothing.
-    "dense_prefix": Alias(("first_k_dense_replace", "moe_layer_start_index"), 0, MAX_LAYERS, default=0),
-    "every_from_1": Alias(("decoder_sparse_step", "interleave_moe_layer_step"), 1, MAX_LAYERS, default=1),
-    "every_from_0": Alias(("moe_layer_freq", "moe_layer_interval"), 1, MAX_LAYERS, default=1),
-}
-
+_FILE = DATA / "config_names.toml"
+NAMES: dict[str, dict[str, Any]] = parse_toml(read_text(_FILE), _FILE.name)
+"""Names of facts in configs, by table."""
+ALIASES, LAYERS, WHOLE, LATENT = ({fact: Alias(**one) for fact, one in NAMES[table].items()} for table in ("layer", "layers", "whole", "latent"))
 EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
 FILE = DATA / "families.toml"
 FAMILIES: dict[str, dict[str, Any]] = parse_toml(read_text(FILE), FILE.name)

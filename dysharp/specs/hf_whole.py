@@ -11,44 +11,12 @@ from typing import Any
 
 from dysharp.base.errors import ConfigError, nearest, show
 from dysharp.specs import hf
-from dysharp.specs.hf import Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
+from dysharp.specs.hf import LATENT, NAMES, WHOLE, Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
-WIDTH, COUNT = 1 << 20, 1 << 12
 INTERVAL = 4  # layers from one with full attention to the next, where a family with linear attention does not say (transformers)
-
-
-def _wide(*names: str, default: int | None = None) -> Alias:
-    return Alias(names, 0 if default == 0 else 1, WIDTH, default)
-
-
-HEADS = Alias(("num_attention_heads", "n_head", "n_heads"), 1, COUNT)
-KV_HEADS = Alias(("num_key_value_heads", "kv_n_heads"), 1, COUNT, default=0)
-HEAD_DIM = _wide("head_dim", "attention_head_dim", default=0)
-SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
-SHARED_WIDTH = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size")
-CONTEXT = Alias(("max_position_embeddings", "model_max_length"), 0, 1 << 24, default=0)
-MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
-MLA = {
-    "q_rank": _wide("q_lora_rank", default=0), "kv_rank": _wide("kv_lora_rank"), "nope_dim": _wide("qk_nope_head_dim"),
-    "rope_dim": _wide("qk_rope_head_dim"), "v_dim": _wide("v_head_dim"), "index_heads": Alias(("index_n_heads",), 0, COUNT, default=0),
-    "index_dim": _wide("index_head_dim", default=0), "index_top": _wide("index_topk", default=0),
-}  # fmt: skip
-_KDA, _KDA_DIM = ("linear_attn_config.num_heads", "linear_num_heads"), ("linear_attn_config.head_dim", "linear_head_dim")
-LINEAR: dict[str, tuple[tuple[str, ...], ...]] = {  # key heads, value heads, widths of a key and of a value, convolution
-    "gdn": tuple((f"linear_{key}",) for key in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")),
-    "kda": (_KDA, _KDA, _KDA_DIM, _KDA_DIM, ("linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim")),
-    "lightning": (("num_attention_heads",), ("num_attention_heads",), ("head_dim",), ("head_dim",), ()),
-    "mamba2": (
-        ("mamba_n_groups", "n_groups"), ("mamba_n_heads", "mamba_num_heads"), ("mamba_d_state", "ssm_state_size"), ("mamba_d_head", "mamba_head_dim"),
-        ("mamba_d_conv", "conv_kernel"),
-    ),
-}  # fmt: skip
-MIXERS = {
-    "*": "*", "full_attention": "*", "attention": "*", "chunked_attention": "*", "indexed_attention": "*", "1": "*", "sliding_attention": "w",
-    "M": "M", "mamba": "M", "linear_attention": "M", "0": "M",
-}  # fmt: skip
-"""Name of a layer in a config -> its letters before those of its FFN. Llama 4's chunks are longer than most sequences: its layers count as whole."""
+COUNT = 1 << 12
+MIXERS = NAMES["mixers"]
 
 
 def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> WholeModel:
@@ -67,13 +35,13 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     latent = bool(layer and layer.hidden != hidden)
     attention = _attention(config, family, hidden, faults) | ({} if "w" in "".join(words) else {"window": 0})
     values: dict[str, Any] = {
-        "vocab": integer(config, Alias(("vocab_size",), 1, 1 << 24), faults),
-        "dense_hidden": integer(config, _wide("intermediate_size_mlp", "intermediate_size"), faults) if dense else 0,
+        "vocab": integer(config, WHOLE["vocab"], faults),
+        "dense_hidden": integer(config, WHOLE["dense_width"], faults) if dense else 0,
         "dense_matrices": family.get("dense_matrices", n_matrices(config)),
         "shared_hidden": _shared_hidden(config, family, layer.expert_hidden, faults) if layer else 0,
-        "shared_gate": bool(layer and config.get(SHARED_WIDTH[0])),
-        "mtp": integer(config, MTP, faults),
-        "context": integer(config, CONTEXT, faults),
+        "shared_gate": bool(layer and config.get(WHOLE["shared_width"].names[0])),
+        "mtp": integer(config, WHOLE["mtp"], faults),
+        "context": integer(config, WHOLE["context"], faults),
         "linear": _linear(config, family, faults) if any("M" in word for word in words) else None,
         "norms_per_layer": 4 if config.get("sandwich_norm") is True else family.get("norms_per_layer", 2),
         "norm_vectors": family.get("norm_vectors", 1),
@@ -157,7 +125,7 @@ def _mixers(config: Mapping[str, Any], family: dict[str, Any], names: list[Any] 
     if family.get("linear") == "gdn" or config.get("linear_num_value_heads") is not None:
         every = integer(config, Alias(("full_attention_interval",), 1, COUNT, default=INTERVAL), faults)
         return ["M" if (n + 1) % every else "*" for n in range(layers)]
-    first = integer(config, Alias(("max_window_layers",), 0, COUNT, default=0), faults) if config.get("use_sliding_window") is True else 0
+    first = integer(config, WHOLE["first_window"], faults) if config.get("use_sliding_window") is True else 0
     every = integer(config, Alias(("sliding_window_pattern",), 1, COUNT, default=family.get("windows", COUNT + 1)), faults)
     return ["w" if n >= first and (n + 1) % every else "*" for n in range(layers)]
 
@@ -178,16 +146,16 @@ def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: in
     """Inner width of all shared experts together: a field of its own, or as many experts as the config says."""
     if n := family.get("shared_experts"):
         return int(n) * expert
-    own = integer(config, _wide(*SHARED_WIDTH, default=0), faults)
-    n = integer(config, SHARED_EXPERTS, faults)
+    own = integer(config, WHOLE["shared_width"], faults)
+    n = integer(config, WHOLE["shared_experts"], faults)
     return own or n * (integer(config, hf.EXPERT, faults) if n else 0)
 
 
 def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]) -> LinearAttention:
     kind = family.get("linear", "gdn")
-    *counts, convolution = LINEAR[kind]
+    *counts, convolution = NAMES["linear"][kind]
     fields = zip(("key_heads", "value_heads", "key_dim", "value_dim"), counts, strict=True)
-    widths = {key: integer(config, Alias(names, 1, WIDTH), faults) for key, names in fields}
+    widths = {key: integer(config, Alias(names), faults) for key, names in fields}
     seen = integer(config, Alias(convolution, 1, COUNT, default=4), faults) if convolution else 0
     biased = kind == "mamba2" and config.get("mamba_conv_bias", config.get("use_conv_bias")) is not False
     return LinearAttention(**widths, convolution=seen, kind=kind, normed=_flag(config, family.get("normed", True)), convolution_bias=biased)
@@ -195,16 +163,16 @@ def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]
 
 def _attention(config: Mapping[str, Any], family: dict[str, Any], hidden: int, faults: list[str]) -> dict[str, Any]:
     """The fields of `Attention`."""
-    heads = integer(config, HEADS, faults)
+    heads = integer(config, WHOLE["heads"], faults)
     if _is_latent(config):
         faults += ["attention_bias: found True, expected none beside kv_lora_rank"] * (config.get("attention_bias") is True)
-        return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in MLA.items()}}
+        return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in LATENT.items()}}
     flags = ("qk_norm", "qk_norm_joint", "qkv_bias", "out_bias", "sinks", "gated")
     return {
         "kind": "gqa",
         "heads": heads,
-        "kv_heads": integer(config, KV_HEADS, faults) or heads,
-        "head_dim": integer(config, HEAD_DIM, faults) or family.get("head_dim", max(1, hidden // heads)),
+        "kv_heads": integer(config, WHOLE["kv_heads"], faults) or heads,
+        "head_dim": integer(config, WHOLE["head_dim"], faults) or family.get("head_dim", max(1, hidden // heads)),
         "window": _window(config, faults),
         **{key: _flag(config, family.get(key)) for key in flags},
     }
@@ -217,8 +185,8 @@ def _is_latent(config: Mapping[str, Any]) -> bool:
 
 def _window(config: Mapping[str, Any], faults: list[str]) -> int:
     """Tokens of the window; 0 without one. A window of all positions is none, and so is one that no layer has."""
-    window = integer(config, _wide("sliding_window", default=0), faults)
-    if config.get("use_sliding_window") is False or 0 < integer(config, CONTEXT, []) <= window:
+    window = integer(config, WHOLE["window"], faults)
+    if config.get("use_sliding_window") is False or 0 < integer(config, WHOLE["context"], []) <= window:
         return 0
     names = hf.layer_names(config)
     return window if not isinstance(names, list) or "sliding_attention" in names else 0

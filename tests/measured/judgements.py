@@ -87,7 +87,7 @@ def scopes() -> Named:
         groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), left_out.is_host_bound(m), told(partial(gpu_of, m))))
     yield from groups.items()
     yield "NICs", [told(partial(nic_GBps, gpu)) for gpu in list_gpus()]
-    yield "regimes of families", {name: regime.predicted_regime(name) for name in all_families()}
+    yield "regimes of families", {name: one.regime for name, one in all_families().items()}
     yield "apart", {name: [one.name for one in judges_outside_bars(name, n)] for name in ("mori", "hybrid-ep", "deepep") for n in (1, 2)}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
+from dysharp.measured.training.step_time import estimate
 from dysharp.model import flops, state, weights
 from dysharp.model.layout import KINDS, check_domain, check_layout, chunks_of, chunks_of_rank, layout_of
 from dysharp.model.operators import operators
@@ -27,7 +28,6 @@ from dysharp.training.answers import energy_of, gains, split_step
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, step_costs
-from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, replay_schedule, step_graph
 from dysharp.training.megatron import arguments_from, read_settings
 from dysharp.training.memory import Saving

@@ -11,6 +11,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import AttentionCall, attention_flops
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
+from dysharp.measured.training.step_time import estimate
 from dysharp.model import chunks_of, layout_of
 from dysharp.model.flops import flops_of
 from dysharp.model.operators import LINEAR_FORMS, MemoryOp, Weight, operators
@@ -19,7 +20,6 @@ from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import step_costs
-from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.recipe import WHOLE, TrainingRecipe
 from dysharp.training.schedules import make_schedule

@@ -15,7 +15,7 @@ from dysharp.base.units import PS_PER_US
 from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.measured.predictions import hashable_constants
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -89,24 +89,8 @@ def program_us(case: AllReduceCase, constants: Constants) -> float:
     return run_burst(program)[0].time_ps / PS_PER_US
 
 
-@family(
-    "inswitch-allreduce",
-    belongs=lambda m: m.kind == "inswitch_allreduce",
-    closed_us=closed_us,
-    program_us=program_us,
-    in_bars=False,
-    level=Level.LINK,
-    order=100,
-)
-@family(
-    "custom-allreduce",
-    belongs=lambda m: m.kind == "custom_allreduce",
-    closed_us=closed_us,
-    program_us=program_us,
-    in_bars=False,
-    level=Level.LINK,
-    order=110,
-)
+@family("inswitch-allreduce", belongs=lambda m: m.kind == "inswitch_allreduce", closed_us=closed_us, program_us=program_us)
+@family("custom-allreduce", belongs=lambda m: m.kind == "custom_allreduce", closed_us=closed_us, program_us=program_us)
 def case(m: Measurement) -> AllReduceCase:
     """The case of a latency."""
     gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")

@@ -9,7 +9,7 @@ from dysharp.costs import moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu, load_gpu
 
@@ -62,7 +62,7 @@ def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     return np.maximum(time, moe.host_us(gpu, constants, 1.0)) if case.eager else time
 
 
-@family("attention", belongs=lambda m: m.kind in KINDS, closed_us=closed_us, in_bars=False, level=Level.GPU, order=62)
+@family("attention", belongs=lambda m: m.kind in KINDS, closed_us=closed_us)
 def case(measurement: Measurement) -> AttentionCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     config, kind = measurement.config, measurement.kind

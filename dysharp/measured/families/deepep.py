@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dysharp.base.arrays import F64
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, row_dtype, sent_dtype, verb_of
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, whole
 from dysharp.specs.gpu import Gpu
 
@@ -49,10 +49,6 @@ def program_us(case: DeepEpCase, constants: Constants) -> float:
     belongs=lambda m: belongs(m, "ep_dispatch"),
     closed_us=closed_us,
     program_us=program_us,
-    level=Level.KERNEL,
-    order=10,
-    systems=("deepep",),
-    parts=("dispatch",),
     dtypes_of=lambda model, options: (sent_dtype("dispatch", model, options),),
 )
 @family(
@@ -60,10 +56,6 @@ def program_us(case: DeepEpCase, constants: Constants) -> float:
     belongs=lambda m: belongs(m, "ep_combine"),
     closed_us=closed_us,
     program_us=program_us,
-    level=Level.KERNEL,
-    order=20,
-    systems=("deepep",),
-    parts=("combine",),
     dtypes_of=lambda model, options: (sent_dtype("combine", model, options),),
 )
 def case(m: Measurement) -> DeepEpCase:

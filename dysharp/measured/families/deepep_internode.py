@@ -14,7 +14,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.measured.ep_kernels import copies_of, ep_fields, row_dtype, sent_dtypes, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, spans_domains, whole
 from dysharp.specs.gpu import Gpu
@@ -114,12 +114,6 @@ def _case(m: Measurement, verb: str) -> InternodeCase:
     belongs=lambda m: _ours(m) and not _notify(m) and not _slow(m),
     closed_us=closed_us,
     program_us=program_us,
-    in_bars=False,
-    between="bars",
-    level=Level.KERNEL,
-    order=200,
-    systems=("deepep",),
-    parts=("dispatch", "combine"),
     dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> InternodeCase:
@@ -129,15 +123,7 @@ def case(m: Measurement) -> InternodeCase:
     return _case(m, verb_of(m))
 
 
-@family(
-    "deepep-notify-internode",
-    belongs=lambda m: _ours(m) and _notify(m),
-    closed_us=notify_us,
-    in_bars=False,
-    between="beyond",
-    level=Level.KERNEL,
-    order=240,
-)
+@family("deepep-notify-internode", belongs=lambda m: _ours(m) and _notify(m), closed_us=notify_us)
 def notify_case(m: Measurement) -> InternodeCase:
     """The case of a notify without tokens to wait for."""
     if number(m, "tokens_per_rank") != NOTIFY_TOKENS:
@@ -145,9 +131,7 @@ def notify_case(m: Measurement) -> InternodeCase:
     return _case(m, "notify")
 
 
-@family(
-    "deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=slow_us, in_bars=False, between="beyond", level=Level.KERNEL, order=250
-)
+@family("deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=slow_us)
 def slow_case(m: Measurement) -> InternodeCase:
     """The case of a transmit time, or of a notify of Combine, on the fabric with a slow NIC."""
     notify = m.metric == "latency_notify"

@@ -6,7 +6,7 @@ from functools import partial
 from dysharp.base.arrays import F64
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, row_dtype, sent_dtypes, uniform, verb_of
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import NO_DOMAIN, SCALED_FP8, Measurement, Unsupported, experts_of, label, number, spans_domains
 from dysharp.specs.gpu import Gpu
@@ -67,10 +67,7 @@ def _case(m: Measurement, read: EpFields, shape: str, rate: bool, peers: str = "
     return LowLatencyCase(**read, verb=verb, fp8=fp8, row_bytes=row_bytes, peers=peers, work=work, dtypes=dtypes, shape=shape)
 
 
-@family(
-    "deepep-ll", belongs=_belongs, closed_us=closed_us, program_us=program_us, level=Level.KERNEL, order=30, systems=("deepep-ll",),
-    parts=("dispatch", "combine"), dtypes_of=sent_dtypes,
-)  # fmt: skip
+@family("deepep-ll", belongs=_belongs, closed_us=closed_us, program_us=program_us, dtypes_of=sent_dtypes)
 def case(m: Measurement) -> LowLatencyCase:
     """The case of a latency, or of the GB/s of the messages that a GPU sends."""
     read = ep_fields(m)
@@ -86,10 +83,7 @@ def _nodes_case(m: Measurement, rate: bool) -> LowLatencyCase:
     return _case(m, read, label(m, "ep"), rate, "nic" if NO_NVLINK in m.system else "nvlink")
 
 
-@family(
-    "deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, in_bars=False, between="bars",
-    level=Level.KERNEL, order=210, systems=("deepep-ll",), parts=("dispatch", "combine"), dtypes_of=sent_dtypes,
-)  # fmt: skip
+@family("deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, dtypes_of=sent_dtypes)
 def far_case(m: Measurement) -> LowLatencyCase:
     """The case of a latency."""
     if m.unit == "GB/s":
@@ -97,10 +91,7 @@ def far_case(m: Measurement) -> LowLatencyCase:
     return _nodes_case(m, rate=False)
 
 
-@family(
-    "nccl-ep-internode", belongs=lambda m: _belongs(m, "NCCL-EP LL") and m.system == "NCCL-EP LL" and spans_domains(m), program_us=nodes_us,
-    in_bars=False, between="beyond", level=Level.KERNEL, order=260,
-)  # fmt: skip
+@family("nccl-ep-internode", belongs=lambda m: _belongs(m, "NCCL-EP LL") and m.system == "NCCL-EP LL" and spans_domains(m), program_us=nodes_us)
 def nccl_case(m: Measurement) -> LowLatencyCase:
     """The case of the GB/s of all messages, messages inside the GPU and its node included."""
     return _nodes_case(m, rate=True)

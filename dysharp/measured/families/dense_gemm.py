@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
 from dysharp.specs.gpu import Gpu
 
@@ -63,9 +63,7 @@ def library_of(kernel: str, system: str, dtype: str = "") -> str:
     return "cutlass" if dtype == "nvfp4" or kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
 
 
-@family(
-    "dense-gemm", belongs=lambda m: m.kind in ("gemm_dense", "gemm_max") and not is_training_gemm(m), closed_us=closed_us, level=Level.GPU, order=60
-)
+@family("dense-gemm", belongs=lambda m: m.kind in ("gemm_dense", "gemm_max") and not is_training_gemm(m), closed_us=closed_us)
 def case(measurement: Measurement) -> GemmCase:
     """The case of a latency, of TFLOPS, or of GB/s of both operands and a BF16 result."""
     gpu, config = gpu_of(measurement), measurement.config

@@ -13,7 +13,7 @@ from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label, number, whole
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.specs import Model
@@ -164,18 +164,7 @@ def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"
 
 
-@family(
-    "fused-layer",
-    belongs=belongs,
-    closed_us=closed_us,
-    program_us=program_us,
-    level=Level.LAYER,
-    order=80,
-    systems=("megamoe",),
-    parts=("layer",),
-    dtypes_of=dtypes_of,
-    skewed=True,
-)
+@family("fused-layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=dtypes_of)
 def case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
     gpu = gpu_of(m)

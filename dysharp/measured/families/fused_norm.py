@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.costs.operators import launch_us, memory_kernel_us
-from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
+from dysharp.measured.families.multimem import MultimemCase, vector_of
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS
-from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
+from dysharp.measured.family import Case, Constants, family
+from dysharp.measured.measurements import Measurement
 from dysharp.specs.gpu import load_gpu
 
 PASSES = 4
@@ -46,13 +46,9 @@ def program_us(case: NormCase, constants: Constants) -> float:
     return whole_us + (float(memory_kernel_us(gpu, constants, PASSES * case.n_bytes)) if case.alone else 0.0)
 
 
-@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us, in_bars=False, level=Level.LINK, order=106)
+@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us)
 def case(m: Measurement) -> NormCase:
     """The case of a latency."""
-    gpu, gpus, size = gpu_of(m), whole(number(m, "gpus"), "GPUs"), whole(number(m, "bytes"), "bytes")
-    check_cluster(gpu, gpus)
-    if gpus * size > MOST_BYTES:
-        raise Unsupported("more than a million trains")
+    gpu, gpus, size, late = vector_of(m)
     summed, alone = KINDS[m.kind]
-    late = "graph" not in str(m.config.get("timing", "")).lower()
     return NormCase(gpu=gpu, gpus=gpus, n_bytes=size, summed=summed, alone=alone, late=late, shape=f"{m.kind} n={gpus}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dysharp.base.arrays import F64
 from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
-from dysharp.measured.family import EVERY_SYSTEM, Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
 from dysharp.specs.gpu import Gpu, load_gpu
 
@@ -52,10 +52,6 @@ def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F6
     "grouped-gemm",
     belongs=lambda m: m.kind.startswith("grouped_gemm") and not is_training_gemm(m),
     closed_us=closed_us,
-    level=Level.GPU,
-    order=70,
-    systems=(EVERY_SYSTEM,),
-    parts=("gemm1", "gemm2"),
     dtypes_of=lambda model, options: (model.gemm_dtype,),
 )
 def case(m: Measurement) -> GroupedCase | MlpCase:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep_fields, marks_us, sent_dtypes, uniform, verb_of
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
 from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS as LIBRARY_CHUNK
@@ -80,10 +80,7 @@ def _check_timed(m: Measurement) -> None:
         raise Unsupported("times of torch calls: the share of the host is unknown")
 
 
-@family(
-    "hybrid-ep", belongs=_belongs, program_us=program_us, in_bars=False, level=Level.KERNEL, order=120, systems=("hybrid-ep",),
-    parts=("dispatch", "combine"),
-)  # fmt: skip
+@family("hybrid-ep", belongs=_belongs, program_us=program_us)
 def case(m: Measurement) -> HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:
@@ -94,10 +91,7 @@ def case(m: Measurement) -> HybridCase:
     return replace(found, work=read["tokens"] * copies_of(read) * read["hidden"] * width / 1e3)
 
 
-@family(
-    "hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, in_bars=False, between="bars",
-    level=Level.KERNEL, order=220, systems=("hybrid-ep",), parts=("dispatch", "combine"), dtypes_of=sent_dtypes,
-)  # fmt: skip
+@family("hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, dtypes_of=sent_dtypes)
 def nodes_case(m: Measurement) -> HybridCase:
     """The rows of all nodes of a token over the time, its own node too: a printed rate counts the copy for the own node, which crosses no NIC."""
     if m.unit != RATE:

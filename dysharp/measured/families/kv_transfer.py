@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs.collectives import link_us
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
 from dysharp.specs.gpu import Gpu
 
@@ -30,7 +30,7 @@ def closed_us(case: TransferCase, gpu: Gpu, constants: Constants) -> F64:
     return np.asarray(np.where(nic > 0, size / (1e3 * np.maximum(nic, 1.0)), copied))
 
 
-@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=closed_us, in_bars=False, level=Level.LINK, order=112)
+@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=closed_us)
 def case(m: Measurement) -> TransferCase:
     """The case of a latency."""
     library, fabric, gpu, batch = str(m.config.get("backend")), str(m.config.get("fabric")), gpu_of(m), number(m, "batch")

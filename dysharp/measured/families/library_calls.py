@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
 from dysharp.measured.predictions import HashableConstants
@@ -249,21 +249,13 @@ def _case(m: Measurement) -> CallCase:
     )
 
 
-@family("library-calls", belongs=lambda m: is_call(m) and nodes_of(m) == 1, program_us=program_us, in_bars=False, level=Level.CALL, order=280)
+@family("library-calls", belongs=lambda m: is_call(m) and nodes_of(m) == 1, program_us=program_us)
 def case(m: Measurement) -> CallCase:
     """The case of a call inside one NVLink domain."""
     return _case(m)
 
 
-@family(
-    "library-calls-internode",
-    belongs=lambda m: is_call(m) and nodes_of(m) > 1,
-    program_us=program_us,
-    in_bars=False,
-    between="beyond",
-    level=Level.CALL,
-    order=290,
-)
+@family("library-calls-internode", belongs=lambda m: is_call(m) and nodes_of(m) > 1, program_us=program_us)
 def nodes_case(m: Measurement) -> CallCase:
     """The case of a call over nodes, whose NICs no row names."""
     return _case(m)

@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs.linear_attention import DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
 
@@ -48,7 +48,7 @@ def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
     return np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
 
 
-@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=68)
+@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us)
 def case(m: Measurement) -> LinearCase:
     """The case of a latency."""
     kernel, delta = str(m.config.get("kernel")), m.kind.endswith("gdn")

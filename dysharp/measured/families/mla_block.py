@@ -8,7 +8,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.costs.machine import Machine
 from dysharp.costs.regime import regime_of
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.formats import Formats
@@ -63,8 +63,8 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     return sum(op.us + op.kernels * machine.constants["serving.launch_us" if case.launched else "serving.gap_us"] for op in ops)
 
 
-@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=66)
-@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=67)
+@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us)
+@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=closed_us)
 def case(m: Measurement) -> BlockCase:
     """The case of a latency. Rows with an indexer name their lengths otherwise."""
     config, sparse = m.config, m.kind.startswith("dsa")

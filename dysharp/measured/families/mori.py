@@ -14,7 +14,7 @@ from dysharp.base.units import PS_PER_US
 from dysharp.costs import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
 from dysharp.measured.predictions import HashableConstants, hashable_constants
@@ -139,33 +139,13 @@ def _case(m: Measurement) -> MoriCase:
     )
 
 
-@family(
-    "mori-intranode",
-    belongs=lambda m: _belongs(m) and not _over_nodes(m),
-    closed_us=closed_us,
-    program_us=program_us,
-    in_bars=False,
-    level=Level.KERNEL,
-    order=260,
-    systems=("mori",),
-    parts=("dispatch", "combine"),
-)
+@family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=closed_us, program_us=program_us)
 def case(m: Measurement) -> MoriCase:
     """The case of a latency, or of the GB/s of received rows, rows from the own GPU included."""
     return _case(m)
 
 
-@family(
-    "mori-internode",
-    belongs=lambda m: _belongs(m) and _over_nodes(m),
-    program_us=nodes_us,
-    in_bars=False,
-    between="beyond",
-    level=Level.KERNEL,
-    order=270,
-    systems=("mori",),
-    parts=("dispatch", "combine"),
-)
+@family("mori-internode", belongs=lambda m: _belongs(m) and _over_nodes(m), program_us=nodes_us)
 def nodes_case(m: Measurement) -> MoriCase:
     """The case of a latency over two nodes, whose NIC no row names."""
     found = _case(m)

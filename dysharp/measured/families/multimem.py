@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.measured.predictions import hashable_constants
 from dysharp.systems.collectives import get_collective
@@ -45,16 +45,21 @@ def program_us(case: MultimemCase, constants: Constants) -> float:
     return run_burst(one.plan(work, cluster, one.options(blocks=case.blocks, late=case.late)))[0].time_ps / PS_PER_US
 
 
-@family("multimem", belongs=lambda m: m.kind in OPERATIONS, program_us=program_us, in_bars=False, level=Level.LINK, order=105)
-def case(m: Measurement) -> MultimemCase:
-    """The case of a latency."""
+def vector_of(m: Measurement) -> tuple[str, int, int, bool]:
+    """GPU, number of GPUs, bytes, and whether GPUs may be late."""
     gpu, gpus, size = gpu_of(m), whole(number(m, "gpus"), "GPUs"), whole(number(m, "bytes"), "bytes")
     check_cluster(gpu, gpus)
     if gpus * size > MOST_BYTES:
         raise Unsupported("more than a million trains")
+    return gpu, gpus, size, "graph" not in str(m.config.get("timing", "")).lower()
+
+
+@family("multimem", belongs=lambda m: m.kind in OPERATIONS, program_us=program_us)
+def case(m: Measurement) -> MultimemCase:
+    """The case of a latency."""
+    gpu, gpus, size, late = vector_of(m)
     if size % 2:
         raise Unsupported("an odd number of bytes in BF16 elements")
     operation = OPERATIONS[m.kind]
     blocks = whole(number(m, "ctas"), "blocks") if "ctas" in m.config else 0
-    late = "graph" not in str(m.config.get("timing", "")).lower()
     return MultimemCase(gpu=gpu, operation=operation, gpus=gpus, n_bytes=size, blocks=blocks, late=late, shape=f"{operation} n={gpus}")

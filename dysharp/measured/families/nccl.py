@@ -8,7 +8,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs import collectives
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
 from dysharp.specs.gpu import Gpu
 
@@ -71,11 +71,9 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 
-@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=closed_us, in_bars=False, level=Level.LINK, order=106)
-@family("nccl-small", belongs=is_small, closed_us=closed_us, in_bars=False, level=Level.LINK, order=105)
-@family(
-    "nccl", belongs=belongs, closed_us=closed_us, level=Level.LINK, order=50, systems=("megatron-a2a", "megatron-ag"), parts=("dispatch", "combine")
-)
+@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=closed_us)
+@family("nccl-small", belongs=is_small, closed_us=closed_us)
+@family("nccl", belongs=belongs, closed_us=closed_us)
 def case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
     kind, gpus, gpu = kind_of(m).removeprefix(PREFIX), number(m, "gpus"), gpu_of(m)
@@ -116,10 +114,7 @@ def far_us(case: FarCase, gpu: Gpu, constants: Constants) -> F64:
     return np.asarray(collectives.alltoall_start_us(gpu, constants, size, size / n) + moved)
 
 
-@family(
-    "nccl-internode", belongs=lambda m: m.kind == "nccl_alltoall" and spans_domains(m), closed_us=far_us, in_bars=False, level=Level.LINK, order=107,
-    between="beyond",
-)  # fmt: skip
+@family("nccl-internode", belongs=lambda m: m.kind == "nccl_alltoall" and spans_domains(m), closed_us=far_us)
 def far_case(m: Measurement) -> FarCase:
     """The case of a bus bandwidth at a size that the metric names, or at its peak."""
     gpu, gpus, at = gpu_of(m), number(m, "ep"), re.search(r"at (\d{1,6}) MiB", m.metric)

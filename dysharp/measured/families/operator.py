@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
 
@@ -112,8 +112,8 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
-@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69)
-@family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
+@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us)
+@family("operator", belongs=_belongs, closed_us=closed_us)
 def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     kind = measurement.kind

@@ -8,7 +8,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
-from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, dtype_of, label
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
@@ -79,17 +79,7 @@ def balanced(model: Model, gpus: int, tokens: int) -> Routing:
     return routing_from(expert.astype(np.int32), experts, gpus)
 
 
-@family(
-    "trtllm-a2a",
-    belongs=lambda m: m.system.startswith("TRTLLM-NVLink"),
-    closed_us=closed_us,
-    program_us=program_us,
-    level=Level.KERNEL,
-    order=40,
-    systems=("trtllm-a2a",),
-    parts=("dispatch", "combine"),
-    dtypes_of=sent_dtypes,
-)
+@family("trtllm-a2a", belongs=lambda m: m.system.startswith("TRTLLM-NVLink"), closed_us=closed_us, program_us=program_us, dtypes_of=sent_dtypes)
 def case(m: Measurement) -> TrtllmCase:
     """The case of one kernel's latency."""
     if m.kind not in KINDS:

@@ -18,55 +18,43 @@ def gpipe(shape: ScheduleShape) -> list[list[Cell]]:
 @schedule("1f1b", "PipeDream-Flush, arXiv 2006.09503; Megatron-LM schedules.py")
 def one_forward_one_backward(shape: ScheduleShape) -> list[list[Cell]]:
     """Warm-up of ranks - rank - 1 forward passes, then forward and backward in turn."""
-    rows = []
-    for rank in range(shape.ranks):
-        warm = min(shape.ranks - rank - 1, shape.microbatches)
-        row = [Cell(FORWARD, rank, i) for i in range(warm)]
-        for i in range(shape.microbatches):
-            if warm + i < shape.microbatches:
-                row.append(Cell(FORWARD, rank, warm + i))
-            row.append(Cell(BACKWARD, rank, i))
-        rows.append(row)
-    return rows
+    return [_in_turn(_all(shape, rank, FORWARD), _all(shape, rank, BACKWARD), warm=shape.ranks - rank - 1) for rank in range(shape.ranks)]
 
 
 @schedule("zb-h1", _ZERO_BUBBLE, splits=True)
 def zb_h1(shape: ScheduleShape) -> list[list[Cell]]:
     """1F1B with weight gradients that wait: rank r delays r of them, so activations stay as in 1F1B."""
-    return [_delayed(shape, rank, warm=shape.ranks - rank, owed=rank) for rank in range(shape.ranks)]
+    return [_delayed(shape, rank, warm=shape.ranks - rank - 1, owed=rank) for rank in range(shape.ranks)]
 
 
 @schedule("zb-h2", _ZERO_BUBBLE, splits=True)
 def zb_h2(shape: ScheduleShape) -> list[list[Cell]]:
     """Twice the warm-up of ZB-H1: no bubble for equal times, for twice the activations."""
-    return [_delayed(shape, rank, warm=2 * (shape.ranks - rank) - 1, owed=2 * rank) for rank in range(shape.ranks)]
+    return [_delayed(shape, rank, warm=2 * (shape.ranks - rank - 1), owed=2 * rank) for rank in range(shape.ranks)]
 
 
 def _delayed(shape: ScheduleShape, rank: int, warm: int, owed: int) -> list[Cell]:
-    """`warm` forward passes before the first backward pass; `owed` weight gradients wait."""
-    n = shape.microbatches
-    row = [Cell(FORWARD, rank, i) for i in range(min(warm, n))]
-    for i in range(n):
-        row.append(Cell(DGRAD, rank, i))
+    return _in_turn(_all(shape, rank, FORWARD), _all(shape, rank, DGRAD), warm, _all(shape, rank, WGRAD), owed)
+
+
+def _all(shape: ScheduleShape, rank: int, kind: str) -> list[Cell]:
+    return [Cell(kind, rank, i) for i in range(shape.microbatches)]
+
+
+def _in_turn(ahead: list[Cell], behind: list[Cell], warm: int, weights: list[Cell] | None = None, owed: int = 0) -> list[Cell]:
+    """`warm` cells of `ahead`, then one of `ahead` and one of `behind` in turn; `owed` of the `weights` wait."""
+    row, weights = ahead[:warm], weights or []
+    for i, cell in enumerate(behind):
+        row += [*ahead[warm + i : warm + i + 1], cell]
         if i >= owed:
-            row.append(Cell(WGRAD, rank, i - owed))
-        if warm + i < n:
-            row.append(Cell(FORWARD, rank, warm + i))
-    return row + [Cell(WGRAD, rank, i) for i in range(max(0, n - owed), n)]
+            row += weights[i - owed : i - owed + 1]
+    return row + weights[max(0, len(weights) - owed) :]
 
 
 @schedule("interleaved", "Megatron-LM, arXiv 2104.04473", chunks=0)
 def interleaved(shape: ScheduleShape) -> list[list[Cell]]:
     """1F1B over several chunks of a rank, micro-batches in groups."""
-    rows = []
-    for rank in range(shape.ranks):
-        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, BACKWARD)
-        warm = _warm_up(shape, rank, hops=2)
-        row = ahead[:warm]
-        for i, cell in enumerate(behind):
-            row += [*ahead[warm + i : warm + i + 1], cell]
-        rows.append(row)
-    return rows
+    return [_in_turn(_orders(shape, r, FORWARD), _orders(shape, r, BACKWARD), _warm_up(shape, r, hops=2)) for r in range(shape.ranks)]
 
 
 @schedule("interleaved-overlap", "Megatron-LM, combined_1f1b.py", chunks=0)
@@ -87,14 +75,7 @@ def interleaved_zero_bubble(shape: ScheduleShape) -> list[list[Cell]]:
     rows = []
     for rank in range(shape.ranks):
         ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, DGRAD)
-        later = [cell._replace(kind=WGRAD) for cell in behind]
-        warm = _warm_up(shape, rank, hops=1)
-        row = ahead[:warm]
-        for i, cell in enumerate(behind):
-            row += [*ahead[warm + i : warm + i + 1], cell]
-            if i >= rank:
-                row.append(later[i - rank])
-        rows.append(row + later[max(0, len(later) - rank) :])
+        rows.append(_in_turn(ahead, behind, _warm_up(shape, rank, hops=1), [cell._replace(kind=WGRAD) for cell in behind], rank))
     return rows
 
 
