@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dysharp.api.arguments import ExplainArgs
-from dysharp.api.profile_costs import ByModel, by_event, cluster_of, interval, machine_for, stepped, trained
+from dysharp.api.profile_costs import ByModel, by_event, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.base.arrays import F64, Bools
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.values import frozen
@@ -22,7 +22,7 @@ from dysharp.model.formats import formats_of, published
 from dysharp.model.layout import layout_of
 from dysharp.profiles.reader import Profile, read_profile
 from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, Labels, kind_of, operators_of, recognised, times_by
-from dysharp.profiles.spans import Idle, covered, idle, union, waits
+from dysharp.profiles.spans import Idle, covered, idle, shares, union, waits
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
 from dysharp.specs.catalog import load_whole
@@ -94,13 +94,22 @@ class Explanation:
     @property
     def within(self) -> float:
         """Part of the time with an expectation that is within 15 % of it."""
-        judged = [one for one in self.operators if one.expected]
-        near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
-        return near / sum(one.timed for one in judged) if judged else math.nan
+        return _near(self.operators)
+
+    @property
+    def within_computing(self) -> float:
+        """The same without exchanges, whose spans hold waits for other ranks."""
+        return _near([one for one in self.operators if one.operator not in EXCHANGES])
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON has it."""
         return asdict(self)
+
+
+def _near(operators: Sequence[OperatorTime]) -> float:
+    judged = [one for one in operators if one.expected]
+    near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
+    return near / sum(one.timed for one in judged) if judged else math.nan
 
 
 @frozen
@@ -135,6 +144,8 @@ class _Rank:
     floors: F64
     idle: Idle
     beside: F64
+    own: F64
+    """Microseconds, where kernels that compute at once have equal parts of the GPU."""
     times: dict[str, tuple[float, int]]
 
     @property
@@ -180,7 +191,8 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     machine = machine_for(cluster_of(lead, asked["cluster"]), trains)
     ranks = [_read(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
     layers = _calls(lead, labels[0], "attention"), _calls(lead, labels[0], "attention backward")
-    model, remarks = _of_model(machine, asked, found, layers), _remarks(lead)
+    model, again = _of_model(machine, asked, lead, labels[0], layers)
+    remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
     waited = _waited(ranks)
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
@@ -204,7 +216,9 @@ def _read(machine: Machine, profile: Profile, labels: Labels) -> _Rank:
     for number in np.unique(profile.stream):
         own: Bools = profile.stream == number
         beside[own] = covered(union(profile.start[~own], end[~own]), profile.start[own], end[own])
-    return _Rank(profile, labels, expected, floors, idle(profile.start, profile.us, profile.launched), beside, times_by(labels, profile.us))
+    own, computes = profile.us.copy(), (profile.what == 0) & ~np.isin(labels, EXCHANGES)
+    own[computes] = shares(profile.start[computes], end[computes])
+    return _Rank(profile, labels, expected, floors, idle(profile.start, profile.us, profile.launched), beside, own, times_by(labels, profile.us))
 
 
 def _calls(profile: Profile, labels: Labels, operator: str) -> int:
@@ -213,19 +227,26 @@ def _calls(profile: Profile, labels: Labels, operator: str) -> int:
     return int((profile.name[own] == np.bincount(profile.name[own], profile.us[own]).argmax()).sum()) if own.any() else 0
 
 
-def _of_model(machine: Machine, asked: ExplainArgs, found: Counter[str], layers: tuple[int, int]) -> ByModel | None:
-    """Expectations of the model that was given."""
+def _of_model(
+    machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]
+) -> tuple[ByModel | None, tuple[str, ...]]:
+    """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
-        return None
+        return None, ()
     whole = load_whole(asked["model"])
     if asked["layout"]:
-        recipe = TrainingRecipe(dispatcher=EP_LIBRARIES[asked["ep_library"] or "deepep"][1])
-        whole, recipe = in_formats(whole, recipe, step_formats(asked["precision"], whole), machine)
-        return trained(Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe), found, *layers)
+        found, formats = Counter(labels.tolist()), step_formats(asked["precision"], whole)
+        norms = sum(not kind_of(profile.names[n]).backward for n in profile.name[labels == "norm"])
+        again = replayed(whole, found, norms, layers[0]) if layers[1] else ()
+        recipe = TrainingRecipe(dispatcher=EP_LIBRARIES[asked["ep_library"] or "deepep"][1], recompute=again)
+        whole, recipe = in_formats(whole, recipe, formats, machine)
+        cast = np.isin(profile.stream[labels == "cast"], profile.stream[labels == "dispatch"]).any()
+        block = Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe)
+        return trained(block, found, *layers, formats.sent or ("fp8" if cast else "bf16")), again
     if not asked["batch"]:
         raise ConfigError("explain: found a model without --layout (training) and --batch (decode), expected one of them")
     batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
-    return stepped(machine, whole, batch, formats_of(asked["precision"] or published(whole), model=whole))
+    return stepped(machine, whole, batch, formats_of(asked["precision"] or published(whole), model=whole)), ()
 
 
 def _remarks(profile: Profile) -> list[str]:
@@ -252,6 +273,8 @@ def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | 
     beside = _mean(r.beside[own].sum() for r, own in zip(ranks, events, strict=True)) / us if us else 0.0
     if model and name in model.us and timed < us / 2:
         timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
+    if expected:
+        expected *= us / _mean(r.own[own].sum() for r, own in zip(ranks, events, strict=True))
     below = sum(int((r.floors[own] > r.us[own]).sum()) for r, own in zip(ranks, events, strict=True))
     count = round(_mean(own.sum() for own in events))
     low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from dysharp.costs.attention import AttentionCall
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.model.batch import StepBatch
-from dysharp.model.formats import Formats
+from dysharp.model.formats import ROW_BYTES, Formats
 from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
 from dysharp.profiles.reader import Call, Profile
 from dysharp.profiles.recognise import Labels
@@ -28,6 +28,7 @@ from dysharp.specs.catalog import list_clusters, load_cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.moe_block import exchange, routed_rows
+from dysharp.training.recipe import MODULES
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
 """Names of types in a profile -> bytes of an element; others have one."""
@@ -49,6 +50,11 @@ SERVED = {"norms": "norm", "latent norms": "norm", "rope and cache": "positions"
           "router": "router", "embedding": "embedding", "sampling": "sampling", "convolution": "linear attention", "attention gate": "activation",
           "linear attention decode": "linear attention", "attention all-reduce": "all-reduce", "FFN all-reduce": "all-reduce"}  # fmt: skip
 """Part of a step of `serve` -> operator; others are GEMMs. Permutations and casts of experts are in their part."""
+
+
+MORE_NORMS = 1.5
+UP_PRODUCTS = 2
+"""Norms of a layer are made again from so many times their number; MLA has so many products up from its latent vectors."""
 
 
 @frozen
@@ -143,13 +149,29 @@ class ByModel:
     beside: float = 0.0
 
 
-def trained(block: Block, found: Collection[str], forward: int, backward: int) -> ByModel:
-    """`forward` and `backward` passes of one MoE layer (without experts: of the last layer), by operators that the profile has."""
+def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> tuple[str, ...]:
+    """Modules that a run computes again before their backward pass, by kernels per attention call: more norms, or both up projections of MLA."""
+    ops = operators(model, model.last_moe)
+    norms = sum(op.kernels if isinstance(op, MemoryOp) else op.weight.endswith(" norm") for op in ops if op.piece == NORMS or isinstance(op, Weight))
+    products = sum(isinstance(op, Weight) and op.product and not is_routed(op) for op in ops)
+    more = found["GEMM"] / max(1, forward) - products * (2 if "weight gradients" in found else 3)
+    up = model.attention.mla and UP_PRODUCTS <= more < 2 * UP_PRODUCTS
+    return ("layernorm",) * (forward_norms >= MORE_NORMS * norms * max(1, forward)) + ("mla_up_proj",) * up
+
+
+def trained(block: Block, found: Collection[str], forward: int, backward: int, sent: str) -> ByModel:
+    """`forward` and `backward` passes of one MoE layer (without experts: of the last layer), by operators that the profile has.
+
+    `sent`: rows of Dispatch, of `formats.ROW_BYTES`.
+    """
     us: defaultdict[str, float] = defaultdict(float)
     model, recipe = block.model, block.training_recipe
+    again = {piece for module in recipe.recompute for piece in MODULES[module]}
+    once = forward
     for op in operators(model, model.last_moe, block.layout.cut):
         rows, name = routed_rows(block) if is_routed(op) else None, _name(op)
         one = block.timed(op, name, rows)
+        forward = once + backward * (op.piece in again)
         us[name] += forward * one.forward
         us["attention backward" if isinstance(op, Core) else name] += backward * one.backward
         us["weight gradients" if "weight gradients" in found else name] += backward * one.weights
@@ -157,8 +179,8 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int) -
             cast = block.product(op, rows)
             us["cast"] += forward * (cast.forward - one.forward) + backward * (cast.backward - one.backward)
     if model.layer and block.layout.ep > 1:
-        sent = exchange(block.machine, block.layout, model.layer, block.tokens / block.layout.tp, recipe)
-        us["dispatch"], us["combine"] = ((forward + backward) * each for each in (sent.dispatch, sent.combine))
+        moved = exchange(block.machine, block.layout, model.layer, block.tokens / block.layout.tp, recipe, ROW_BYTES[sent])
+        us["dispatch"], us["combine"] = ((once + backward) * each for each in (moved.dispatch, moved.combine))
     return ByModel(dict(us), block.held)
 
 

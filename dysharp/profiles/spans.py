@@ -38,6 +38,16 @@ def covered(spans: F64, start: F64, end: F64) -> F64:
     return upto(end) - upto(start)
 
 
+def shares(start: F64, end: F64) -> F64:
+    """How much of each span from `start` to `end` is its own, where those that run at once have equal parts."""
+    times = np.unique(np.r_[start, end])
+    first, last = np.searchsorted(times, start), np.searchsorted(times, end)
+    running = np.cumsum(np.bincount(first, minlength=len(times)) - np.bincount(last, minlength=len(times)))
+    done = np.r_[0.0, np.cumsum(np.diff(times) / np.maximum(running[:-1], 1))]
+    own: F64 = done[last] - done[first]
+    return own
+
+
 class Idle(NamedTuple):
     """Microseconds and gaps in which nothing ran on a GPU. `host`: the launch of the next event came late. `unknown`: its launch is not known."""
 

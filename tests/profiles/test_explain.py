@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ import pytest
 
 import dysharp
 from dysharp.api.explaining import Difference, Explanation
-from dysharp.api.profile_costs import machine_for
+from dysharp.api.profile_costs import machine_for, replayed
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.profiles.recognise import kind_of
-from dysharp.profiles.spans import covered, idle, union, waits
+from dysharp.profiles.spans import covered, idle, shares, union, waits
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
@@ -201,3 +202,35 @@ def test_five_hundred_damaged_files_end_in_a_line_or_an_answer(tmp_path: Path) -
             assert "\n" not in str(error)
             outcomes.add("line")
     assert outcomes == {"answer", "line"}
+
+
+def test_spans_at_once_have_equal_parts() -> None:
+    """Two of three spans share four microseconds; the third is alone. Shares add up to the union."""
+    start, end = np.array([0.0, 2.0, 8.0]), np.array([6.0, 6.0, 9.0])
+    assert shares(start, end).tolist() == [4.0, 2.0, 1.0]
+
+
+def test_what_a_run_computes_again_follows_from_counts() -> None:
+    """DeepSeek-V3 has 4 norms and 8 dense products a layer; its run has 8 forward norms and 19 GEMMs, Megatron-LM's plain one has 4 and 24."""
+    model, layers = load_whole("deepseek-v3"), 4
+    apart = Counter({"GEMM": 19 * layers, "weight gradients": 15 * layers})
+    assert replayed(model, apart, 8 * layers, layers) == ("layernorm", "mla_up_proj")
+    assert replayed(model, Counter({"GEMM": 24 * layers}), 4 * layers, layers) == ()
+
+
+def test_a_cast_on_the_stream_of_dispatch_halves_its_rows(tmp_path: Path) -> None:
+    """Rows in FP8 have scales: 1 + 4 / 128 bytes a value in place of 2; the hop between nodes stays."""
+    (trace,) = run_of(1)
+    asked: dict[str, Any] = {"model": "deepseek-v3", "layout": "ep=64,gpus=64", "cluster": "hw-dgx-h800-x8"}
+    events = trace["traceEvents"]
+    last = max(e["ts"] + e["dur"] for e in events)
+    back = {"ph": "X", "cat": "kernel", "name": "flash_bwd", "pid": 0, "tid": 7, "ts": last, "dur": 9, "args": {"stream": 7}}
+    took = []
+    for name in ("nvjet_x", "per_token_group_quant_fp8"):
+        trace["traceEvents"] = [*events, back, back | {"name": name}]
+        done = dysharp.explain(*write(tmp_path, [trace]), **asked)
+        assert isinstance(done, Explanation)
+        took.append({row.operator: row.expected or 0.0 for row in done.operators})
+    hops = (LAYERS + 1) * 8.0
+    assert (took[1]["dispatch"] - hops) / (took[0]["dispatch"] - hops) == pytest.approx((1 + 4 / 128) / 2)
+    assert took[1]["combine"] == took[0]["combine"]
