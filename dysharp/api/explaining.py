@@ -12,7 +12,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dysharp.api.arguments import ExplainArgs
-from dysharp.api.profile_costs import ByModel, by_event, cluster_of, interval, machine_for, replayed, stepped, trained
+from dysharp.api.profile_costs import ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
+from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
 from dysharp.base.arrays import F64, Bools
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.values import frozen
@@ -21,8 +22,8 @@ from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of, published
 from dysharp.model.layout import layout_of
 from dysharp.profiles.reader import Profile, read_profile
-from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, Labels, kind_of, operators_of, recognised, times_by
-from dysharp.profiles.spans import Idle, covered, idle, shares, union, waits
+from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, recognised, times_by
+from dysharp.profiles.spans import covered, union
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
 from dysharp.specs.catalog import load_whole
@@ -30,7 +31,6 @@ from dysharp.training.block import Block
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
 
 MOST_LOSSES = 3
-WAITING = "EP wait"
 SMALL = 2.0
 """A GEMM that takes so many times as long as its products has too few rows for its weights."""
 WAIT_US = 1.0
@@ -134,31 +134,6 @@ class Difference:
         return {"line": self.line, "rows": rows, "first": self.first.to_dict(), "second": self.second.to_dict()}
 
 
-@dataclass(slots=True)
-class _Rank:
-    """One rank, read and recognised."""
-
-    profile: Profile
-    labels: Labels
-    expected: F64
-    floors: F64
-    idle: Idle
-    beside: F64
-    own: F64
-    """Microseconds, where kernels that compute at once have equal parts of the GPU."""
-    times: dict[str, tuple[float, int]]
-
-    @property
-    def us(self) -> F64:
-        """Microseconds of its events."""
-        return self.profile.us
-
-    def of(self, operator: str) -> Bools:
-        """Events of an operator."""
-        own: Bools = self.labels == operator
-        return own
-
-
 @takes(ExplainArgs)
 def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | Difference:
     """A run beside what it could be, from profiles of torch.profiler: one rank, several ranks of one run, or two runs.
@@ -189,11 +164,11 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         raise ConfigError(f"{lead.path}: found {', '.join(list(times_by(labels[0], lead.us))[:3])}, expected kernels of a transformer")
     trains = bool(found["attention backward"] or found["optimizer"] > 1 or any(kind_of(name).backward for name in lead.names))
     machine = machine_for(cluster_of(lead, asked["cluster"]), trains)
-    ranks = [_read(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
+    ranks = [read_rank(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
     layers = _calls(lead, labels[0], "attention"), _calls(lead, labels[0], "attention backward")
     model, again = _of_model(machine, asked, lead, labels[0], layers)
     remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
-    waited = _waited(ranks)
+    waited = find_waits(ranks)
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
     losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
@@ -201,24 +176,12 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
         min(recognised(r.labels, r.us) for r in ranks), layers, exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
-        tuple(_what_if(one, ranks, exchanged - hidden, waited) for one in asked["what_if"]), tuple(remarks),
+        tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
     )  # fmt: skip
 
 
 def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
-
-
-def _read(machine: Machine, profile: Profile, labels: Labels) -> _Rank:
-    """Expectations by shape, gaps, and what runs beside each event on other streams."""
-    expected, floors = by_event(machine, profile, labels)
-    end, beside = profile.start + profile.us, np.zeros(len(labels))
-    for number in np.unique(profile.stream):
-        own: Bools = profile.stream == number
-        beside[own] = covered(union(profile.start[~own], end[~own]), profile.start[own], end[own])
-    own, computes = profile.us.copy(), (profile.what == 0) & ~np.isin(labels, EXCHANGES)
-    own[computes] = shares(profile.start[computes], end[computes])
-    return _Rank(profile, labels, expected, floors, idle(profile.start, profile.us, profile.launched), beside, own, times_by(labels, profile.us))
 
 
 def _calls(profile: Profile, labels: Labels, operator: str) -> int:
@@ -254,17 +217,7 @@ def _remarks(profile: Profile) -> list[str]:
     return out + ([f"{profile.left_out} events without a finite time and duration were left out"] if profile.left_out else [])
 
 
-def _waited(ranks: list[_Rank]) -> dict[str, F64]:
-    """Operator -> microseconds `[ranks]` that each rank waited in its exchanges, where all ranks have equally many."""
-    out: dict[str, F64] = {}
-    for name in EXCHANGES if len(ranks) > 1 else ():
-        calls = [r.us[r.of(name)] for r in ranks]
-        if len(calls[0]) and len({len(one) for one in calls}) == 1:
-            out[name] = waits(np.array(calls)).sum(axis=1)
-    return out
-
-
-def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
+def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
     events = [r.of(name) for r in ranks]
     us = _mean(r.us[own].sum() for r, own in zip(ranks, events, strict=True))
     known = [own & ~np.isnan(r.expected) for r, own in zip(ranks, events, strict=True)]
@@ -284,7 +237,7 @@ def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | 
     return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
 
 
-def _overlap(ranks: list[_Rank]) -> tuple[float, float]:
+def _overlap(ranks: list[Rank]) -> tuple[float, float]:
     """(microseconds of exchanges, of these beside computing)."""
     every, hidden = [], []
     for r in ranks:
@@ -296,7 +249,7 @@ def _overlap(ranks: list[_Rank]) -> tuple[float, float]:
     return _mean(every), _mean(hidden)
 
 
-def _losses(ranks: list[_Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
+def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
     out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
     for row in rows:
@@ -318,7 +271,7 @@ def _losses(ranks: list[_Rank], rows: Sequence[OperatorTime], machine: Machine, 
     return out
 
 
-def _late(ranks: list[_Rank], waited: Mapping[str, F64]) -> list[Loss]:
+def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     """The rank that comes last, what the others wait, and what it does longer than they do."""
     if not waited:
         return []
@@ -342,7 +295,7 @@ def _late(ranks: list[_Rank], waited: Mapping[str, F64]) -> list[Loss]:
     return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
 
 
-def _host(ranks: list[_Rank], span: float) -> list[Loss]:
+def _host(ranks: list[Rank], span: float) -> list[Loss]:
     host, unknown = _mean(r.idle.host for r in ranks), _mean(r.idle.unknown for r in ranks)
     worst = max((r.idle for r in ranks), key=lambda one: one.largest)
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
@@ -357,7 +310,7 @@ def _host(ranks: list[_Rank], span: float) -> list[Loss]:
     return out
 
 
-def _small(ranks: list[_Rank], machine: Machine) -> list[Loss]:
+def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
     """GEMMs with so few rows that they wait for weights."""
     lead = ranks[0]
     own = lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9))
@@ -383,16 +336,3 @@ def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
     us = sum(row.us for row in wrong)
     names = " and ".join(dict.fromkeys(row.library for row in wrong))
     return [Loss("library", us, f"{names} moved the rows ({us:,.0f} us), and not {library}, which was asked for")]
-
-
-def _what_if(text: str, ranks: list[_Rank], exposed: float, waited: Mapping[str, F64]) -> tuple[str, float]:
-    """(change, microseconds of the run with it): the measured operators with one thing changed."""
-    span = _mean(r.profile.span for r in ranks)
-    word, _, value = text.partition("=")
-    if word == "graph" and not value:
-        return "launches from a graph", span - _mean(r.idle.host for r in ranks)
-    if word == "balanced" and not value:
-        return "no rank waits for another", span - float(np.mean(np.sum(list(waited.values()), axis=0))) if waited else span
-    if word == "links" and value.replace(".", "", 1).isdigit() and float(value) > 0:
-        return f"links {value} times as fast", span - exposed * (1 - 1 / float(value))
-    raise ConfigError(f"what-if: found {text[:60]!r}, expected graph, balanced or links=FACTOR")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.costs.attention import AttentionCall
+from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.model.batch import StepBatch
@@ -27,7 +28,7 @@ from dysharp.specs import Cluster
 from dysharp.specs.catalog import list_clusters, load_cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.moe_block import exchange, routed_rows
+from dysharp.training.moe_block import routed_rows
 from dysharp.training.recipe import MODULES
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
@@ -143,16 +144,20 @@ def collective(machine: Machine, operator: str, named: dict[str, object]) -> Exp
 
 @dataclass(frozen=True)
 class ByModel:
-    """Expectations by operator of a whole step. `beside`: part of the SMs that EP communication holds."""
+    """Expectations by operator of a whole step. `beside`: part of the SMs that EP communication holds. `other`: times of Dispatch and Combine under
+    another system over those that are expected.
+    """
 
     us: dict[str, float]
     beside: float = 0.0
+    other: Callable[[str], dict[str, float]] | None = None
 
 
 def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> tuple[str, ...]:
     """Modules that a run computes again before their backward pass, by kernels per attention call: more norms, or both up projections of MLA."""
     ops = operators(model, model.last_moe)
-    norms = sum(op.kernels if isinstance(op, MemoryOp) else op.weight.endswith(" norm") for op in ops if op.piece == NORMS or isinstance(op, Weight))
+    norms = sum(op.kernels for op in ops if isinstance(op, MemoryOp) and op.piece == NORMS)
+    norms += sum(isinstance(op, Weight) and op.weight.endswith(" norm") for op in ops)
     products = sum(isinstance(op, Weight) and op.product and not is_routed(op) for op in ops)
     more = found["GEMM"] / max(1, forward) - products * (2 if "weight gradients" in found else 3)
     up = model.attention.mla and UP_PRODUCTS <= more < 2 * UP_PRODUCTS
@@ -179,9 +184,23 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
             cast = block.product(op, rows)
             us["cast"] += forward * (cast.forward - one.forward) + backward * (cast.backward - one.backward)
     if model.layer and block.layout.ep > 1:
-        moved = exchange(block.machine, block.layout, model.layer, block.tokens / block.layout.tp, recipe, ROW_BYTES[sent])
-        us["dispatch"], us["combine"] = ((once + backward) * each for each in (moved.dispatch, moved.combine))
+        moved = moved_by(block, sent, recipe.dispatcher)
+        us |= {name: (once + backward) * each for name, each in moved.items()}
+        return ByModel(dict(us), block.held, lambda system: {name: each / moved[name] for name, each in moved_by(block, sent, system).items()})
     return ByModel(dict(us), block.held)
+
+
+def moved_by(block: Block, sent: str, system: str) -> dict[str, float]:
+    """Dispatch and Combine of one pass under a system of `planning.space.SYSTEMS` or a dispatcher. Hardware that nobody sells is at its best."""
+    layer, layout, machine = block.model.layer, block.layout, block.machine
+    assert layer is not None
+    peers = Peers(layout.ep, layout.etp, layout.stride("ep"), layout.tp)
+    rows = Rows(block.tokens / layout.tp, ROW_BYTES[sent] * layer.hidden, ROW_BYTES["bf16"] * layer.hidden)
+    if system in BOUNDS:
+        each = least_us(machine, layer, peers, rows, system, 0.0) / (rows.sent + rows.back)
+        return {"dispatch": rows.sent * each, "combine": rows.back * each}
+    one = exchange(machine, layer, peers, rows, system)
+    return {"dispatch": one.dispatch, "combine": one.combine}
 
 
 def _name(op: LayerOperator) -> str:

@@ -15,8 +15,8 @@ from dysharp.profiles.reader import Profile
 
 Labels = np.ndarray[tuple[int], np.dtype[np.str_]]
 """A word per event."""
-COPY, UNKNOWN = "copy", ""
-EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter", "send and receive", "broadcast", "EP wait")
+COPY, UNKNOWN, WAITING = "copy", "", "EP wait"
+EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter", "send and receive", "broadcast", WAITING)
 """Operators that wait for other ranks."""
 BACKWARD = re.compile(r"[Bb]wd|[Bb]ackward|_bw_|grad(?!e)")
 

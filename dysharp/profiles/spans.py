@@ -71,6 +71,24 @@ def idle(start: F64, us: F64, launched: F64) -> Idle:
     return Idle(float(gap.sum()), float(gap[late].sum()), int(late.sum()), float(gap[unknown].sum()), float(gap[worst]), float(before[worst]))
 
 
+def replay(start: F64, us: F64, stream: Ints, new: F64) -> float:
+    """End of the last event where events take `new` microseconds.
+
+    An event begins behind the one before it on its stream, and as long as before behind the last one that had ended anywhere: what it waited for.
+    Other dependencies are not seen, so a gain is the largest possible.
+    """
+    ends = start + us
+    by_end = np.flatnonzero(us > 0)
+    by_end = by_end[np.argsort(ends[by_end], kind="stable")]
+    last_ended: Ints = np.searchsorted(ends[by_end], start, "right") - 1
+    done, before = np.zeros(len(start)), dict[int, int]()
+    for n, (at, line, cause) in enumerate(zip(start.tolist(), stream.tolist(), last_ended.tolist(), strict=True)):
+        behind = [done[m] + min(0.0, at - ends[m]) for m in [before[line]]] if line in before else []
+        behind += [done[m] + at - ends[m] for m in by_end[cause : cause + 1] if cause >= 0]
+        done[n], before[line] = max(behind, default=at) + new[n], n
+    return float(done.max())
+
+
 def waits(us: F64) -> F64:
     """Of calls `[ranks, calls]` that end together: how long each rank waited for the last one to come. The last one waits for nobody."""
     waited: F64 = us - us.min(axis=0)

@@ -22,15 +22,11 @@ from dysharp.training.recipe import SMS, TrainingRecipe
 ELEMENT = 2
 
 
-def exchange(
-    machine: Machine, layout: Layout, layer: Model, tokens: float, training_recipe: TrainingRecipe, sent: float = ELEMENT
-) -> costs.ExchangeTimes:
-    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. `sent`: bytes of a value on its way to experts; back, rows are BF16.
-    No kernel is a low-latency one.
-    """
-    rows = costs.Rows(tokens, sent * layer.hidden, float(ELEMENT * layer.hidden))
+def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, training_recipe: TrainingRecipe) -> costs.ExchangeTimes:
+    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one."""
+    row = float(ELEMENT * layer.hidden)
     peers = costs.Peers(layout.ep, stride=layout.stride("ep"))
-    return costs.exchange(machine, layer, peers, rows, training_recipe.dispatcher, sms=SMS["deepep"])
+    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), training_recipe.dispatcher, sms=SMS["deepep"])
 
 
 NO_RECIPE = TrainingRecipe()
