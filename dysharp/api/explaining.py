@@ -22,7 +22,7 @@ from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of, published
 from dysharp.model.layout import layout_of
 from dysharp.profiles.reader import Profile, read_profile
-from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, recognised, times_by
+from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
 from dysharp.profiles.spans import covered, union
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
@@ -84,6 +84,9 @@ class Explanation:
     host_us: float
     recognised: float
     layers: tuple[int, int]
+    passes: str
+    layer_us: tuple[dict[str, float], ...]
+    """Of the first rank, from one attention call to the next: microseconds from start to start (`whole`), idle ones, and those by operator."""
     exchange_us: float
     hidden_us: float
     losses: tuple[Loss, ...]
@@ -165,7 +168,9 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     trains = bool(found["attention backward"] or found["optimizer"] > 1 or any(kind_of(name).backward for name in lead.names))
     machine = machine_for(cluster_of(lead, asked["cluster"]), trains)
     ranks = [read_rank(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
-    layers = _calls(lead, labels[0], "attention"), _calls(lead, labels[0], "attention backward")
+    ahead, back = (_calls(lead, labels[0], name) for name in ("attention", "attention backward"))
+    layers = len(ahead), len(back)
+    passes = passes_of("".join(word for _, word in sorted([*((at, "F") for at in ahead), *((at, "B") for at in back)])))
     model, again = _of_model(machine, asked, lead, labels[0], layers)
     remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
     waited = find_waits(ranks)
@@ -175,7 +180,8 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
-        min(recognised(r.labels, r.us) for r in ranks), layers, exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
+        min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
+        exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
         tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
     )  # fmt: skip
 
@@ -184,10 +190,22 @@ def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
 
 
-def _calls(profile: Profile, labels: Labels, operator: str) -> int:
-    """Calls of an operator: events of the kernel that takes most of its time."""
+def _calls(profile: Profile, labels: Labels, operator: str) -> list[float]:
+    """When an operator is called: starts of the kernel that takes most of its time."""
     own: Bools = labels == operator
-    return int((profile.name[own] == np.bincount(profile.name[own], profile.us[own]).argmax()).sum()) if own.any() else 0
+    if not own.any():
+        return []
+    most = np.bincount(profile.name[own], profile.us[own]).argmax()
+    return profile.start[own & (profile.name == most)].tolist()  # type: ignore[no-any-return]
+
+
+def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
+    start, at = rank.profile.start, np.array([*calls, rank.profile.span])
+    layer, whole = np.searchsorted(calls, start, "right") - 1, np.diff(at)
+    gone = whole - covered(union(start, start + rank.us), at[:-1], at[1:])
+    parts = (times_by(rank.labels[layer == n], rank.us[layer == n]) for n in range(len(calls)))
+    return tuple({"whole": float(us), "idle": float(gap)} | {name: took for name, (took, _) in one.items()}
+                 for us, gap, one in zip(whole, gone, parts, strict=True))  # fmt: skip
 
 
 def _of_model(

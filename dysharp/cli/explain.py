@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,8 +33,8 @@ DIFFERENCES = Columns(
     Column("second", format=",.0f", of=lambda row: row[2], unit="us"),
     Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
 )
-FEWEST = 0.002
-"""Operators with a smaller part of the time are not shown."""
+FEWEST, FEWEST_LAYERS = 0.002, 3
+"""Operators with a smaller part of the time are not shown; layers are compared where there are more."""
 
 
 @click.command()
@@ -76,17 +77,22 @@ def print_explanation(done: Explanation) -> None:
 
 def _run(done: Explanation) -> str:
     """What was run, in a line."""
-    ahead, back = done.layers
-    layers = f", {ahead} attention calls" + (f" forward, {back} backward" if back else "")
     hidden = f"; exchanges {done.exchange_us:,.0f} us, {done.hidden_us / done.exchange_us:.0%} beside computing" if done.exchange_us else ""
     ranks = f"{len(done.files)} of {done.ranks} ranks, " if done.ranks > 1 else ""
     idle = f"idle {done.idle_us / done.span_us:.0%}{hidden}; {done.recognised:.1%} of the time recognised"
-    return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us{layers}; {idle}"
+    return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us, {done.passes}; {idle}"
 
 
 def _notes(done: Explanation) -> list[str]:
     wrong = [f"{one.operator} ({one.below_floor})" for one in done.operators if one.below_floor]
     notes = [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
+    if len(done.layer_us) > FEWEST_LAYERS:
+        own = done.layer_us[:-1]  # what comes behind the last one is not a layer's
+        worst, usual = max(own, key=lambda one: one["whole"]), statistics.median(one["whole"] for one in own)
+        more = {name: us - statistics.median(one.get(name, 0.0) for one in own) for name, us in worst.items() if name != "whole"}
+        why = max(more, key=lambda name: more[name])
+        place = f"number {own.index(worst) + 1} of {len(done.layer_us)}"
+        notes.append(f"a layer takes {usual:,.0f} us; the longest, {place}, {worst['whole']:,.0f}: {why} {more[why]:+,.0f}")
     return [*notes, *done.remarks]
 
 

@@ -19,7 +19,7 @@ from dysharp.api.profile_costs import machine_for, replayed
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
-from dysharp.profiles.recognise import kind_of
+from dysharp.profiles.recognise import kind_of, passes_of
 from dysharp.profiles.spans import covered, idle, replay, shares, union, waits
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
@@ -264,3 +264,29 @@ def test_a_cast_on_the_stream_of_dispatch_halves_its_rows(tmp_path: Path) -> Non
     hops = (LAYERS + 1) * 8.0
     assert (took[1]["dispatch"] - hops) / (took[0]["dispatch"] - hops) == pytest.approx((1 + 4 / 128) / 2)
     assert took[1]["combine"] == took[0]["combine"]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("FFFF", "4 attention calls"),
+        ("FFFFBBBB", "1 micro-batch of 4 layers, forward and backward"),
+        ("FFFFFFFFBBBBBBBB" + "FFFFBBBB", "3 micro-batches of 4 layers, forward and backward"),
+        ("FBFBFB", "3 layers forward beside 3 backward: pairs of two micro-batches"),
+        ("FFF" + "FBFBFB", "3 layers, whose attention runs again in the backward pass"),
+        ("FFFBB", "3 attention calls forward, 2 backward"),
+    ],
+)
+def test_the_order_of_attention_calls_says_what_runs(order: str, words: str) -> None:
+    assert passes_of(order) == words
+
+
+def test_layers_lie_between_attention_calls(tmp_path: Path) -> None:
+    """The third layer of the run has an extra copy behind its attention."""
+    done = dysharp.explain(*write(tmp_path, run_of(1, planted="copy")))
+    assert isinstance(done, Explanation)
+    assert len(done.layer_us) == LAYERS
+    assert [layer.get("copy", 0.0) for layer in done.layer_us] == [0, 0, 1500, 0]
+    events = 1 + 4 + 4  # attention, experts with their exchanges, products of the next layer: a microsecond behind each
+    assert done.layer_us[0]["idle"] == pytest.approx(events)
+    assert done.layer_us[0]["whole"] == pytest.approx(sum(us for name, us in done.layer_us[0].items() if name != "whole"))
