@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -93,6 +93,8 @@ class Explanation:
     operators: tuple[OperatorTime, ...]
     what_if: tuple[tuple[str, float], ...] = ()
     remarks: tuple[str, ...] = ()
+    events: Any = field(default=(), repr=False, compare=False)
+    """`Rank` of every file, for drawings; not in JSON."""
 
     @property
     def within(self) -> float:
@@ -106,7 +108,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON has it."""
-        return asdict(self)
+        return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
 
 
 def _near(operators: Sequence[OperatorTime]) -> float:
@@ -182,7 +184,7 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
         min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
         exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
-        tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
+        tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks), tuple(ranks),
     )  # fmt: skip
 
 
@@ -245,7 +247,10 @@ def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | N
     if model and name in model.us and timed < us / 2:
         timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
     if expected:
-        expected *= us / _mean(r.own[own].sum() for r, own in zip(ranks, events, strict=True))
+        stretch = us / _mean(r.own[own].sum() for r, own in zip(ranks, events, strict=True))
+        expected *= stretch
+        for r, own, by_shape in zip(ranks, events, known, strict=True):
+            r.should[own] = r.us[own] * expected / us if timed == us else np.where(by_shape[own], r.expected[own] * stretch, math.nan)
     below = sum(int((r.floors[own] > r.us[own]).sum()) for r, own in zip(ranks, events, strict=True))
     count = round(_mean(own.sum() for own in events))
     low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)

@@ -26,7 +26,7 @@ class Rank:
     """One rank, read and recognised. Arrays have an entry per event of the GPU.
 
     `expected`: microseconds by shapes, nan where these do not say them; `beside`: in which other streams compute or exchange; `own`: with equal parts
-    for kernels that compute at once; `waited`: for other ranks, 0 where it is not known.
+    for kernels that compute at once; `waited`: for other ranks, 0 where that is not known; `should`: expected beside what ran, nan where nothing is.
     """
 
     profile: Profile
@@ -36,12 +36,14 @@ class Rank:
     beside: F64
     own: F64
     waited: F64 = field(init=False)
+    should: F64 = field(init=False)
     idle: Idle = field(init=False)
     times: dict[str, tuple[float, int]] = field(init=False)
 
     def __post_init__(self) -> None:
         profile = self.profile
-        self.waited, self.times = np.zeros(len(profile.us)), times_by(self.labels, profile.us)
+        self.waited, self.should = np.zeros(len(profile.us)), np.full(len(profile.us), math.nan)
+        self.times = times_by(self.labels, profile.us)
         self.idle = idle(profile.start, profile.us, profile.launched)
 
     @property

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dysharp.api.arguments import ExplainArgs
 from dysharp.base.columns import KEPT, Column, Columns
-from dysharp.cli.flags import Json, complete_files, options
+from dysharp.base.errors import ConfigError
+from dysharp.cli.flags import Json, Out, complete_files, options
+from dysharp.cli.report import ReportFile, command_line
+from dysharp.cli.schema import schema_flag
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ DIFFERENCES = Columns(
     Column("second", format=",.0f", of=lambda row: row[2], unit="us"),
     Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
 )
+_TIMELINE = "also write a Chrome trace for ui.perfetto.dev: streams as measured, and as they should be. NAME.json or NAME.json.gz."
 FEWEST, FEWEST_LAYERS = 0.002, 3
 """Operators with a smaller part of the time are not shown; layers are compared where there are more."""
 
@@ -40,7 +48,13 @@ FEWEST, FEWEST_LAYERS = 0.002, 3
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
 @options(ExplainArgs)
-def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
+@schema_flag
+@click.pass_context
+def explain(
+    ctx: click.Context, /, files: tuple[str, ...], *,
+    timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE.json"), {"type": Out(".json", ".json.gz")}],
+    report: ReportFile, as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
     """Say why a real run takes its time: profiles of torch.profiler (JSON, also gzip).
 
     FILE is one rank, every rank of a run, or two runs, which are compared. Kernels are recognised by their names; what they should take follows from
@@ -52,6 +66,10 @@ def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; torch.profiler.profile(...).export_chrome_trace(FILE) writes one")
     done = answer(*files, **asked)
+    if timeline is not None or report is not None:
+        if not isinstance(done, Explanation):
+            raise ConfigError("explain: found two runs, expected one run for --timeline and --report")
+        write_drawings(done, timeline, report, command_line(ctx))
     if as_json:
         print_answer(done.to_dict())
     elif isinstance(done, Explanation):
@@ -59,6 +77,19 @@ def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
     else:
         print_difference(done)
     print_header(())
+
+
+def write_drawings(done: Explanation, timeline: str | None, report: str | None, command: str) -> None:
+    """The trace with both tracks, and the page."""
+    from dysharp.base.files import write_file, write_text
+    from dysharp.show.explain_report import render_explanation, trace_of
+
+    if timeline is not None:
+        text = json.dumps(trace_of(done)).encode()
+        write_file(Path(timeline), lambda stream: stream.write(gzip.compress(text, mtime=0) if timeline.endswith(".gz") else text))
+    if report is not None:
+        write_text(report, render_explanation(done, command))
+        click.echo(f"report: {report}", err=True)
 
 
 def print_explanation(done: Explanation) -> None:
