@@ -60,7 +60,7 @@ def _lines(rank: Rank) -> Iterator[tuple[str, list[Event]]]:
         should = [f", should take {rank.should[n]:,.0f}" if rank.should[n] > 0 else "" for n in own]
         name, both = f"rank {p.rank}, stream {stream}", [(n, text + more) for n, text, more in zip(own, texts, should, strict=True)]
         yield name, [(p.start[n], p.us[n], rank.labels[n], text) for n, text in both]
-        yield f"{name}: expected", [(p.start[n], rank.should[n], rank.labels[n], text) for n, text in both if rank.should[n] > 0]
+        yield "expected", [(p.start[n], rank.should[n], rank.labels[n], text) for n, text in both if rank.should[n] > 0]
 
 
 def _drawn(events: list[Event], span: float, top: float) -> tuple[list[tuple[str, float, float, str]], list[tuple[str, str]]]:
