@@ -93,6 +93,9 @@ class Explanation:
     operators: tuple[OperatorTime, ...]
     what_if: tuple[tuple[str, float], ...] = ()
     remarks: tuple[str, ...] = ()
+    group: int = 1
+    pair_bytes: dict[str, float] = field(default_factory=dict)
+    """Ranks that exchange rows, and bytes from one to each other in a call, where a model and a layout say them."""
     events: Any = field(default=(), repr=False, compare=False)
     """`Rank` of every file, for drawings; not in JSON."""
 
@@ -184,7 +187,8 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
         min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
         exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
-        tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks), tuple(ranks),
+        tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
+        layout_of(asked["layout"]).ep if asked["layout"] else 1, model.pair_bytes if model else {}, tuple(ranks),
     )  # fmt: skip
 
 
@@ -250,7 +254,7 @@ def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | N
         stretch = us / _mean(r.own[own].sum() for r, own in zip(ranks, events, strict=True))
         expected *= stretch
         for r, own, by_shape in zip(ranks, events, known, strict=True):
-            r.should[own] = r.us[own] * expected / us if timed == us else np.where(by_shape[own], r.expected[own] * stretch, math.nan)
+            r.should[own] = r.us[own] * (expected / us) if timed == us else np.where(by_shape[own], r.expected[own] * stretch, math.nan)
     below = sum(int((r.floors[own] > r.us[own]).sum()) for r, own in zip(ranks, events, strict=True))
     count = round(_mean(own.sum() for own in events))
     low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)

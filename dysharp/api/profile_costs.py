@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -145,12 +145,13 @@ def collective(machine: Machine, operator: str, named: dict[str, object]) -> Exp
 @dataclass(frozen=True)
 class ByModel:
     """Expectations by operator of a whole step. `beside`: part of the SMs that EP communication holds. `other`: times of Dispatch and Combine under
-    another system over those that are expected.
+    another system over those that are expected. `pair_bytes`: of one exchange, from a rank to each other rank under balanced routing.
     """
 
     us: dict[str, float]
     beside: float = 0.0
     other: Callable[[str], dict[str, float]] | None = None
+    pair_bytes: dict[str, float] = field(default_factory=dict)
 
 
 def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> tuple[str, ...]:
@@ -186,7 +187,10 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
     if model.layer and block.layout.ep > 1:
         moved = moved_by(block, sent, recipe.dispatcher)
         us |= {name: (once + backward) * each for name, each in moved.items()}
-        return ByModel(dict(us), block.held, lambda system: {name: each / moved[name] for name, each in moved_by(block, sent, system).items()})
+        peers, tokens = Peers(block.layout.ep), block.tokens / block.layout.tp
+        each = tokens * peers.copies(model.layer, peers.ep) / peers.ep * model.layer.hidden
+        sizes = {"dispatch": each * ROW_BYTES[sent], "combine": each * ROW_BYTES["bf16"]}
+        return ByModel(dict(us), block.held, lambda other: {name: us / moved[name] for name, us in moved_by(block, sent, other).items()}, sizes)
     return ByModel(dict(us), block.held)
 
 

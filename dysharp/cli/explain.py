@@ -41,6 +41,7 @@ DIFFERENCES = Columns(
     Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
 )
 _TIMELINE = "also write a Chrome trace for ui.perfetto.dev: streams as measured, and as they should be. NAME.json or NAME.json.gz."
+_CHAKRA = "also write the measured step as Chakra execution traces for other simulators: FOLDER/step.RANK.et."
 FEWEST, FEWEST_LAYERS = 0.002, 3
 """Operators with a smaller part of the time are not shown; layers are compared where there are more."""
 
@@ -53,7 +54,7 @@ FEWEST, FEWEST_LAYERS = 0.002, 3
 def explain(
     ctx: click.Context, /, files: tuple[str, ...], *,
     timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE.json"), {"type": Out(".json", ".json.gz")}],
-    report: ReportFile, as_json: Json, **asked: Any,
+    chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], report: ReportFile, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Say why a real run takes its time: profiles of torch.profiler (JSON, also gzip).
 
@@ -66,10 +67,10 @@ def explain(
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; torch.profiler.profile(...).export_chrome_trace(FILE) writes one")
     done = answer(*files, **asked)
-    if timeline is not None or report is not None:
+    if timeline is not None or report is not None or chakra is not None:
         if not isinstance(done, Explanation):
-            raise ConfigError("explain: found two runs, expected one run for --timeline and --report")
-        write_drawings(done, timeline, report, command_line(ctx))
+            raise ConfigError("explain: found two runs, expected one run for --timeline, --report and --chakra")
+        write_files(done, timeline, chakra, report, command_line(ctx))
     if as_json:
         print_answer(done.to_dict())
     elif isinstance(done, Explanation):
@@ -79,14 +80,17 @@ def explain(
     print_header(())
 
 
-def write_drawings(done: Explanation, timeline: str | None, report: str | None, command: str) -> None:
-    """The trace with both tracks, and the page."""
+def write_files(done: Explanation, timeline: str | None, chakra: str | None, report: str | None, command: str) -> None:
+    """The trace with both tracks, the step for other simulators, and the page."""
+    from dysharp.api.profile_chakra import write_step
     from dysharp.base.files import write_file, write_text
     from dysharp.show.explain_report import render_explanation, trace_of
 
     if timeline is not None:
         text = json.dumps(trace_of(done)).encode()
         write_file(Path(timeline), lambda stream: stream.write(gzip.compress(text, mtime=0) if timeline.endswith(".gz") else text))
+    if chakra is not None:
+        write_step(done, chakra)
     if report is not None:
         write_text(report, render_explanation(done, command))
         click.echo(f"report: {report}", err=True)

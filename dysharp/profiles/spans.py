@@ -71,22 +71,30 @@ def idle(start: F64, us: F64, launched: F64) -> Idle:
     return Idle(float(gap.sum()), float(gap[late].sum()), int(late.sum()), float(gap[unknown].sum()), float(gap[worst]), float(before[worst]))
 
 
+def causes(start: F64, us: F64, stream: Ints) -> tuple[Ints, Ints]:
+    """Numbers of the events that each event begins behind, -1 for none: the one before it on its stream, and the last one that had ended anywhere."""
+    some = np.flatnonzero(us > 0)
+    some = some[np.argsort((start + us)[some], kind="stable")]
+    ended = np.searchsorted((start + us)[some], start, "right") - 1
+    before: Ints = np.full(len(start), -1)
+    for one in np.unique(stream):
+        own = np.flatnonzero(stream == one)
+        before[own[1:]] = own[:-1]
+    return before, np.where(ended >= 0, np.r_[some, -1][ended], -1)
+
+
 def replay(start: F64, us: F64, stream: Ints, new: F64) -> float:
     """End of the last event where events take `new` microseconds.
 
     An event begins behind the one before it on its stream, and as long as before behind the last one that had ended anywhere: what it waited for.
     Other dependencies are not seen, so a gain is the largest possible.
     """
-    ends = start + us
-    by_end = np.flatnonzero(us > 0)
-    by_end = by_end[np.argsort(ends[by_end], kind="stable")]
-    last_ended: Ints = np.searchsorted(ends[by_end], start, "right") - 1
-    done, before = np.zeros(len(start)), dict[int, int]()
-    for n, (at, line, cause) in enumerate(zip(start.tolist(), stream.tolist(), last_ended.tolist(), strict=True)):
-        behind = [done[m] + min(0.0, at - ends[m]) for m in [before[line]]] if line in before else []
-        behind += [done[m] + at - ends[m] for m in by_end[cause : cause + 1] if cause >= 0]
-        done[n], before[line] = max(behind, default=at) + new[n], n
-    return float(done.max())
+    ends, done = (start + us).tolist(), list[float]()
+    for at, before, last, took in zip(start.tolist(), *(one.tolist() for one in causes(start, us, stream)), new.tolist(), strict=True):
+        behind = [done[before] + min(0.0, at - ends[before])] if before >= 0 else []
+        behind += [done[last] + at - ends[last]] if last >= 0 else []
+        done.append(max(behind, default=at) + took)
+    return max(done)
 
 
 def waits(us: F64) -> F64:

@@ -85,7 +85,7 @@ def test_the_command_writes_both_and_has_a_schema(tmp_path: Path) -> None:
     assert f"dysharp explain {file} --timeline {trace} --report {written}" in written.read_text()
     assert trace.read_bytes()[:2] == b"\x1f\x8b"
     two = CliRunner().invoke(cli, ["explain", file, file, "--report", str(written)])
-    assert "found two runs, expected one run for --timeline and --report" in str(two.exception)
+    assert "found two runs, expected one run for --timeline, --report and --chakra" in str(two.exception)
 
 
 @pytest.mark.slow
