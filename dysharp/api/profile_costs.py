@@ -58,6 +58,10 @@ UP_PRODUCTS = 2
 """Norms of a layer are made again from so many times their number; MLA has so many products up from its latent vectors."""
 
 
+FP8_COPY = 2
+"""Bytes of a weight in FP8 that is written by column: read once, written once."""
+
+
 @frozen
 class Expected:
     """What an operator should take, in microseconds; `floor`: what its FLOPs take at the peak of a datasheet, or its bytes beyond the cache."""
@@ -184,6 +188,7 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
         if isinstance(op, Weight) and op.product:
             cast = block.product(op, rows)
             us["cast"] += forward * (cast.forward - one.forward) + backward * (cast.backward - one.backward)
+            us["transposes"] += backward * block.machine.stream(FP8_COPY * op.n * op.k * (rows.groups if rows else 1))
     if model.layer and block.layout.ep > 1:
         moved = moved_by(block, sent, recipe.dispatcher)
         us |= {name: (once + backward) * each for name, each in moved.items()}
