@@ -53,9 +53,8 @@ SERVED = {"norms": "norm", "latent norms": "norm", "rope and cache": "positions"
 """Part of a step of `serve` -> operator; others are GEMMs. Permutations and casts of experts are in their part."""
 
 
-MORE_NORMS = 1.5
 UP_PRODUCTS = 2
-"""Norms of a layer are made again from so many times their number; MLA has so many products up from its latent vectors."""
+"""Products of MLA up from its latent vectors."""
 
 
 FP8_COPY = 2
@@ -166,7 +165,8 @@ def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward
     products = sum(isinstance(op, Weight) and op.product and not is_routed(op) for op in ops)
     more = found["GEMM"] / max(1, forward) - products * (2 if "weight gradients" in found else 3)
     up = model.attention.mla and UP_PRODUCTS <= more < 2 * UP_PRODUCTS
-    return ("layernorm",) * (forward_norms >= MORE_NORMS * norms * max(1, forward)) + ("mla_up_proj",) * up
+    twice = round(forward_norms / max(1, norms * forward)) >= 2
+    return ("layernorm",) * twice + ("mla_up_proj",) * up
 
 
 def trained(block: Block, found: Collection[str], forward: int, backward: int, sent: str) -> ByModel:

@@ -42,8 +42,10 @@ DIFFERENCES = Columns(
 )
 _TIMELINE = "also write a Chrome trace for ui.perfetto.dev: streams as measured, and as they should be. NAME.json or NAME.json.gz."
 _CHAKRA = "also write the measured step as Chakra execution traces for other simulators: FOLDER/step.RANK.et."
-FEWEST, FEWEST_LAYERS = 0.002, 3
-"""Operators with a smaller part of the time are not shown; layers are compared where there are more."""
+FEWEST = 0.002
+"""Operators with a smaller part of the time are not shown."""
+FEWEST_LAYERS = 3
+"""Layers are compared where there are more."""
 
 
 @click.command()

@@ -16,7 +16,7 @@ from dysharp.show.plots import PALETTE
 
 WIDTH, LINE = 1200, 22
 """Of the drawing, in its own units: all of a run, a line of it."""
-HOVER = 1.5
+HOVER = 2
 """Narrower events are drawn together and have no text of their own."""
 MOST_RANKS, MOST_STREAMS = 8, 6
 KINDS = ("products", "attention", "exchanges", "waits", "copies", "others")
