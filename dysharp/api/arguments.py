@@ -216,7 +216,7 @@ class CalibrateArgs(TypedDict, total=False):
     begun: Annotated[Callable[[], None] | None, Argument(None, "called when all input has been read and the fit begins.")]
 
 
-_OTHER = "links=FACTOR, or system=NAME (the EP systems of `dysharp plan`, or dysharp)"
+_OTHER = "links=FACTOR, or system=NAME (EP systems of `dysharp plan`, dysharp, in a domain deepep-v2 and alike)"
 
 
 class ExplainArgs(TypedDict, total=False):

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import ROW_BYTES, Formats
 from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
+from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Call, Profile
 from dysharp.profiles.recognise import Labels
+from dysharp.runs.precision import row_options
+from dysharp.runs.run import run
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
@@ -53,6 +57,8 @@ SERVED = {"norms": "norm", "latent norms": "norm", "rope and cache": "positions"
 """Part of a step of `serve` -> operator; others are GEMMs. Permutations and casts of experts are in their part."""
 
 
+ALIKE = {"alltoall": "megatron-a2a"}
+"""Dispatcher of a recipe -> system that moves rows alike."""
 UP_PRODUCTS = 2
 """Products of MLA up from its latent vectors."""
 
@@ -195,8 +201,27 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
         peers, tokens = Peers(block.layout.ep), block.tokens / block.layout.tp
         each = tokens * peers.copies(model.layer, peers.ep) / peers.ep * model.layer.hidden
         sizes = {"dispatch": each * ROW_BYTES[sent], "combine": each * ROW_BYTES["bf16"]}
-        return ByModel(dict(us), block.held, lambda other: {name: us / moved[name] for name, us in moved_by(block, sent, other).items()}, sizes)
+        return ByModel(dict(us), block.held, partial(_over, block, sent), sizes)
     return ByModel(dict(us), block.held)
+
+
+def _over(block: Block, sent: str, system: str) -> dict[str, float]:
+    """Times of Dispatch and Combine under a system over those of the dispatcher: both by closed forms, or both simulated."""
+    clock = moved_by if system in SYSTEMS else _simulated
+    other, own = (clock(block, sent, name) for name in (system, block.training_recipe.dispatcher))
+    return {name: us / own[name] for name, us in other.items()}
+
+
+def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
+    """Dispatch and Combine of the Program of a layer with balanced routing."""
+    layer, layout, cluster = block.model.layer, block.layout, block.machine.cluster
+    assert layer is not None
+    if layout.ep > block.machine.domain:
+        raise ConfigError(f"what-if: found {system}, which is simulated, on {layout.ep} GPUs, expected {block.machine.domain} of a domain at most")
+    name = ALIKE.get(system, system)
+    options = row_options(Formats(sent=sent, back="bf16"), [name])
+    row = run(name, model=layer, cluster=cluster, gpus=layout.ep, tokens=block.tokens // layout.tp, routing="uniform", options=options)
+    return {operator: row.phases_us[operator]["busy"] for operator in ("dispatch", "combine")}
 
 
 def moved_by(block: Block, sent: str, system: str) -> dict[str, float]:

@@ -12,6 +12,7 @@ from dysharp.api.profile_costs import ByModel, by_event
 from dysharp.base.arrays import F64, Bools
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.costs.machine import Machine
+from dysharp.planning.quick import IN_TURN
 from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Profile
 from dysharp.profiles.recognise import EXCHANGES, WAITING, Labels, times_by
@@ -92,7 +93,7 @@ def what_if(text: str, ranks: list[Rank], model: ByModel | None) -> tuple[str, f
     if word == "links" and value.replace(".", "", 1).isdigit() and 0 < float(value) < math.inf:
         return f"links {value} times as fast", _replayed(ranks, {name: 1 / float(value) for name in EXCHANGES if name != WAITING or len(ranks) > 1})
     if word == "system":
-        known = (*SYSTEMS, *AT_BEST)
+        known = (*SYSTEMS, *AT_BEST, *IN_TURN)
         check_word(value, known, f"what-if: system: found {value[:60]!r}")
         if model is None or model.other is None:
             raise ConfigError("what-if: found a system without --model and --layout of a run with experts, expected both")

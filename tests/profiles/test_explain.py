@@ -244,6 +244,10 @@ def test_another_ep_system_moves_the_rows_of_a_measured_step(tmp_path: Path) -> 
     assert same == pytest.approx(done.span_us)
     assert best < done.span_us < longer
     assert name == "rows moved by dysharp, at its best"
+    (simulated,) = dysharp.explain(*files, what_if=("system=deepep-v2",), sequence=64, **asked).to_dict()["what_if"]
+    assert simulated[1] != pytest.approx(done.span_us)
+    with pytest.raises(ConfigError, match="found deepep-v2, which is simulated, on 64 GPUs, expected 8 of a domain at most"):
+        dysharp.explain(*files, what_if=("system=deepep-v2",), model="deepseek-v3", layout="ep=64,gpus=64", cluster="hw-dgx-h800-x8")
     with pytest.raises(ConfigError, match="what-if: found a system without --model and --layout"):
         dysharp.explain(*files, what_if=("system=deepep",))
 
