@@ -41,7 +41,8 @@ def main() -> None:
             continue
         assert isinstance(done, Explanation)
         below = sum(one.below_floor for one in done.operators)
-        print(f"{name}: recognised {done.recognised:.1%}, within 15 % {done.within:.0%} of judged time, {below} kernels below a floor; "
+        near = f"{done.within:.0%} of judged time ({done.within_computing:.0%} of what computes)"
+        print(f"{name}: recognised {done.recognised:.1%}, within 15 % {near}, {below} kernels below a floor; "
               f"{done.losses[0].text if done.losses else 'no loss'}")  # fmt: skip
         if name == DEEPSEEK:
             print(f"  beside computing: {done.hidden_us / done.exchange_us:.1%} of exchanges")

@@ -216,6 +216,9 @@ class CalibrateArgs(TypedDict, total=False):
     begun: Annotated[Callable[[], None] | None, Argument(None, "called when all input has been read and the fit begins.")]
 
 
+_OTHER = "links=FACTOR, or system=NAME (EP systems of `dysharp plan`, dysharp, in a domain deepep-v2 and alike)"
+
+
 class ExplainArgs(TypedDict, total=False):
     """Keyword arguments of `explain`."""
 
@@ -226,7 +229,7 @@ class ExplainArgs(TypedDict, total=False):
     precision: Annotated[str | None, PRECISION]
     cluster: Annotated[str | None, CLUSTER._replace(default=None, text="cluster of the run. None: the smallest with its GPU.")]
     ep_library: Annotated[str, Argument("", "EP library that was asked for: deepep or nccl. A remark says if another one ran.", "NAME")]
-    what_if: Annotated[Sequence[str], Argument((), "rebuild the step with one change: graph, balanced, links=FACTOR. Repeatable.", "CHANGE")]
+    what_if: Annotated[Sequence[str], Argument((), f"rebuild the step with one change: graph, balanced, {_OTHER}. Repeatable.", "CHANGE")]
 
 
 class CaptureArgs(TypedDict, total=False):

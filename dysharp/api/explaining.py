@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
 from dysharp.api.arguments import ExplainArgs
-from dysharp.api.profile_costs import ByModel, by_event, cluster_of, interval, machine_for, stepped, trained
+from dysharp.api.profile_costs import ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
+from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
 from dysharp.base.arrays import F64, Bools
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.values import frozen
@@ -21,8 +22,8 @@ from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of, published
 from dysharp.model.layout import layout_of
 from dysharp.profiles.reader import Profile, read_profile
-from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, Labels, kind_of, operators_of, recognised, times_by
-from dysharp.profiles.spans import Idle, covered, idle, union, waits
+from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
+from dysharp.profiles.spans import covered, union
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
 from dysharp.specs.catalog import load_whole
@@ -30,7 +31,6 @@ from dysharp.training.block import Block
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
 
 MOST_LOSSES = 3
-WAITING = "EP wait"
 SMALL = 2.0
 """A GEMM that takes so many times as long as its products has too few rows for its weights."""
 WAIT_US = 1.0
@@ -84,23 +84,40 @@ class Explanation:
     host_us: float
     recognised: float
     layers: tuple[int, int]
+    passes: str
+    layer_us: tuple[dict[str, float], ...]
+    """Of the first rank, from one attention call to the next: microseconds from start to start (`whole`), idle ones, and those by operator."""
     exchange_us: float
     hidden_us: float
     losses: tuple[Loss, ...]
     operators: tuple[OperatorTime, ...]
     what_if: tuple[tuple[str, float], ...] = ()
     remarks: tuple[str, ...] = ()
+    group: int = 1
+    pair_bytes: dict[str, float] = field(default_factory=dict)
+    """Ranks that exchange rows, and bytes from one to each other in a call, where a model and a layout say them."""
+    events: Any = field(default=(), repr=False, compare=False)
+    """`Rank` of every file, for drawings; not in JSON."""
 
     @property
     def within(self) -> float:
         """Part of the time with an expectation that is within 15 % of it."""
-        judged = [one for one in self.operators if one.expected]
-        near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
-        return near / sum(one.timed for one in judged) if judged else math.nan
+        return _near(self.operators)
+
+    @property
+    def within_computing(self) -> float:
+        """The same without exchanges, whose spans hold waits for other ranks."""
+        return _near([one for one in self.operators if one.operator not in EXCHANGES])
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON has it."""
-        return asdict(self)
+        return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
+
+
+def _near(operators: Sequence[OperatorTime]) -> float:
+    judged = [one for one in operators if one.expected]
+    near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
+    return near / sum(one.timed for one in judged) if judged else math.nan
 
 
 @frozen
@@ -123,29 +140,6 @@ class Difference:
         """The answer as JSON has it."""
         rows = [{"operator": name, "first_us": a, "second_us": b, "difference_us": b - a} for name, a, b in self.rows]
         return {"line": self.line, "rows": rows, "first": self.first.to_dict(), "second": self.second.to_dict()}
-
-
-@dataclass(slots=True)
-class _Rank:
-    """One rank, read and recognised."""
-
-    profile: Profile
-    labels: Labels
-    expected: F64
-    floors: F64
-    idle: Idle
-    beside: F64
-    times: dict[str, tuple[float, int]]
-
-    @property
-    def us(self) -> F64:
-        """Microseconds of its events."""
-        return self.profile.us
-
-    def of(self, operator: str) -> Bools:
-        """Events of an operator."""
-        own: Bools = self.labels == operator
-        return own
 
 
 @takes(ExplainArgs)
@@ -178,18 +172,23 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         raise ConfigError(f"{lead.path}: found {', '.join(list(times_by(labels[0], lead.us))[:3])}, expected kernels of a transformer")
     trains = bool(found["attention backward"] or found["optimizer"] > 1 or any(kind_of(name).backward for name in lead.names))
     machine = machine_for(cluster_of(lead, asked["cluster"]), trains)
-    ranks = [_read(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
-    layers = _calls(lead, labels[0], "attention"), _calls(lead, labels[0], "attention backward")
-    model, remarks = _of_model(machine, asked, found, layers), _remarks(lead)
-    waited = _waited(ranks)
+    ranks = [read_rank(machine, profile, label) for profile, label in zip(profiles, labels, strict=True)]
+    ahead, back = (_calls(lead, labels[0], name) for name in ("attention", "attention backward"))
+    layers = len(ahead), len(back)
+    passes = passes_of("".join(word for _, word in sorted([*((at, "F") for at in ahead), *((at, "B") for at in back)])))
+    model, again = _of_model(machine, asked, lead, labels[0], layers)
+    remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
+    waited = find_waits(ranks)
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
     losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
-        min(recognised(r.labels, r.us) for r in ranks), layers, exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
-        tuple(_what_if(one, ranks, exchanged - hidden, waited) for one in asked["what_if"]), tuple(remarks),
+        min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
+        exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
+        tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
+        layout_of(asked["layout"]).ep if asked["layout"] else 1, model.pair_bytes if model else {}, tuple(ranks),
     )  # fmt: skip
 
 
@@ -197,35 +196,44 @@ def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
 
 
-def _read(machine: Machine, profile: Profile, labels: Labels) -> _Rank:
-    """Expectations by shape, gaps, and what runs beside each event on other streams."""
-    expected, floors = by_event(machine, profile, labels)
-    end, beside = profile.start + profile.us, np.zeros(len(labels))
-    for number in np.unique(profile.stream):
-        own: Bools = profile.stream == number
-        beside[own] = covered(union(profile.start[~own], end[~own]), profile.start[own], end[own])
-    return _Rank(profile, labels, expected, floors, idle(profile.start, profile.us, profile.launched), beside, times_by(labels, profile.us))
-
-
-def _calls(profile: Profile, labels: Labels, operator: str) -> int:
-    """Calls of an operator: events of the kernel that takes most of its time."""
+def _calls(profile: Profile, labels: Labels, operator: str) -> list[float]:
+    """When an operator is called: starts of the kernel that takes most of its time."""
     own: Bools = labels == operator
-    return int((profile.name[own] == np.bincount(profile.name[own], profile.us[own]).argmax()).sum()) if own.any() else 0
+    if not own.any():
+        return []
+    most = np.bincount(profile.name[own], profile.us[own]).argmax()
+    return profile.start[own & (profile.name == most)].tolist()  # type: ignore[no-any-return]
 
 
-def _of_model(machine: Machine, asked: ExplainArgs, found: Counter[str], layers: tuple[int, int]) -> ByModel | None:
-    """Expectations of the model that was given."""
+def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
+    start, at = rank.profile.start, np.array([*calls, rank.profile.span])
+    layer, whole = np.searchsorted(calls, start, "right") - 1, np.diff(at)
+    gone = whole - covered(union(start, start + rank.us), at[:-1], at[1:])
+    parts = (times_by(rank.labels[layer == n], rank.us[layer == n]) for n in range(len(calls)))
+    return tuple({"whole": float(us), "idle": float(gap)} | {name: took for name, (took, _) in one.items()}
+                 for us, gap, one in zip(whole, gone, parts, strict=True))  # fmt: skip
+
+
+def _of_model(
+    machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]
+) -> tuple[ByModel | None, tuple[str, ...]]:
+    """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
-        return None
+        return None, ()
     whole = load_whole(asked["model"])
     if asked["layout"]:
-        recipe = TrainingRecipe(dispatcher=EP_LIBRARIES[asked["ep_library"] or "deepep"][1])
-        whole, recipe = in_formats(whole, recipe, step_formats(asked["precision"], whole), machine)
-        return trained(Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe), found, *layers)
+        found, formats = Counter(labels.tolist()), step_formats(asked["precision"], whole)
+        norms = sum(not kind_of(profile.names[n]).backward for n in profile.name[labels == "norm"])
+        again = replayed(whole, found, norms, layers[0]) if layers[1] else ()
+        recipe = TrainingRecipe(dispatcher=EP_LIBRARIES[asked["ep_library"] or "deepep"][1], recompute=again)
+        whole, recipe = in_formats(whole, recipe, formats, machine)
+        cast = np.isin(profile.stream[labels == "cast"], profile.stream[labels == "dispatch"]).any()
+        block = Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe)
+        return trained(block, found, *layers, formats.sent or ("fp8" if cast else "bf16")), again
     if not asked["batch"]:
         raise ConfigError("explain: found a model without --layout (training) and --batch (decode), expected one of them")
     batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
-    return stepped(machine, whole, batch, formats_of(asked["precision"] or published(whole), model=whole))
+    return stepped(machine, whole, batch, formats_of(asked["precision"] or published(whole), model=whole)), ()
 
 
 def _remarks(profile: Profile) -> list[str]:
@@ -233,17 +241,7 @@ def _remarks(profile: Profile) -> list[str]:
     return out + ([f"{profile.left_out} events without a finite time and duration were left out"] if profile.left_out else [])
 
 
-def _waited(ranks: list[_Rank]) -> dict[str, F64]:
-    """Operator -> microseconds `[ranks]` that each rank waited in its exchanges, where all ranks have equally many."""
-    out: dict[str, F64] = {}
-    for name in EXCHANGES if len(ranks) > 1 else ():
-        calls = [r.us[r.of(name)] for r in ranks]
-        if len(calls[0]) and len({len(one) for one in calls}) == 1:
-            out[name] = waits(np.array(calls)).sum(axis=1)
-    return out
-
-
-def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
+def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
     events = [r.of(name) for r in ranks]
     us = _mean(r.us[own].sum() for r, own in zip(ranks, events, strict=True))
     known = [own & ~np.isnan(r.expected) for r, own in zip(ranks, events, strict=True)]
@@ -252,6 +250,11 @@ def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | 
     beside = _mean(r.beside[own].sum() for r, own in zip(ranks, events, strict=True)) / us if us else 0.0
     if model and name in model.us and timed < us / 2:
         timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
+    if expected:
+        stretch = us / _mean(r.own[own].sum() for r, own in zip(ranks, events, strict=True))
+        expected *= stretch
+        for r, own, by_shape in zip(ranks, events, known, strict=True):
+            r.should[own] = r.us[own] * (expected / us) if timed == us else np.where(by_shape[own], r.expected[own] * stretch, math.nan)
     below = sum(int((r.floors[own] > r.us[own]).sum()) for r, own in zip(ranks, events, strict=True))
     count = round(_mean(own.sum() for own in events))
     low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)
@@ -261,7 +264,7 @@ def _operator(machine: Machine, ranks: list[_Rank], name: str, model: ByModel | 
     return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
 
 
-def _overlap(ranks: list[_Rank]) -> tuple[float, float]:
+def _overlap(ranks: list[Rank]) -> tuple[float, float]:
     """(microseconds of exchanges, of these beside computing)."""
     every, hidden = [], []
     for r in ranks:
@@ -273,7 +276,7 @@ def _overlap(ranks: list[_Rank]) -> tuple[float, float]:
     return _mean(every), _mean(hidden)
 
 
-def _losses(ranks: list[_Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
+def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
     out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
     for row in rows:
@@ -295,7 +298,7 @@ def _losses(ranks: list[_Rank], rows: Sequence[OperatorTime], machine: Machine, 
     return out
 
 
-def _late(ranks: list[_Rank], waited: Mapping[str, F64]) -> list[Loss]:
+def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     """The rank that comes last, what the others wait, and what it does longer than they do."""
     if not waited:
         return []
@@ -319,7 +322,7 @@ def _late(ranks: list[_Rank], waited: Mapping[str, F64]) -> list[Loss]:
     return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
 
 
-def _host(ranks: list[_Rank], span: float) -> list[Loss]:
+def _host(ranks: list[Rank], span: float) -> list[Loss]:
     host, unknown = _mean(r.idle.host for r in ranks), _mean(r.idle.unknown for r in ranks)
     worst = max((r.idle for r in ranks), key=lambda one: one.largest)
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
@@ -334,7 +337,7 @@ def _host(ranks: list[_Rank], span: float) -> list[Loss]:
     return out
 
 
-def _small(ranks: list[_Rank], machine: Machine) -> list[Loss]:
+def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
     """GEMMs with so few rows that they wait for weights."""
     lead = ranks[0]
     own = lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9))
@@ -360,16 +363,3 @@ def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
     us = sum(row.us for row in wrong)
     names = " and ".join(dict.fromkeys(row.library for row in wrong))
     return [Loss("library", us, f"{names} moved the rows ({us:,.0f} us), and not {library}, which was asked for")]
-
-
-def _what_if(text: str, ranks: list[_Rank], exposed: float, waited: Mapping[str, F64]) -> tuple[str, float]:
-    """(change, microseconds of the run with it): the measured operators with one thing changed."""
-    span = _mean(r.profile.span for r in ranks)
-    word, _, value = text.partition("=")
-    if word == "graph" and not value:
-        return "launches from a graph", span - _mean(r.idle.host for r in ranks)
-    if word == "balanced" and not value:
-        return "no rank waits for another", span - float(np.mean(np.sum(list(waited.values()), axis=0))) if waited else span
-    if word == "links" and value.replace(".", "", 1).isdigit() and float(value) > 0:
-        return f"links {value} times as fast", span - exposed * (1 - 1 / float(value))
-    raise ConfigError(f"what-if: found {text[:60]!r}, expected graph, balanced or links=FACTOR")

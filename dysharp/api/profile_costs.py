@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -13,13 +14,17 @@ from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.costs.attention import AttentionCall
+from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.model.batch import StepBatch
-from dysharp.model.formats import Formats
+from dysharp.model.formats import ROW_BYTES, Formats
 from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
+from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Call, Profile
 from dysharp.profiles.recognise import Labels
+from dysharp.runs.precision import row_options
+from dysharp.runs.run import run
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
@@ -27,7 +32,8 @@ from dysharp.specs import Cluster
 from dysharp.specs.catalog import list_clusters, load_cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.moe_block import exchange, routed_rows
+from dysharp.training.moe_block import routed_rows
+from dysharp.training.recipe import MODULES
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
 """Names of types in a profile -> bytes of an element; others have one."""
@@ -49,6 +55,16 @@ SERVED = {"norms": "norm", "latent norms": "norm", "rope and cache": "positions"
           "router": "router", "embedding": "embedding", "sampling": "sampling", "convolution": "linear attention", "attention gate": "activation",
           "linear attention decode": "linear attention", "attention all-reduce": "all-reduce", "FFN all-reduce": "all-reduce"}  # fmt: skip
 """Part of a step of `serve` -> operator; others are GEMMs. Permutations and casts of experts are in their part."""
+
+
+ALIKE = {"alltoall": "megatron-a2a"}
+"""Dispatcher of a recipe -> system that moves rows alike."""
+UP_PRODUCTS = 2
+"""Products of MLA up from its latent vectors."""
+
+
+FP8_COPY = 2
+"""Bytes of a weight in FP8 that is written by column: read once, written once."""
 
 
 @frozen
@@ -137,29 +153,88 @@ def collective(machine: Machine, operator: str, named: dict[str, object]) -> Exp
 
 @dataclass(frozen=True)
 class ByModel:
-    """Expectations by operator of a whole step. `beside`: part of the SMs that EP communication holds."""
+    """Expectations by operator of a whole step. `beside`: part of the SMs that EP communication holds. `other`: times of Dispatch and Combine under
+    another system over those that are expected. `pair_bytes`: of one exchange, from a rank to each other rank under balanced routing.
+    """
 
     us: dict[str, float]
     beside: float = 0.0
+    other: Callable[[str], dict[str, float]] | None = None
+    pair_bytes: dict[str, float] = field(default_factory=dict)
 
 
-def trained(block: Block, found: Collection[str], forward: int, backward: int) -> ByModel:
-    """`forward` and `backward` passes of one MoE layer (without experts: of the last layer), by operators that the profile has."""
+def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> tuple[str, ...]:
+    """Modules that a run computes again before their backward pass, by kernels per attention call: more norms, or both up projections of MLA."""
+    ops = operators(model, model.last_moe)
+    norms = sum(op.kernels for op in ops if isinstance(op, MemoryOp) and op.piece == NORMS)
+    norms += sum(isinstance(op, Weight) and op.weight.endswith(" norm") for op in ops)
+    products = sum(isinstance(op, Weight) and op.product and not is_routed(op) for op in ops)
+    more = found["GEMM"] / max(1, forward) - products * (2 if "weight gradients" in found else 3)
+    up = model.attention.mla and UP_PRODUCTS <= more < 2 * UP_PRODUCTS
+    twice = round(forward_norms / max(1, norms * forward)) >= 2
+    return ("layernorm",) * twice + ("mla_up_proj",) * up
+
+
+def trained(block: Block, found: Collection[str], forward: int, backward: int, sent: str) -> ByModel:
+    """`forward` and `backward` passes of one MoE layer (without experts: of the last layer), by operators that the profile has.
+
+    `sent`: rows of Dispatch, of `formats.ROW_BYTES`.
+    """
     us: defaultdict[str, float] = defaultdict(float)
     model, recipe = block.model, block.training_recipe
+    again = {piece for module in recipe.recompute for piece in MODULES[module]}
+    once = forward
     for op in operators(model, model.last_moe, block.layout.cut):
         rows, name = routed_rows(block) if is_routed(op) else None, _name(op)
         one = block.timed(op, name, rows)
+        forward = once + backward * (op.piece in again)
         us[name] += forward * one.forward
         us["attention backward" if isinstance(op, Core) else name] += backward * one.backward
         us["weight gradients" if "weight gradients" in found else name] += backward * one.weights
         if isinstance(op, Weight) and op.product:
             cast = block.product(op, rows)
             us["cast"] += forward * (cast.forward - one.forward) + backward * (cast.backward - one.backward)
+            us["transposes"] += backward * block.machine.stream(FP8_COPY * op.n * op.k * (rows.groups if rows else 1))
     if model.layer and block.layout.ep > 1:
-        sent = exchange(block.machine, block.layout, model.layer, block.tokens / block.layout.tp, recipe)
-        us["dispatch"], us["combine"] = ((forward + backward) * each for each in (sent.dispatch, sent.combine))
+        moved = moved_by(block, sent, recipe.dispatcher)
+        us |= {name: (once + backward) * each for name, each in moved.items()}
+        peers, tokens = Peers(block.layout.ep), block.tokens / block.layout.tp
+        each = tokens * peers.copies(model.layer, peers.ep) / peers.ep * model.layer.hidden
+        sizes = {"dispatch": each * ROW_BYTES[sent], "combine": each * ROW_BYTES["bf16"]}
+        return ByModel(dict(us), block.held, partial(_over, block, sent), sizes)
     return ByModel(dict(us), block.held)
+
+
+def _over(block: Block, sent: str, system: str) -> dict[str, float]:
+    """Times of Dispatch and Combine under a system over those of the dispatcher: both by closed forms, or both simulated."""
+    clock = moved_by if system in SYSTEMS else _simulated
+    other, own = (clock(block, sent, name) for name in (system, block.training_recipe.dispatcher))
+    return {name: us / own[name] for name, us in other.items()}
+
+
+def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
+    """Dispatch and Combine of the Program of a layer with balanced routing."""
+    layer, layout, cluster = block.model.layer, block.layout, block.machine.cluster
+    assert layer is not None
+    if layout.ep > block.machine.domain:
+        raise ConfigError(f"what-if: found {system}, which is simulated, on {layout.ep} GPUs, expected {block.machine.domain} of a domain at most")
+    name = ALIKE.get(system, system)
+    options = row_options(Formats(sent=sent, back="bf16"), [name])
+    row = run(name, model=layer, cluster=cluster, gpus=layout.ep, tokens=block.tokens // layout.tp, routing="uniform", options=options)
+    return {operator: row.phases_us[operator]["busy"] for operator in ("dispatch", "combine")}
+
+
+def moved_by(block: Block, sent: str, system: str) -> dict[str, float]:
+    """Dispatch and Combine of one pass under a system of `planning.space.SYSTEMS` or a dispatcher. Hardware that nobody sells is at its best."""
+    layer, layout, machine = block.model.layer, block.layout, block.machine
+    assert layer is not None
+    peers = Peers(layout.ep, layout.etp, layout.stride("ep"), layout.tp)
+    rows = Rows(block.tokens / layout.tp, ROW_BYTES[sent] * layer.hidden, ROW_BYTES["bf16"] * layer.hidden)
+    if system in BOUNDS:
+        each = least_us(machine, layer, peers, rows, system, 0.0) / (rows.sent + rows.back)
+        return {"dispatch": rows.sent * each, "combine": rows.back * each}
+    one = exchange(machine, layer, peers, rows, system)
+    return {"dispatch": one.dispatch, "combine": one.combine}
 
 
 def _name(op: LayerOperator) -> str:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import gzip
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dysharp.api.arguments import ExplainArgs
 from dysharp.base.columns import KEPT, Column, Columns
-from dysharp.cli.flags import Json, complete_files, options
+from dysharp.base.errors import ConfigError
+from dysharp.cli.flags import Json, Out, complete_files, options
+from dysharp.cli.report import ReportFile, command_line
+from dysharp.cli.schema import schema_flag
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header
 
 if TYPE_CHECKING:
@@ -32,14 +40,24 @@ DIFFERENCES = Columns(
     Column("second", format=",.0f", of=lambda row: row[2], unit="us"),
     Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
 )
+_TIMELINE = "also write a Chrome trace for ui.perfetto.dev: streams as measured, and as they should be. NAME.json or NAME.json.gz."
+_CHAKRA = "also write the measured step as Chakra execution traces for other simulators: FOLDER/step.RANK.et."
 FEWEST = 0.002
 """Operators with a smaller part of the time are not shown."""
+FEWEST_LAYERS = 3
+"""Layers are compared where there are more."""
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
 @options(ExplainArgs)
-def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
+@schema_flag
+@click.pass_context
+def explain(
+    ctx: click.Context, /, files: tuple[str, ...], *,
+    timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE.json"), {"type": Out(".json", ".json.gz")}],
+    chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], report: ReportFile, as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
     """Say why a real run takes its time: profiles of torch.profiler (JSON, also gzip).
 
     FILE is one rank, every rank of a run, or two runs, which are compared. Kernels are recognised by their names; what they should take follows from
@@ -51,6 +69,10 @@ def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; torch.profiler.profile(...).export_chrome_trace(FILE) writes one")
     done = answer(*files, **asked)
+    if timeline is not None or report is not None or chakra is not None:
+        if not isinstance(done, Explanation):
+            raise ConfigError("explain: found two runs, expected one run for --timeline, --report and --chakra")
+        write_files(done, timeline, chakra, report, command_line(ctx))
     if as_json:
         print_answer(done.to_dict())
     elif isinstance(done, Explanation):
@@ -58,6 +80,22 @@ def explain(files: tuple[str, ...], *, as_json: Json, **asked: Any) -> None:
     else:
         print_difference(done)
     print_header(())
+
+
+def write_files(done: Explanation, timeline: str | None, chakra: str | None, report: str | None, command: str) -> None:
+    """The trace with both tracks, the step for other simulators, and the page."""
+    from dysharp.api.profile_chakra import write_step
+    from dysharp.base.files import write_file, write_text
+    from dysharp.show.explain_report import render_explanation, trace_of
+
+    if timeline is not None:
+        text = json.dumps(trace_of(done)).encode()
+        write_file(Path(timeline), lambda stream: stream.write(gzip.compress(text, mtime=0) if timeline.endswith(".gz") else text))
+    if chakra is not None:
+        write_step(done, chakra)
+    if report is not None:
+        write_text(report, render_explanation(done, command))
+        click.echo(f"report: {report}", err=True)
 
 
 def print_explanation(done: Explanation) -> None:
@@ -76,17 +114,22 @@ def print_explanation(done: Explanation) -> None:
 
 def _run(done: Explanation) -> str:
     """What was run, in a line."""
-    ahead, back = done.layers
-    layers = f", {ahead} attention calls" + (f" forward, {back} backward" if back else "")
     hidden = f"; exchanges {done.exchange_us:,.0f} us, {done.hidden_us / done.exchange_us:.0%} beside computing" if done.exchange_us else ""
     ranks = f"{len(done.files)} of {done.ranks} ranks, " if done.ranks > 1 else ""
     idle = f"idle {done.idle_us / done.span_us:.0%}{hidden}; {done.recognised:.1%} of the time recognised"
-    return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us{layers}; {idle}"
+    return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us, {done.passes}; {idle}"
 
 
 def _notes(done: Explanation) -> list[str]:
     wrong = [f"{one.operator} ({one.below_floor})" for one in done.operators if one.below_floor]
     notes = [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
+    if len(done.layer_us) > FEWEST_LAYERS:
+        own = done.layer_us[:-1]  # what comes behind the last one is not a layer's
+        worst, usual = max(own, key=lambda one: one["whole"]), statistics.median(one["whole"] for one in own)
+        more = {name: us - statistics.median(one.get(name, 0.0) for one in own) for name, us in worst.items() if name != "whole"}
+        why = max(more, key=lambda name: more[name])
+        place = f"number {own.index(worst) + 1} of {len(done.layer_us)}"
+        notes.append(f"a layer takes {usual:,.0f} us; the longest, {place}, {worst['whole']:,.0f}: {why} {more[why]:+,.0f}")
     return [*notes, *done.remarks]
 
 

@@ -6,6 +6,8 @@ import click
 
 from dysharp.show.output import print_json
 
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
 
 def row_schema() -> dict[str, Any]:
     """The schema of a Row as `dysharp run --json` prints it."""
@@ -18,7 +20,7 @@ def row_schema() -> dict[str, Any]:
     del schema["properties"]["header"]
     schema["properties"] |= {name: {"type": "number"} for name in ("simulated_us", "eager_us")}
     schema["required"] = [name for name in schema["required"] if name not in ("header", *LEFT_OUT)]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Row of dysharp, model version {MODEL_VERSION}"} | {
+    return {"$schema": _DRAFT, "title": f"Row of dysharp, model version {MODEL_VERSION}"} | {
         name: value for name, value in schema.items() if name not in ("title", "description")
     }
 
@@ -27,7 +29,7 @@ def comparison_schema() -> dict[str, Any]:
     """The schema of what `dysharp compare --json` prints."""
     text = {"type": "string"}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": _DRAFT,
         "title": "Comparison of dysharp",
         "type": "object",
         "required": ["model_version", "rows", "baseline", "baselines", "speedup", "header", "sentence"],
@@ -41,9 +43,23 @@ def comparison_schema() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def explanation_schema() -> dict[str, Any]:
+    """The schema of what `dysharp explain --json` prints of one run."""
+    from pydantic import TypeAdapter
+
+    from dysharp.api.explaining import Explanation
+
+    schema = TypeAdapter(Explanation).json_schema()
+    del schema["properties"]["events"]
+    return {"$schema": _DRAFT} | schema
+
+
+_SCHEMAS = {"compare": comparison_schema, "explain": explanation_schema}
+
+
 def _print(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     if asked:
-        print_json(comparison_schema() if ctx.info_name == "compare" else row_schema())
+        print_json(_SCHEMAS.get(ctx.info_name or "", row_schema)())
         ctx.exit()
 
 

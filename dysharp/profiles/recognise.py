@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 import tomllib
 from importlib import resources
@@ -15,8 +17,8 @@ from dysharp.profiles.reader import Profile
 
 Labels = np.ndarray[tuple[int], np.dtype[np.str_]]
 """A word per event."""
-COPY, UNKNOWN = "copy", ""
-EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter", "send and receive", "broadcast", "EP wait")
+COPY, UNKNOWN, WAITING = "copy", "", "EP wait"
+EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter", "send and receive", "broadcast", WAITING)
 """Operators that wait for other ranks."""
 BACKWARD = re.compile(r"[Bb]wd|[Bb]ackward|_bw_|grad(?!e)")
 
@@ -52,6 +54,21 @@ def operators_of(profile: Profile) -> Labels:
     """Operator of every event `[events]`; copies and fills of the driver are copies."""
     kinds: Labels = np.array([kind_of(name).operator for name in profile.names])
     return np.where(profile.what == 0, kinds[profile.name], COPY)
+
+
+def passes_of(order: str) -> str:
+    """What a run does, by its attention calls in order: F forward, B backward."""
+    ahead, back = order.count("F"), order.count("B")
+    if not back:
+        return f"{ahead} attention calls"
+    runs = [len(list(own)) for _, own in itertools.groupby(order)]
+    if ahead == 2 * back:
+        return f"{back} layers, whose attention runs again in the backward pass"
+    if (each := math.gcd(*runs)) == 1 and len(runs) > 2:
+        return f"{ahead} layers forward beside {back} backward: pairs of two micro-batches"
+    if ahead != back:
+        return f"{ahead} attention calls forward, {back} backward"
+    return f"{ahead // each} micro-batch{'es' if ahead > each else ''} of {each} layers, forward and backward"
 
 
 def times_by(labels: Labels, us: F64) -> dict[str, tuple[float, int]]:

@@ -38,6 +38,16 @@ def covered(spans: F64, start: F64, end: F64) -> F64:
     return upto(end) - upto(start)
 
 
+def shares(start: F64, end: F64) -> F64:
+    """How much of each span from `start` to `end` is its own, where those that run at once have equal parts."""
+    times = np.unique(np.r_[start, end])
+    first, last = np.searchsorted(times, start), np.searchsorted(times, end)
+    running = np.cumsum(np.bincount(first, minlength=len(times)) - np.bincount(last, minlength=len(times)))
+    done = np.r_[0.0, np.cumsum(np.diff(times) / np.maximum(running[:-1], 1))]
+    own: F64 = done[last] - done[first]
+    return own
+
+
 class Idle(NamedTuple):
     """Microseconds and gaps in which nothing ran on a GPU. `host`: the launch of the next event came late. `unknown`: its launch is not known."""
 
@@ -59,6 +69,32 @@ def idle(start: F64, us: F64, launched: F64) -> Idle:
     unknown: Bools = np.isnan(launched) & (gap > LATE_US)
     worst = int(np.argmax(gap))
     return Idle(float(gap.sum()), float(gap[late].sum()), int(late.sum()), float(gap[unknown].sum()), float(gap[worst]), float(before[worst]))
+
+
+def causes(start: F64, us: F64, stream: Ints) -> tuple[Ints, Ints]:
+    """Numbers of the events that each event begins behind, -1 for none: the one before it on its stream, and the last one that had ended anywhere."""
+    some = np.flatnonzero(us > 0)
+    some = some[np.argsort((start + us)[some], kind="stable")]
+    ended = np.searchsorted((start + us)[some], start, "right") - 1
+    before: Ints = np.full(len(start), -1)
+    for one in np.unique(stream):
+        own = np.flatnonzero(stream == one)
+        before[own[1:]] = own[:-1]
+    return before, np.where(ended >= 0, np.r_[some, -1][ended], -1)
+
+
+def replay(start: F64, us: F64, stream: Ints, new: F64) -> float:
+    """End of the last event where events take `new` microseconds.
+
+    An event begins behind the one before it on its stream, and as long as before behind the last one that had ended anywhere: what it waited for.
+    Other dependencies are not seen, so a gain is the largest possible.
+    """
+    ends, done = (start + us).tolist(), list[float]()
+    for at, before, last, took in zip(start.tolist(), *(one.tolist() for one in causes(start, us, stream)), new.tolist(), strict=True):
+        behind = [done[before] + min(0.0, at - ends[before])] if before >= 0 else []
+        behind += [done[last] + at - ends[last]] if last >= 0 else []
+        done.append(max(behind, default=at) + took)
+    return max(done)
 
 
 def waits(us: F64) -> F64:

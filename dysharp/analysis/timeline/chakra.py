@@ -132,8 +132,12 @@ def _transfer(files: _Files, graph: TaskGraph, task: int, template: Template, co
 
 def write_chakra(graph: TaskGraph, program: Program, folder: str | Path, name: str, words: str) -> list[Path]:
     """Write `folder/name.GPU.et` for each GPU; `words` become an attribute of its GlobalMetadata. Raises ConfigError as `write_file`."""
+    return write_nodes(folder, name, chakra_nodes(graph, program), words)
+
+
+def write_nodes(folder: str | Path, name: str, gpus: list[list[ChakraNode]], words: str) -> list[Path]:
+    """The same of nodes that are made: those of each GPU."""
     make_folder(Path(folder), "folder")
-    gpus = chakra_nodes(graph, program)
     return [write_file(Path(folder) / f"{name}.{gpu}.et", partial(_write, nodes, words)) for gpu, nodes in enumerate(gpus)]
 
 
