@@ -29,6 +29,8 @@ MECHANISMS: Mapping[str, tuple[str, ...]] = {
 """Mechanism -> the systems of `layer_us` with it. `overlap` is compared before the switch."""
 SWITCH = MECHANISMS["switch"]
 SYSTEMS = ("deepep", "comet", "fusion-only", *SWITCH)
+EVEN = 0.05
+"""Gains below this part either way the closed forms do not tell from none (docs/notebook/2026-11-28-gain-map-found.md)."""
 FAR = 1e9
 """Longer than a layer, us."""
 TIE = 1e-6
@@ -55,10 +57,12 @@ def layer_us(model: Model, cluster: Cluster, routing: Routing) -> dict[str, floa
 
 
 class _Sent(NamedTuple):
-    """Dispatch: when rows are on the GPU of each pair, and `[gpus]` when the last row of each source has left."""
+    """Dispatch: when rows are on the GPU of each pair, and `[gpus]` when the last row of each source has left, and us of its links."""
 
     pairs: F64
     left: F64
+    up: F64
+    down: F64
 
 
 def _served(at: F64, work: Any, server: Ints) -> F64:
@@ -101,7 +105,7 @@ class _Layer:
         """Copies in the order of their tokens, or one per token that the switch copies. `up`, `down`: what links do besides."""
         x, cast = self.x, framing != STORE
         train = push_train(framing, self.model.row_bytes, self.targets if cast else 1, self.gates)
-        start = 2 * self.miss + self.fetch + self.responder + 4 * self.hop if cast else 0.0
+        start = 2 * self.hop + self.fetch if cast else 0.0
         ups = self.count(self.home if cast else self.source) * self.us(train.up) + self.count(self.gpu) * self.us(train.ack_up) + up
         downs = self.count(self.gpu) * self.us(train.down) + self.count(self.home if cast else self.source) * self.us(train.ack_down) + down
         read = (1 + again) * self.read if framing.targets_per_ext else 0.0
@@ -113,7 +117,7 @@ class _Layer:
         pairs[self.away] = start + 2 * self.hop + part * (left[self.source] - start)
         if read:
             pairs[self.away] = _served(pairs[self.away], read * x.rows[self.away], self.gpu) + self.miss
-        return _Sent(pairs, left)
+        return _Sent(pairs, left, ups, downs)
 
     @cached_property
     def costs(self) -> list[tuple[F64, int]]:
@@ -130,8 +134,12 @@ class _Layer:
         sms = self.cluster.n_sms
         work = sum(us[rows] * tasks / sms for us, tasks in stages)
         least = sum(us[rows] * -(-tasks // sms) for us, tasks in stages)
-        us, tasks = stages[-1]
-        return np.maximum(_served(ready, work, gpu) + us[rows] * max(0.0, 1 - tasks / sms), ready + least)
+        drained = [us[rows] * max(0.0, 1 - tasks / sms) for us, tasks in stages]
+        done = np.maximum(_served(ready, work, gpu) + drained[-1], ready + least)
+        if len(stages) > 1:
+            us, tasks = stages[0]
+            done = np.maximum(done, _served(ready, us[rows] * tasks / sms, gpu) + drained[0] + stages[1][0][rows])
+        return done
 
     def tiles(self, pairs: F64) -> tuple[F64, Ints, Ints, Ints]:
         """(ready, GPU, rows) by tile, and the tile of each row. `pairs`: when rows are there."""
@@ -162,14 +170,15 @@ class _Layer:
         at = ready[self.away]
         sent = _served(np.maximum(at, left[self.gpu]) + TIE * at, up, self.gpu)
         done = _served(sent + 2 * self.hop, down, self.source)
-        return max(float(done.max(initial=0)), float(ready.max())), self.count(self.gpu) * up, self.count(self.source) * down, done
+        return max(float(done.max(initial=0)) + 2 * self.hop, float(ready.max())), self.count(self.gpu) * up, self.count(self.source) * down, done
 
     def pulled(self, ready: F64, framing: Framing, left: F64) -> tuple[float, F64, F64, F64]:
         """As `pushed`: tokens ask for a sum when all of their experts have told."""
         x, train = self.x, pull_train(framing, self.model.row_bytes, self.targets)
         told = np.maximum.reduceat(ready, x.token_ptr[:-1])[x.token[self.away]] + 4 * self.hop
-        if framing.targets_per_ext and self.here.max() > self.cluster.al_tlb_entries:
-            told = _served(told, self.read * x.rows[self.away], self.gpu) + self.miss
+        if framing.targets_per_ext:
+            again = self.here.max() > self.cluster.al_tlb_entries
+            told = _served(told, again * self.read * x.rows[self.away], self.gpu) + self.miss
         sent = _served(np.maximum(told + self.responder, left[self.gpu]) + TIE * told, self.us(train.response), self.gpu)
         summed = np.zeros(len(self.tokens))
         np.maximum.at(summed, self.member, sent)
@@ -186,9 +195,9 @@ class _Layer:
             ready = self.computed(sent.pairs)
             left = sent.left if there == STORE else np.zeros(self.n)
             end, ups, downs, done = self.pushed(ready, left) if back == STORE else self.pulled(ready, back, left)
-            again = float((done < sent.left.max()).mean())
-            up, down = again * ups, again * downs
-        return end
+            again, was = float((done < sent.left.max()).mean()), again
+            up, down = again * ups, again * (downs + ups if back == STORE else downs)  # acknowledgements wait behind sums
+        return max(end, float((sent.up + (1 - was) * ups).max()), float((sent.down + (1 - was) * downs).max()))
 
     def in_turn(self) -> float:
         """Each operator behind the one before."""

@@ -27,7 +27,7 @@ from dysharp.costs.operators import ELEMENT_BYTES, Constants
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
 from dysharp.runs.run import prepare
-from dysharp.specs import Cluster, Model
+from dysharp.specs import Model
 from dysharp.specs.choices import choice_int
 from dysharp.specs.gpu import Gpu
 from dysharp.systems import System
@@ -281,7 +281,7 @@ def _gemms_us(request: Request, routing: Routing) -> float:
     """The GEMMs of the busiest GPU; a backward pass has gradients of data and of weights."""
     model, cluster, slots = request.model, request.cluster, len(rows_per_slot(routing)) // routing.n_gpus
     if not cluster.gpu:
-        return sum(tiles_us(model, cluster, routing, request.direction))
+        return _tiles_us(request, routing)
     machine, rows = machine_of(cluster, "benchmark"), _hot_rows(routing) / slots
     inner = (model.n_matrices - 1) * model.expert_hidden
     total = 0.0
@@ -293,28 +293,27 @@ def _gemms_us(request: Request, routing: Routing) -> float:
     return total
 
 
-def tiles_us(model: Model, cluster: Cluster, routing: Routing, direction: str = "fwd") -> tuple[float, float]:
-    """Each stage: waves of tiles as the Programs of paper forms have them, or their bytes through memory, on the GPU with most tiles."""
-    high = choice_int("gemm.tile_rows")
+def _tiles_us(request: Request, routing: Routing) -> float:
+    """Waves of tiles as the Programs of paper forms have them, or their bytes through memory, on the GPU with most tiles."""
+    model, cluster, high = request.model, request.cluster, choice_int("gemm.tile_rows")
     rows = rows_per_slot(routing).reshape(routing.n_gpus, -1)
     tiles = -(-rows // high)
     own = rows[int(tiles.sum(axis=1).argmax())]
     own = own[own > 0]
     if not len(own):
-        return 0.0, 0.0
+        return 0.0
     heights = np.concatenate([np.full(int((own // high).sum()), high), own[own % high > 0] % high])
-    share, total = mean_share(high, float(rows.sum() / max(1, (rows > 0).sum()))), []
-    for stage in stages(model, direction):
+    share, total = mean_share(high, float(rows.sum() / max(1, (rows > 0).sum()))), 0.0
+    for stage in stages(model, request.direction):
         compute = moved = 0.0
         for gemm in stage:
             shape = cluster, model.gemm_dtype, gemm.columns, gemm.depth, high, share
             task = weight_grad_task(*shape) if gemm.of_weights else tile_task(*shape, gemm.epilogue_bytes)
             ps, n_bytes = (np.broadcast_to(cost, high + 1) for cost in task)
-            waves, mean = -(-gang(gemm) * len(heights) // cluster.n_sms), float(ps[heights].mean())
-            compute += mean * waves / PS_PER_US
+            compute += float(ps[heights].mean()) * -(-gang(gemm) * len(heights) // cluster.n_sms) / PS_PER_US
             moved += gang(gemm) * float(n_bytes[heights].sum())
-        total.append(max(compute, moved / cluster.hbm_bytes_per_us))
-    return total[0], total[1]
+        total += max(compute, moved / cluster.hbm_bytes_per_us)
+    return total
 
 
 LAYERS = Columns(
