@@ -5,7 +5,7 @@ order in which they come. A source's rows leave at the pace of the slowest link 
 """
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,26 +120,23 @@ class _Layer:
         return _Sent(pairs, left, ups, downs)
 
     @cached_property
-    def costs(self) -> list[tuple[F64, int]]:
-        """(us of a task by the rows of its tile, tasks of a tile) of each stage."""
+    def costs(self) -> list[tuple[F64, F64, int]]:
+        """(us of a task by the rows of its tile, us of its bytes in memory, tasks of a tile) of each stage."""
         high = choice_int("gemm.tile_rows")
         share, found = mean_share(high, len(self.x.slot) / max(1, len(np.unique(self.x.slot)))), []
         for (gemm, *_) in stages(self.model, "fwd"):
             task = tile_task(self.cluster, self.model.gemm_dtype, gemm.columns, gemm.depth, high, share, gemm.epilogue_bytes)
-            found.append((np.broadcast_to(task.ps, high + 1) / PS_PER_US, gang(gemm)))
+            found.append((task.ps / PS_PER_US, task.bytes / self.cluster.shared_memory_rate, gang(gemm)))
         return found
 
-    def done(self, ready: F64, gpu: Ints, rows: Ints, stages: list[tuple[F64, int]]) -> F64:
-        """When the tiles have passed `stages`: all SMs work on them in turn, and the last task has an SM of its own."""
-        sms = self.cluster.n_sms
-        work = sum(us[rows] * tasks / sms for us, tasks in stages)
-        least = sum(us[rows] * -(-tasks // sms) for us, tasks in stages)
-        drained = [us[rows] * max(0.0, 1 - tasks / sms) for us, tasks in stages]
-        done = np.maximum(_served(ready, work, gpu) + drained[-1], ready + least)
-        if len(stages) > 1:
-            us, tasks = stages[0]
-            done = np.maximum(done, _served(ready, us[rows] * tasks / sms, gpu) + drained[0] + stages[1][0][rows])
-        return done
+    def done(self, ready: F64, gpu: Ints, rows: Ints, stages: list[tuple[F64, F64, int]]) -> F64:
+        """When the tiles have passed `stages`: all SMs and the memory work on them in turn, and the last task has an SM of its own."""
+        sms, (last, _, tasks) = self.cluster.n_sms, stages[-1]
+        work, moved = sum(us[rows] * n / sms for us, _, n in stages), sum(memory[rows] * n for _, memory, n in stages)
+        least = sum(np.maximum(us[rows] * -(-n // sms), memory[rows] * n) for us, memory, n in stages)
+        drained = last[rows] * max(0.0, 1 - tasks / sms)
+        done = reduce(np.maximum, (_served(ready, work, gpu) + drained, _served(ready, moved, gpu), ready + least))
+        return np.maximum(done, self.done(ready, gpu, rows, stages[:1]) + last[rows]) if len(stages) > 1 else done
 
     def tiles(self, pairs: F64) -> tuple[F64, Ints, Ints, Ints]:
         """(ready, GPU, rows) by tile, and the tile of each row. `pairs`: when rows are there."""
@@ -203,8 +200,10 @@ class _Layer:
         """Each operator behind the one before."""
         sent, sms = self.dispatch(STORE), self.cluster.n_sms
         _, gpu, rows, _ = self.tiles(sent.pairs)
-        n = np.bincount(gpu, minlength=self.n)
-        gemms = sum((np.bincount(gpu, us[rows], self.n) / np.maximum(n, 1) * -(-n * tasks // sms)).max() for us, tasks in self.costs)
+        n, gemms = np.bincount(gpu, minlength=self.n), 0.0
+        for us, memory, tasks in self.costs:
+            waves = np.bincount(gpu, us[rows], self.n) / np.maximum(n, 1) * -(-n * tasks // sms)
+            gemms += float(np.maximum(waves, np.bincount(gpu, memory[rows] * tasks, self.n)).max())
         _, ups, downs, _ = self.pushed(sent.pairs, sent.left)
         return float(sent.left.max() + gemms + max(ups.max(), downs.max()) + 4 * self.hop)
 
