@@ -6,8 +6,7 @@ A question draws a base of its verb (`BASES`), changes one key of it (`KINDS`), 
 Prints for each verb and key how many were asked, right, wrong, or noted: not moved where a move is sure, or a run that says that it does not model
 the key. Wrong ones and notes come with the command lines that repeat them. Exits with 1 for a wrong direction, and for notes above `MOST_NOTES`.
 
-Not asked: n_sms, n_switches and planes, n_vcs and vc_flits, windows, entries of tables, internal_speedup, links shorter than the packaged ones.
-They belong to the issue "The architect's bench: where the gain comes from, and what survives finite hardware".
+Keys of a cluster that no question has are in `NOT_ASKED`. `--systems`: `compare` asks every system that runs there, not those of `BASES`.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from dysharp.planning.advice.advise import advise
 from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.specs.catalog import model_from_toml, whole_from_toml
 from dysharp.specs.cluster import file_values
+from dysharp.systems import all_systems
 
 MOST_NOTES = 0.02
 DRAWS = 20
@@ -118,6 +118,14 @@ NARROWED: Draws = {"tries": ("tp=1,2 pp=1,2 vpp=1,2 cp=1 mbs=1,2 ep=8,16 swap=no
 EVEN: Draws = {"routing": ("uniform",)}
 """Twice the experts of a drawn popularity balance better: the busiest of 8 GPUs has fewer rows (tests/api/test_directions.py)."""
 
+PAPER: Draws = {"cluster": ("paper-gh200-nvl32", "paper-dgx-h100")}
+TABLES = ("reduction_buffer_KiB", "multimemq_entries", "al_tlb_entries", "ts_entries", "or_entries")
+NOT_ASKED = {
+    "name": "a name", "family": "another kind of machine", "source": "a text", "gpu": "another machine", "max_gpus": "a limit",
+    "n_gpus": "the option --gpus", "constants": "every constant has its own tests", "scale_out": "its keys are asked one by one",
+}  # fmt: skip
+"""Keys of a cluster file without a question of their own."""
+
 KINDS: tuple[Kind, ...] = (
     # the machine
     Kind("compare advise step plan serve", "cluster.link_GBps", "*2", "us", "<=", "rows wait for links"),
@@ -138,6 +146,22 @@ KINDS: tuple[Kind, ...] = (
     Kind("compare advise step plan serve", "cluster.scale_out.nics_per_gpu", 2, "us", "<=", "rows between domains wait for NICs", ACROSS),
     Kind("compare advise step plan serve", "cluster.scale_out.nics_per_gpu", 4, "us", "<=", "rows between domains wait for NICs", ACROSS),
     Kind("compare advise", "cluster.hbm_GBps", "*0.5", "us", ">=", "weights come from memory"),
+    Kind("compare", "cluster.n_sms", "*2", "us", "<=", "more SMs with their FLOP/s, and memory goes to those that ask"),
+    Kind("compare", "cluster.n_sms", "*0.5", "us", ">=", "fewer SMs with their FLOP/s", PAPER),
+    Kind("compare", "cluster.n_switches", 1, "us", "=", "every GPU has links to every chip, and packets go by link", PAPER),
+    Kind("compare", "cluster.links_per_gpu", "*2", "us", "<=", "twice the buffers, at one rate of all links", PAPER),
+    Kind("compare", "cluster.link_latency_ns", "*0.4", "us", "<=", "every hop takes less time", PAPER),
+    Kind("compare", "cluster.link_latency_ns", 0, "us", "<=", "no hop takes time", PAPER),
+    Kind("compare", "cluster.n_vcs", "*2", "us", "<=", "more rows wait side by side", PAPER),
+    Kind("compare", "cluster.n_vcs", "*0.5", "us", ">=", "fewer rows wait side by side", PAPER),
+    Kind("compare", "cluster.vc_flits", "*4", "us", "<=", "larger buffers", PAPER),
+    Kind("compare", "cluster.vc_flits", 0, "us", "<=", "buffers without a limit", PAPER),
+    Kind("compare", "cluster.internal_speedup", "*2", "us", "<=", "a crossbar is no slower", PAPER),
+    Kind("compare", "cluster.flit_bytes", "*2", "us", ">=", "a header takes a larger flit", PAPER),
+    Kind("compare", "cluster.tile_rows", "*2", "us", "=", "tiles of GEMMs have the choice gemm.tile_rows", PAPER),
+    *(Kind("compare", f"cluster.{key}", "*4", "us", "<=", "more fits the table", PAPER) for key in TABLES),
+    Kind("compare", "cluster.al_tlb_entries", "*0.25", "us", ">=", "rows are read again", PAPER),
+    Kind("compare", "cluster.host_factor", "*2", "us", ">=", "launches take longer", {"cluster": ("hw-dgx-h100", "hw-dgx-b200")}),
     Kind("step plan serve", "cluster.hbm_GBps", "*0.5", "us", ">", "weights, activations and states come from memory"),
     Kind("serve", "cluster.hbm_GBps", "*0.5", "tpot", ">", "weights and the cache come from memory", USERS),
     # the model
@@ -414,7 +438,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verb", choices=[*VERBS])
     parser.add_argument("--key", default="", help="only keys with this text")
+    parser.add_argument("--systems", action="store_true", help="compare every system")
     args = parser.parse_args()
+    if args.systems:
+        BASES["compare"] = {**BASES["compare"], "systems": tuple(all_systems())}
     begin = time.monotonic()
     seen: Counter[tuple[str, str, str]] = Counter()
     spent = dict.fromkeys(VERBS, 0.0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.api.gain_map import GainMap, gain_map
 from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word
@@ -12,6 +13,7 @@ from dysharp.base.text import sentences
 from dysharp.base.values import named
 from dysharp.model.formats import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
+from dysharp.planning.gain import SYSTEMS
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
@@ -41,6 +43,7 @@ class Comparison:
     left_out   {system: why its leading tokens give no estimate}; such a system has no Row
     formats    {system: formats of its rows and weights, and its SMs}, on an hw cluster
     why        the gain of the fastest system that has parts, part by part; None unless asked for
+    gain_map   where each mechanism pays over tokens and inputs; None unless asked for
     """
 
     rows: tuple[Row, ...]
@@ -52,6 +55,7 @@ class Comparison:
     left_out: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     why: Why | None = None
+    gain_map: GainMap | None = None
 
     @property
     def baseline(self) -> str:
@@ -88,7 +92,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [row.to_dict() | COMPARED.more(row) for row in self.rows]
-        more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)} | named(self, "why")
+        more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
+        more |= named(self, "why", "gain_map")
         found = named(self, "baseline", "baselines", "speedup", "header", "sentence")
         return {"rows": rows} | found | {name: value for name, value in more.items() if value}
 
@@ -101,6 +106,7 @@ def compare(
     *,
     tuned: bool = False,
     why: bool = False,
+    mapped: bool = False,
     **request: Unpack[RequestArgs],
 ) -> Comparison:
     """Simulate several systems on one workload, drawn once, and say what limits the best.
@@ -110,14 +116,17 @@ def compare(
     of the second group that have no real form. Speed-ups never compare a real form with a paper form. `baseline`: the system among them that
     speed-ups refer to. None: deepep, or the first. `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched
     first, on few tokens, with the same number of settings for each system. Each system then runs with its best setting and with its defaults, and the
-    faster Row stays. `why`: the systems between deepep and the fastest system whose gain has parts (`why.LADDERS`) run, too, in paper form. A system
-    whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error. A layer
+    faster Row stays. `why`: the systems between deepep and the fastest system whose gain has parts (`why.LADDERS`) run, too, in paper form. `mapped`:
+    also where each mechanism pays (`gain_map`), for a layer on a paper cluster. A system whose leading tokens (`window`) give no estimate is left
+    out, with a warning; as `baseline` it is an error. A layer
     over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise. Raises
     TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     if request["workload"] is not None:
         if forms is not None or tuned:
             raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
+        if mapped:
+            raise ConfigError("map: found it beside a workload, expected none (it varies a layer)")
         return _collectives(None if systems is None else list(systems), baseline, request, why)
     chosen, asked = chosen_systems(systems, forms, request)
     names = list(chosen)
@@ -137,7 +146,15 @@ def compare(
     us = {row.system: row.layer_us for row in rows}
     parts = _why(target_of(us), rows, asked) if why else None
     sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
-    return Comparison(rows, baselines, speedup, header, sentence, found, left_out, formats, parts)
+    table = gain_map(asked, lambda tokens: _us_at(request, tokens)) if mapped else None
+    said = f"{sentence} {table.sentence}" if table else sentence
+    return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, table)
+
+
+def _us_at(request: RequestArgs, tokens: int) -> dict[str, float]:
+    """{system: us} of the systems of a map."""
+    rows = compare(SYSTEMS, **(request | {"tokens": tokens, "options": None})).rows
+    return {row.system: row.layer_us for row in rows}
 
 
 def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:

@@ -10,7 +10,7 @@ from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
 from dysharp.cli.explain import explain
-from dysharp.cli.flags import Json, Plot, complete_systems, complete_words, draw, options
+from dysharp.cli.flags import Json, Plot, complete_systems, complete_words, draw, import_flag, options
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.model import model
@@ -72,6 +72,7 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
+@import_flag
 @schema_flag
 def run(system: str, *, quick: Quick, as_json: Json, **workload: Any) -> None:
     """Simulate one Mixture-of-Experts layer under SYSTEM: time, bytes, bounds.
@@ -96,11 +97,13 @@ def run(system: str, *, quick: Quick, as_json: Json, **workload: Any) -> None:
 
 _FORMS = "forms of the default systems on an hw-* cluster. Paper forms charge no software cost and have a block of their own. None: real."
 _WHY = "also where the gain over deepep comes from: systems between run, too, and each part is the difference of two runs."
+_MAP = "also where each mechanism pays, over tokens, top-k, experts, GPUs, link rate and skew: closed forms, with runs at the edges."
 _TUNED = "first search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
 
 
 @cli.command()
 @options(RequestArgs)
+@import_flag
 @schema_flag
 @click.pass_context
 def compare(
@@ -110,6 +113,7 @@ def compare(
     baseline: Annotated[str | None, Argument(None, "system that speed-ups refer to. None: deepep, else the first system.", "SYSTEM")],
     tuned: Annotated[bool, Argument(False, _TUNED)],
     why: Annotated[bool, Argument(False, _WHY)],
+    mapped: Annotated[bool, Argument(False, _MAP, flag="--map")],
     *, plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
@@ -125,8 +129,8 @@ def compare(
     if line := packet_time(systems or DEFAULT_SYSTEMS, **workload):
         click.echo(line, err=True)
     with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, **workload))) as progress:
-        done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, progress=progress, **workload)
-    draw(plot, "plots.plot_compare", done.rows)
+        done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, mapped=mapped, progress=progress, **workload)
+    draw(plot, *(("gain_plot.plot_gain_map", done.gain_map) if done.gain_map else ("plots.plot_compare", done.rows)))
     if report is not None:
         from dysharp.show.html_report import report_of_comparison
 

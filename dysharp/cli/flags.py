@@ -110,6 +110,18 @@ Plot = Annotated[str | None, Argument(None, "also draw the answer into FILE (.sv
 Json = Annotated[bool, Argument(False, "print JSON instead of a table.", flag="--json")]
 
 
+def _imported(ctx: click.Context, param: click.Parameter, sources: tuple[str, ...]) -> None:
+    if sources and not ctx.resilient_parsing:
+        from dysharp.systems.registry import import_systems
+
+        for source in sources:
+            import_systems(source)
+
+
+_IMPORT = "Import this first, so that it registers a system of your own; repeatable."
+import_flag = click.option("--import", metavar="FILE|MODULE", multiple=True, expose_value=False, is_eager=True, callback=_imported, help=_IMPORT)
+
+
 def file_of(path: str, said: tuple[str, ...]) -> Any:
     """A file of rows or of a log, with what was said of it."""
     from dysharp.measured.formats import Given

@@ -38,7 +38,7 @@ def comparison_schema() -> dict[str, Any]:
             "baselines": {"type": "object", "additionalProperties": text},
             "speedup": {"type": "object", "additionalProperties": {"type": "number"}}, "header": {"type": "array", "items": text},
             "sentence": text, "tuned": {"type": "object"}, "left_out": {"type": "object", "additionalProperties": text},
-            "why": {"type": "object"},
+            "why": {"type": "object"}, "gain_map": {"type": "object"},
         },
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ import click
 
 from dysharp.api.arguments import LAYOUT, SCHEDULE, StepArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import ENDINGS, Json, Out, Plot, draw, options
+from dysharp.cli.flags import ENDINGS, Json, Out, Plot, draw, import_flag, options
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.model import complete_whole
 from dysharp.cli.quick import Quick, lines_of_steps
@@ -25,6 +25,7 @@ _TIMELINE = "also write the step of the fastest system for Perfetto: NAME.perfet
 @click.command()
 @click.argument("model", metavar="MODEL|FILE", shell_complete=complete_whole)
 @options((RequestArgs, "cluster"), StepArgs)
+@import_flag
 @click.pass_context
 def step(
     ctx: click.Context, /, model: str, layout: Annotated[str, LAYOUT], schedule: Annotated[str | None, SCHEDULE],

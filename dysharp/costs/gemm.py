@@ -39,16 +39,12 @@ class Tiling:
 
 
 class GemmTask(NamedTuple):
-    """Costs of one task by the rows of its tile, `[tile_rows + 1]` int64.
-
-    On a paper cluster memory is not shared. An SM has 1/n_sms of the memory bandwidth, and `ps` is the longer of its
-    compute time and its memory time (docs/assumptions.md, The simulated hardware).
-    """
+    """Costs of one task by the rows of its tile, `[tile_rows + 1]` int64."""
 
     ps: I64
     """Picoseconds."""
     bytes: I64
-    """Bytes from shared memory bandwidth (`Program.task_bytes`). 0 on a paper cluster."""
+    """Bytes from the memory that all SMs share (`Program.task_bytes`)."""
 
 
 def gemm_gang(columns: int) -> int:
@@ -88,7 +84,7 @@ def tile_task(
     weights = (element if weight_bytes is None else weight_bytes) * depth * columns / n_tasks * weight_share
     moved = rows * depth * element / n_tasks + rows * columns / n_tasks * 2 + weights + rows * epilogue_bytes / n_tasks
     paid = [tile_rows] if row_step is None else [min(tile_rows, -(-row // row_step) * row_step) for row in range(tile_rows + 1)]
-    return _task(cluster, [_compute_ps(cluster, dtype, depth, each, part, fill_us) for each in paid], moved)
+    return _task([_compute_ps(cluster, dtype, depth, each, part, fill_us) for each in paid], moved)
 
 
 def weight_grad_gang(columns: int, depth: int) -> int:
@@ -114,7 +110,7 @@ def weight_grad_task(cluster: Cluster, dtype: str, columns: int, depth: int, til
     rows = np.arange(tile_rows + 1)
     gradient = 2 * ACCUMULATOR_BYTES * depth * columns / n_tasks * weight_share
     moved = rows * (columns + depth) * ELEMENT_BYTES[dtype] / n_tasks + gradient
-    return _task(cluster, [_compute_ps(cluster, dtype, task_depth, tile_rows)], moved)
+    return _task([_compute_ps(cluster, dtype, task_depth, tile_rows)], moved)
 
 
 def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: float = 1.0, fill_us: float | None = None) -> int:
@@ -159,10 +155,6 @@ def tile_share(tile_rows: int, rows: I32, tiles_of_expert: I32) -> F64:
     return np.where(count > 0, parts / np.maximum(count, 1), 1.0)
 
 
-def _task(cluster: Cluster, compute_ps: list[int], moved: F64) -> GemmTask:
+def _task(compute_ps: list[int], moved: F64) -> GemmTask:
     """The Task of these costs. `compute_ps`: by rows, or one number for all rows. `moved`: memory bytes by rows."""
-    compute = np.broadcast_to(np.array(compute_ps, np.int64), moved.shape)
-    if cluster.shared_memory_rate:
-        return GemmTask(compute, np.ceil(moved).astype(np.int64))
-    share_ps = np.ceil(moved * PS_PER_US * cluster.n_sms / cluster.hbm_bytes_per_us).astype(np.int64)
-    return GemmTask(np.maximum(compute, share_ps), np.zeros_like(compute))
+    return GemmTask(np.broadcast_to(np.array(compute_ps, np.int64), moved.shape), np.ceil(moved).astype(np.int64))

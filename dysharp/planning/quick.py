@@ -302,16 +302,16 @@ def _tiles_us(request: Request, routing: Routing) -> float:
     own = own[own > 0]
     if not len(own):
         return 0.0
-    full, rest = int((own // high).sum()), own[own % high > 0] % high
+    heights = np.concatenate([np.full(int((own // high).sum()), high), own[own % high > 0] % high])
     share, total = mean_share(high, float(rows.sum() / max(1, (rows > 0).sum()))), 0.0
     for stage in stages(model, request.direction):
         compute = moved = 0.0
         for gemm in stage:
             shape = cluster, model.gemm_dtype, gemm.columns, gemm.depth, high, share
             task = weight_grad_task(*shape) if gemm.of_weights else tile_task(*shape, gemm.epilogue_bytes)
-            ps, n_bytes = np.broadcast_to(task.ps, high + 1), np.broadcast_to(task.bytes, high + 1)
-            compute += float(ps[high]) * -(-gang(gemm) * (full + len(rest)) // cluster.n_sms) / PS_PER_US
-            moved += gang(gemm) * float(n_bytes[high] * full + n_bytes[rest].sum())
+            ps, n_bytes = (np.broadcast_to(cost, high + 1) for cost in task)
+            compute += float(ps[heights].mean()) * -(-gang(gemm) * len(heights) // cluster.n_sms) / PS_PER_US
+            moved += gang(gemm) * float(n_bytes[heights].sum())
         total += max(compute, moved / cluster.hbm_bytes_per_us)
     return total
 

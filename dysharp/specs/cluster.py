@@ -146,7 +146,7 @@ class Cluster:
     n_vcs: Annotated[Small, Key("virtual channels per group of a port: requests, and responses")]
     vc_flits: Annotated[EntriesOrInfinite, Key("flits of one virtual channel; 0: no limit")]
     internal_speedup: Annotated[Small, Key("rate of the switch crossbar over the link rate")]
-    n_sms: Annotated[Small, Key("SMs of a GPU")]
+    n_sms: Annotated[Small, Key("SMs of a GPU; a variant that names no FLOP/s has peaks in proportion")]
     fp8_flops_per_us: Annotated[Amount, Key("dense FP8 peak of a GPU, TFLOP/s", "fp8_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
     bf16_flops_per_us: Annotated[Amount, Key("dense BF16 peak of a GPU, TFLOP/s", "bf16_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
     hbm_bytes_per_us: Annotated[Amount, Key("memory rate of a GPU, GB/s", "hbm_GBps", Rate, units.GBps_to_bytes_per_us)]
@@ -213,11 +213,8 @@ class Cluster:
 
     @property
     def shared_memory_rate(self) -> int:
-        """Memory rate that GEMMs and transfers of an hw GPU share, in bytes per microsecond.
-
-        0 on a paper cluster: there every SM has a fixed share of the memory rate.
-        """
-        return round(self.hbm_bytes_per_us * self.fitted["hbm.fraction"]) if self.gpu else 0
+        """Memory rate that the SMs and transfers of a GPU share, in bytes per microsecond; of an hw GPU the part that it reaches."""
+        return round(self.hbm_bytes_per_us * (self.fitted["hbm.fraction"] if self.gpu else 1.0))
 
     @property
     def own_gpu(self) -> Gpu:

@@ -9,11 +9,14 @@ import dataclasses
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest
@@ -218,6 +221,23 @@ def _scan() -> None:
             entry.load()
         except Exception as error:  # an entry point may raise anything; the error names the entry point
             raise ConfigError(f"entry point {entry.name} = {entry.value} (dysharp.systems): found {type(error).__name__}: {error}") from error
+
+
+def import_systems(source: str) -> None:
+    """Import a file NAME.py, or a module on Python's path, that registers systems. Raises ConfigError for what cannot be imported."""
+    name = f"imported.{Path(source).stem}"
+    try:
+        if not source.endswith(".py"):
+            importlib.import_module(source)
+        elif name not in sys.modules:
+            code = compile(Path(source).read_text("utf-8"), source, "exec")
+            module = sys.modules[name] = ModuleType(name)
+            module.__file__ = source
+            exec(code, vars(module))
+    except Exception as error:  # a file of the user may raise anything
+        sys.modules.pop(name, None)
+        why = "no module" if isinstance(error, ModuleNotFoundError) else type(error).__name__
+        raise ConfigError(f"import {source[:60]!r}: found {why}: {error}, expected a file or module that registers a system") from error
 
 
 def all_systems() -> dict[str, System]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,8 @@ import pytest
 from dysharp.api.serving import serve
 from dysharp.cli.app import SETTINGS, cli
 from dysharp.specs import Model, load_cluster, load_model
+from dysharp.specs.cluster import ClusterFile
+from dysharp.systems import all_systems
 from dysharp.workload.make import make_routing
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -34,6 +36,30 @@ def test_forty_questions_have_the_right_direction(directions: ModuleType) -> Non
     wrong = [line for one in asked if one and one.verdict == "wrong" for line in one.lines()]
     assert not wrong, "\n".join(wrong)
     assert sum(one is not None and one.verdict == "right" for one in asked) >= 38
+
+
+def test_every_key_of_a_cluster_file_has_a_direction(directions: ModuleType) -> None:
+    asked = {kind.key.removeprefix("cluster.") for kind in directions.KINDS if "compare" in kind.verbs and kind.key.startswith("cluster.")}
+    nested = {key.partition(".")[0] for key in asked}
+    assert nested | set(directions.NOT_ASKED) == {field.name for field in fields(ClusterFile)}
+    assert not asked & set(directions.NOT_ASKED)
+    assert {key.removeprefix("scale_out.") for key in asked if key.startswith("scale_out.")} == {
+        "nic_GBps", "latency_us", "oversubscription", "nics_per_gpu"
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", sorted(all_systems()))
+def test_all_keys_of_a_cluster_move_a_system_the_right_way(directions: ModuleType, system: str) -> None:
+    base = {"model": "S-8", "gpus": 8, "tokens": 64, "routing": "uniform", "systems": system}
+    for kind in directions.KINDS:
+        where = "hw-dgx-h100" if kind.key == "cluster.host_factor" else "paper-gh200-nvl32"
+        inputs = base | {"cluster": where}
+        if "compare" not in kind.verbs or not kind.key.startswith("cluster.") or "scale_out" in kind.key:
+            continue
+        was, now = (directions.answer_of("compare", one) for one in (inputs, directions.changed("compare", inputs, kind)))
+        verdict = was and now and directions.verdict_of("compare", kind, was[0]["us"], now[0]["us"], now[1])
+        assert verdict != "wrong", (system, kind.key, kind.change, was[0]["us"], now[0]["us"])
 
 
 @pytest.mark.parametrize(

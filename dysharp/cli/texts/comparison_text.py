@@ -6,10 +6,12 @@ from functools import partial
 from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.api.comparison import COMPARED, marked, out_of_ranking
+from dysharp.api.gain_map import GainMap
 from dysharp.api.why import Part, Why
 from dysharp.base.columns import Column, Columns
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.planning.advice.tuning import BUDGET
+from dysharp.planning.gain import EVEN, MECHANISMS
 from dysharp.program.nets import NET_KINDS, NetKind
 from dysharp.runs.formats import KNOB, resource_words, rows_sent
 from dysharp.show.output import UNKNOWN, WIDTH, console, print_columns, print_lines, print_table
@@ -30,6 +32,8 @@ def print_comparison(done: Comparison, commands: Mapping[str, str] | None = None
         _print_tuned(done)
     if done.why:
         _print_why(done.why, commands or {})
+    if done.gain_map:
+        _print_map(done.gain_map)
     print_lines(["", *_legend(done)])
 
 
@@ -66,6 +70,15 @@ def _print_why(why: Why, commands: Mapping[str, str]) -> None:
 
 def _in_order(why: Why, order: int, one: Part) -> float:
     return why.saved[one.part][order]
+
+
+def _print_map(found: GainMap) -> None:
+    """From how many tokens on each mechanism pays, by the values of each input."""
+    print_lines(["", f"tokens per GPU from which on a mechanism gains more than {EVEN:.0%} over the best system without it"])
+    lines = [(name, value, gains) for name, panel in found.panels.items() for value, gains in sorted(panel.items())]
+    print_table(("input", "value", *MECHANISMS), [
+        (name, f"{value:g}", *(str(found.start(gains[one]) or UNKNOWN) for one in MECHANISMS)) for name, value, gains in lines
+    ])  # fmt: skip
 
 
 def _print_windows(done: Comparison) -> None:

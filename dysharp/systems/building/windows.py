@@ -42,10 +42,10 @@ class Flow:
         if not together:
             combine = max(1, math.floor(min(self.tokens_per_us * (self.queue_us + self.combine_us), self.sessions)))
             return max(1, combine // 2), combine
-        wanted = self.tokens_per_us * self.dispatch_us * choice_int("dysharp.window_headroom") / 100
-        # Combine has twice the window of Dispatch: three windows of queues in all.
+        # Combine has twice the window of Dispatch: three windows of queues in all. Where links are short its round trip is the responder's time.
         fits = self.tokens_per_us * (self.queue_us + self.dispatch_us + self.combine_us) / 3
-        dispatch = max(1, math.floor(min(wanted + 1, fits, self.sessions)))
+        rate = self.tokens_per_us * choice_int("dysharp.window_headroom") / 100
+        dispatch = max(1, math.floor(min(rate * max(self.dispatch_us, self.combine_us / 2) + 1, fits, self.sessions)))
         return dispatch, min(2 * dispatch, self.sessions)
 
     @property

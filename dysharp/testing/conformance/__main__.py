@@ -1,29 +1,26 @@
 """`python -m dysharp.testing.conformance NAME`."""
 
-import importlib
 import sys
 
 import click
 
 from dysharp.base.errors import DysharpError
 from dysharp.runs.options import parse_set
+from dysharp.systems.registry import import_systems
 from dysharp.testing.conformance import conformance
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name")
-@click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module first, so that it registers the system.")
+@click.option("--import", "modules", multiple=True, metavar="FILE|MODULE", help="Import this first, so that it registers the system.")
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of the system.")
 @click.option("--rule", "rules", multiple=True, metavar="RULE", help="Run only this rule; repeatable. A slow rule runs only if it is named.")
 def main(name: str, modules: tuple[str, ...], options: tuple[str, ...], rules: tuple[str, ...]) -> None:
     """Try the system NAME on small layers and print its faults. Exit code 1: a rule failed, or no rule ran; 2: wrong input."""
     try:
         for module in modules:
-            importlib.import_module(module)
+            import_systems(module)
         report = conformance(name, options=parse_set(options), rules=rules or None)
-    except ModuleNotFoundError as error:
-        click.echo(f"error: --import: found no module {error.name!r}, expected one on the path of Python", err=True)
-        sys.exit(2)
     except DysharpError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
