@@ -30,6 +30,7 @@ from levels import planned
 
 import dysharp
 from dysharp.engine.burst.run import run_burst
+from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
 from dysharp.program import Program, Trace
 from dysharp.specs import Model, load_cluster
@@ -42,7 +43,7 @@ NEW: dict[str, tuple[dict[str, object], ...]] = {
     "sync-switch": ({},),
     "sync-dysharp": ({},),
 }
-LEVELS, PHASES = 0.03, 0.10
+LEVELS, PHASES, STRIPE = 0.03, 0.10, FabricConfig().stripe
 TENSOR_RULES = (
     "integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows", "packets_equal_rows_in_floats",
     "hard_routings_are_served",
@@ -90,8 +91,8 @@ def _conformance(rules: tuple[str, ...] | None) -> bool:
 
 def _levels(count: int, seed: int) -> bool:
     later = []
-    for p in draw(count, seed, lambda system, workload, drawn: planned(system, workload, "even", drawn)[0], systems=sorted(NEW)):
-        program, fabric = planned(p.system, p.workload, "even", p.seed)
+    for p in draw(count, seed, lambda system, workload, drawn: planned(system, workload, STRIPE, drawn)[0], systems=sorted(NEW)):
+        program, fabric = planned(p.system, p.workload, STRIPE, p.seed)
         burst, packet = run_burst(program)[0].time_ps, run_packet(program, fabric).trace.time_ps
         later.append(packet / burst - 1)
         print(f"{p.system} {p.workload} seed {p.seed}: burst {burst / 1e6:.2f} us, packet {later[-1]:+.1%}", flush=True)
@@ -133,7 +134,7 @@ def _phases(system: str, ep: int, tokens: int) -> dict[str, float]:
         done = {name: at for name, at in _done(program, trace) if name.startswith(verb)}
         start = done[f"{verb}.launch"]
         out[f"ep_{verb}"] = (done[f"{verb}.ended"] - start) / 1e6
-        out[f"ep_{verb}_prebarrier"] = (done[f"{verb}.begun"] - start) / 1e6
+        out[f"ep_{verb}_prebarrier"] = (done.get(f"{verb}.begun", start) - start) / 1e6
     return out
 
 

@@ -170,6 +170,7 @@ class LayerBuilder(SoftwareBase):
         ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
         turn, listed = (column if np.ndim(column) == 0 else np.asarray(column)[unit] for column in (prio, targets))
         columns = {"issuer": issuer[source[unit]], "key": token[unit], "prio": turn, "targets": listed, "offset": offset[train] if n > 1 else 0}
+        columns["gate"] = self.row_columns.get("gate", -1)
         members = To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext)
         ops = self.add(template, source[unit], bytes=n_bytes[train], aux_bytes=aux[train], to=members, **columns)
         several = np.broadcast_to(np.int32(-1), (len(unit),))
