@@ -12,7 +12,7 @@ from dysharp.program import frozen, place_in
 from dysharp.workload import Routing
 from dysharp.workload.routing import needed_gpus
 
-FEW, HISTORY, ROUNDS, CHUNK = 10, 4096, 8, 4096
+FEW, HISTORY, ROUNDS, CHUNK = 10, 2048, 6, 4096
 """Largest number of GPUs for which every set may become a group; tokens of a history; rounds in which groups are chosen; tokens covered at once."""
 
 Set = tuple[int, ...]
@@ -100,26 +100,29 @@ def _sets(need: Bools, source: I64) -> Iterator[tuple[int, Set]]:
 
 @lru_cache(maxsize=256)
 def _made(history: History, n_gpus: int, wanted: Wanted) -> Made:
-    """The groups that save the most rows of `history`: (source, GPUs) and how often. In rounds, each for what the groups before leave."""
-    least = 4 if wanted.sent else 3  # members from which a group saves a row
-    largest = n_gpus if n_gpus <= FEW else least + 1
+    """The groups that save the most rows of `history`. Each round joins multicasts and unicasts that tokens have by earlier groups."""
+    cost = 1 + wanted.sent  # rows of a multicast on the links of its source
+    largest = n_gpus if n_gpus <= FEW else cost + 3
     source = np.array([own for (own, _), _ in history], np.int64)
     need = np.zeros((len(history), n_gpus), bool)
     for i, ((_, gpus), _) in enumerate(history):
         need[i, list(gpus)] = True
     groups: list[Group] = []
-    left = need
+    piece, group = _cover(need, source, (), wanted)
     for round_ in range(ROUNDS):
         saved: Counter[Group] = Counter()
-        for (own, gpus), (_, times) in zip(_sets(left, source), history, strict=True):
-            for size in range(least, min(len(gpus), largest) + 1):
-                for members in combinations(gpus, size):
-                    if own in members:
-                        saved[-1 if wanted.sent else own, members] += times * (size - least + 1)
+        for ((own, gpus), times), way in zip(history, piece.tolist(), strict=True):
+            others = [g for g in gpus if g != own]
+            units = [((g,), 1) for g in others if not way[g]]
+            units += [(tuple(g for g in others if way[g] == i), cost) for i in range(1, max(way, default=0) + 1)]
+            for n in range(2, min(len(units), largest - 1) + 1):
+                for some in combinations(units, n):
+                    rows, members = sum(r for _, r in some) - cost, sum((m for m, _ in some), (own,))
+                    if rows > 0 and len(members) <= largest:
+                        saved[-1 if wanted.sent else own, tuple(sorted(members))] += times * rows
         best = sorted(saved.items(), key=lambda one: (-one[1], one[0]))
         groups += [one for one, _ in best[: -(-(wanted.most - len(groups)) // (ROUNDS - round_))]]
         piece, group = _cover(need, source, tuple(groups), wanted)
-        left = need & (piece == 0)
     uses: Counter[tuple[int, int]] = Counter()
     for i, ((own, _), times) in enumerate(history):
         for used in group[i, 1:][group[i, 1:] >= 0].tolist():
