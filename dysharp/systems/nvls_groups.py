@@ -137,11 +137,10 @@ class _Units:
 @system("nvls-groups", FACTS)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Token-centric fusion on today's switches with groups that exist before the tokens."""
-    units = _Units(layer, options)
+    units, pulls = _Units(layer, options), options.reduction == "pull"
     dispatch, combine = layer.windows(options.framing, options.dispatch_window, options.combine_window)
-    tells = options.offsets == "counts" and layer.direction == "fwd"
+    if not pulls:  # pushed sums have no window, as in `fusion-only`; beside them a window of Dispatch would only hold it back
+        dispatch = options.dispatch_window or layer.tokens
+    tells = options.offsets == "counts" and layer.direction == "fwd" and options.groups > 0
     units.dispatch(dispatch, options.framing, layer.exchange(4 * options.groups, name="counts") if tells else None)
-    if options.reduction == "pull":
-        fused(layer, units.combine(combine, options.framing))
-    else:
-        fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+    fused(layer, units.combine(combine, options.framing) if pulls else layer.combine_puts(Discipline.READY_FIFO).of_useful_row)

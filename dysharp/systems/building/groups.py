@@ -12,7 +12,7 @@ from dysharp.program import frozen, place_in
 from dysharp.workload import Routing
 from dysharp.workload.routing import needed_gpus
 
-FEW, HISTORY, ROUNDS, CHUNK = 10, 2048, 6, 4096
+FEW, HISTORY, ROUNDS, CHUNK = 10, 8192, 6, 4096
 """Largest number of GPUs for which every set may become a group; tokens of a history; rounds in which groups are chosen; tokens covered at once."""
 
 Set = tuple[int, ...]
@@ -102,7 +102,7 @@ def _sets(need: Bools, source: I64) -> Iterator[tuple[int, Set]]:
 def _made(history: History, n_gpus: int, wanted: Wanted) -> Made:
     """The groups that save the most rows of `history`. Each round joins multicasts and unicasts that tokens have by earlier groups."""
     cost = 1 + wanted.sent  # rows of a multicast on the links of its source
-    largest = n_gpus if n_gpus <= FEW else cost + 3
+    largest = n_gpus if n_gpus <= FEW else cost + 2
     source = np.array([own for (own, _), _ in history], np.int64)
     need = np.zeros((len(history), n_gpus), bool)
     for i, ((_, gpus), _) in enumerate(history):
