@@ -113,7 +113,7 @@ def _made(history: History, n_gpus: int, wanted: Wanted) -> Made:
         saved: Counter[Group] = Counter()
         for ((own, gpus), times), way in zip(history, piece.tolist(), strict=True):
             others = [g for g in gpus if g != own]
-            units = [((g,), 1) for g in others if not way[g]]
+            units: list[tuple[Set, int]] = [((g,), 1) for g in others if not way[g]]
             units += [(tuple(g for g in others if way[g] == i), cost) for i in range(1, max(way, default=0) + 1)]
             for n in range(2, min(len(units), largest - 1) + 1):
                 for some in combinations(units, n):
