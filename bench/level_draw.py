@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +39,13 @@ class Drawn(NamedTuple):
     seed: int
 
 
-def draw(count: int, seed: int, plan: Callable[[str, str, int], Program]) -> Iterator[Drawn]:
-    """`count` points, systems in turn in a drawn order. What does not fit both levels is drawn again; a system of which nothing fits drops out."""
+def draw(count: int, seed: int, plan: Callable[[str, str, int], Program], systems: Sequence[str] = ()) -> Iterator[Drawn]:
+    """`count` points, systems in turn in a drawn order. What does not fit both levels is drawn again; a system of which nothing fits drops out.
+
+    `systems`: default all.
+    """
     rng = np.random.default_rng(seed)
-    systems = [str(name) for name in rng.permutation([name for name in sorted(all_systems()) if name not in LEFT_OUT])]
+    systems = [str(name) for name in rng.permutation([name for name in sorted(systems or all_systems()) if name not in LEFT_OUT])]
     seen: set[Drawn] = set()
     while len(seen) < count and systems:
         for system in list(systems):

@@ -33,6 +33,7 @@ class RowValues:
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
         self._answers: dict[int, list[tuple[int, tuple[Array, Expression]]]] = {}
         self._partial: dict[int, tuple[Array, Expression]] = {}
+        self._pulled: dict[int, list[tuple[int, tuple[Array, Expression]]]] = defaultdict(list)  # by token: sums over a part of its GPUs
         self._passed: dict[int, list[tuple[Array, Expression]]] = {}  # by partial row: the contributions of a sum that passed the switch
         self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
@@ -178,8 +179,11 @@ class RowValues:
         parts = [answer for node, answer in answers if node == self.node[op]]
         if far:
             parts.insert(0, self._sum("switch", far))
-        if self.p.templates[self.template[op]].dst == "relay.partial":
+        dst = self.p.templates[self.template[op]].dst
+        if dst == "relay.partial":
             self._domain_sums[self.node[op], self.key[op]] = self._sum("relay", parts)
+        elif dst == "partial":
+            self._pulled[self.key[op]].append((op, self._sum("source", parts)))
         else:
             self._write(self.key[op], parts)
 
@@ -201,8 +205,11 @@ class RowValues:
     def _copy_out(self) -> None:
         """Add the partial rows that pushes left at the source, in the order of rows.
 
-        A token has one partial row per GPU or one per expert.
+        A token has one partial row per GPU or one per expert. Sums that were pulled over a part of its GPUs stand in the order of their ops.
         """
-        for token, rows in self.layout.rows_of_token(self.layout.partial).items():
+        partial = self.layout.rows_of_token(self.layout.partial)
+        for token in partial | self._pulled:
+            rows = partial.get(token, ())
             if all(self.row_missing[row] == 0 for row in rows):
-                self._write(token, [part for row in rows for part in self._passed.get(row) or [self._partial[row]]])
+                pushed = [part for row in rows for part in self._passed.get(row) or [self._partial[row]]]
+                self._write(token, pushed + [value for _, value in sorted(self._pulled[token], key=lambda pull: pull[0])])

@@ -1,5 +1,6 @@
 """The row path: runs a Program on real tensors, one row per transfer. It is fast and has no packets and no tables."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -80,6 +81,7 @@ class RowMachine(RowValues):
         self.missing = np.diff(m.ptr).tolist()
         self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
         self.sums = Sums(program)
+        self._gated: dict[int, list[int]] = defaultdict(list)  # by gate: copies that wait in the switch
         self.progress = Progress(program, self) if progress is None else progress
         self.steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
 
@@ -128,7 +130,11 @@ class RowMachine(RowValues):
                     self.may_respond(member)
         elif kind in PUSHES:
             for member in members:
-                self._add(DELIVER, member, *self._delivery(member))
+                gate = self.sums.gate(op, self.member_node[member])
+                if gate < 0 or self.sums.is_open(gate):
+                    self._add(DELIVER, member, *self._delivery(member))
+                else:
+                    self._gated[gate].append(member)
         if kind not in PULLS + PUSHES or not members:
             self._finish_later(op)
 
@@ -177,13 +183,19 @@ class RowMachine(RowValues):
 
     def _contribute(self, op: int, member: int) -> None:
         """A contribution is in the switch. The last contribution of a sum with a place ends all of them; without a place each ends by itself."""
-        rows = self._rows_of.get((self.node[op], self.key[op]), [])
+        words = self.p.templates[self.template[op]].fn == "control"  # READY: it brings no rows
+        rows = [] if words else self._rows_of.get((self.node[op], self.key[op]), [])
         value = self._hub_sum(self.node[op], rows)
         self._return_gate_grads(self.key[op], rows)
         added, mine, is_last = self.sums.add(op, value)
+        for gate in [gate for gate in self._gated if self.sums.is_open(gate)]:
+            for copy in self._gated.pop(gate):
+                self._add(DELIVER, copy, *self._delivery(copy))
         for row in self._fills(member) if is_last else ():
             self.layout.bind(row)
-            if added:
+            if words:
+                pass
+            elif added:
                 self._partial[row] = self._sum("switch", list(mine.values()))
             else:
                 self._passed[row] = list(mine.values())

@@ -63,6 +63,8 @@ class Sums:
 
     def __init__(self, program: Program) -> None:
         p, self.places = program, 0
+        self._gate, self._n_nodes = None if p.ops.gate is None else p.ops.gate.tolist(), p.n_nodes
+        self._node = p.ops.node.tolist()
         ops = np.flatnonzero(p.kinds() == Kind.PUSH_REDUCE)
         if len(ops) == 0 or p.sessions is None or p.ops.session is None:
             return
@@ -74,6 +76,15 @@ class Sums:
         self._open: dict[int, int] = defaultdict(int)
         self._added: dict[int, bool] = {}
         self._parts: dict[int, dict[int, tuple[Array, Expression]]] = defaultdict(dict)
+
+    def gate(self, op: int, node: int) -> int:
+        """The session whose gate a copy of `op` to `node` passes, -1 = none."""
+        return -1 if self._gate is None or self._gate[op] < 0 or node == self._node[op] else self._gate[op] + node
+
+    def is_open(self, gate: int) -> bool:
+        """Whether the sums of the gate's node and of the node behind it are complete."""
+        behind = gate - self._home[gate] + (self._home[gate] + 1) % self._n_nodes
+        return all(len(self._parts[s]) == self._expected[s] for s in (gate, behind))
 
     def add(self, op: int, value: tuple[Array, Expression]) -> tuple[bool, dict[int, tuple[Array, Expression]], bool]:
         """Add a contribution. Returns (whether its sum has a place, the contributions so far by op in order of arrival, whether it is the last)."""

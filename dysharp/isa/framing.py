@@ -23,6 +23,7 @@ class Framing:
     ack: int = 1  # acknowledgement per packet and copy, member to switch
     source_ack: int = 1  # acknowledgement per packet, switch to source; the switch merges those of a multicast
     source_ack_per_target: int = 0  # address flits of that acknowledgement per target after the first
+    own: int = 0  # flits of the issuer's own copy behind the acknowledgement, of its own addend behind the request (docs/design/0041)
 
     def source_hop_flits(self, targets: int) -> int:
         """Flits of one packet on the source hop besides its data."""
@@ -56,7 +57,7 @@ def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     """A store or multicast of `payload_bytes` to `targets` listed targets. `aux_bytes` follow in separate packets."""
     packets = framing.packets(payload_bytes) + framing.packets(aux_bytes)
     data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
-    source_ack = framing.source_ack + framing.source_ack_per_target * max(0, targets - 1)
+    source_ack = framing.source_ack + framing.source_ack_per_target * max(0, targets - 1) + framing.own
     return Train(
         up=flit_bytes * (packets * framing.source_hop_flits(targets) + data), down=flit_bytes * (packets * framing.header + data),
         response=0, result=0, ack_up=flit_bytes * packets * framing.ack, ack_down=flit_bytes * packets * source_ack, packets=packets,
@@ -74,7 +75,7 @@ def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     # The result returns explicit addresses.
     listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)
     return Train(
-        up=flit_bytes * packets * framing.source_hop_flits(targets), down=flit_bytes * packets * framing.header, response=answer,
+        up=flit_bytes * packets * (framing.source_hop_flits(targets) + framing.own), down=flit_bytes * packets * framing.header, response=answer,
         result=answer + listed, ack_up=0, ack_down=0, packets=packets,
     )  # fmt: skip
 

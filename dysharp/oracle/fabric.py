@@ -264,14 +264,19 @@ class OracleFabric:
         """Buffer space of the train of `op` is back at its source."""
         self.channels[op.port, op.cls].occupied[self._channel_of.pop(op.id)] -= op.up
 
-    def copy_out(self, op: Op, members: list[int]) -> None:
-        """The copies of the exposed train of `op` cross to their outputs, or wait there for room."""
-        self.copies_left[op.id] = len(members)
+    def copy_out(self, op: Op, members: list[int], held: int = 0) -> None:
+        """The copies of the exposed train of `op` cross to their outputs, or wait there for room. `held`: copies that wait for their gates."""
+        self.copies_left[op.id] = self.copies_left.get(op.id, 0) + len(members) + held
         for m in members:
             member = self.world.tables.members[m]
             self._ask(member.port, op.cls, op.port, Incoming(op.id, m, op.down + member.extra, op.cls))
         if members and self.copies_left[op.id] == 0:
             self.leave(op)
+
+    def let_out(self, op: Op, member: int) -> None:
+        """A copy that waited for its gate crosses, or waits for room."""
+        self.copies_left[op.id] -= 1
+        self.copy_out(op, [member])
 
     def result_out(self, op: Op, node: int, cls: int, n_bytes: int) -> None:
         """A result of the reduction unit crosses to the output of `node`, or waits there for room."""

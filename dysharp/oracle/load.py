@@ -43,6 +43,7 @@ class Op:
     issuer: int
     chain: int
     session: int
+    gate: int
     threshold: int
     value: int
     cls: int
@@ -134,6 +135,7 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         issuer=int(ops.issuer[i]),
         chain=optional("chain"),
         session=optional("session"),
+        gate=optional("gate"),
         threshold=optional("threshold"),
         value=max(0, optional("value")),
         cls=template.cls,

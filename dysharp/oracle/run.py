@@ -73,6 +73,7 @@ class OracleRun:
             return False
         kind, resource, ident = taken
         self._handlers[kind](resource, ident)
+        self.transfers.open_gates()
         self.dependencies.drain()
         return True
 

@@ -38,6 +38,9 @@ class TransferOps:
         sessions = world.tables.program.sessions
         self._home: list[int] = [] if sessions is None else sessions.home.tolist()
         self._sessions = [] if sessions is None else [Session(n) for n in sessions.expected.tolist()]
+        self._gated: dict[int, list[int]] = {}
+        """Copies that wait for the gate of a session, in the order of exposure."""
+        self._opening: list[int] = []
         self.places = Places(world)
 
     def issue(self, op: Op) -> None:
@@ -177,7 +180,29 @@ class TransferOps:
         elif op.kind is Kind.MERGED_LOAD:
             self._ask(op)
         else:
-            self.fabric.copy_out(op, self.world.tables.remote(op))
+            self._pass_gates(op, self.world.tables.remote(op))
+
+    def _pass_gates(self, op: Op, members: list[int]) -> None:
+        """Copies of `op` ask for their outputs, but for those whose gate is closed."""
+        gate = {m: op.gate + self.world.tables.members[m].node for m in members if op.gate >= 0}
+        held = [m for m in members if m in gate and not self._is_open(gate[m])]
+        for m in held:
+            self._gated.setdefault(gate[m], []).append(m)
+            self.world.counts["copy at a closed gate"] += 1
+        self.fabric.copy_out(op, [m for m in members if m not in held], len(held))
+
+    def _is_open(self, gate: int) -> bool:
+        """Whether the sums of the gate's node and of the node behind it are complete, so that every node is ready, this one too."""
+        node, n = self._home[gate], self.world.tables.program.n_nodes
+        both = self._sessions[gate], self._sessions[gate - node + (node + 1) % n]
+        return all(len(one.ops) == one.expected for one in both)
+
+    def open_gates(self) -> None:
+        """Behind everything else of an event: gates whose sums it completed let their copies out."""
+        while self._opening:
+            gate = self._opening.pop(0)
+            for m in self._gated.pop(gate, ()) if self._is_open(gate) else ():
+                self.fabric.let_out(self.world.op_of(m), m)
 
     def _contribute(self, op: Op) -> None:
         """A contribution is added at line rate, or passes. The sum leaves after the last contribution and carries its id."""
@@ -193,6 +218,8 @@ class TransferOps:
         if len(session.ops) == session.expected:
             self.fabric.answer_tail[op.id] = session.tail
             self.fabric.result_out(op, home, op.cls, op.down)
+            n = self.world.tables.program.n_nodes
+            self._opening += [op.session, op.session - home + (home - 1) % n]
         self.fabric.leave(op)
 
     def _reduced(self, last: Op) -> None:

@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
-RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0, "offset": 0}  # optional columns, and the value of an absent one
+RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0, "offset": 0, "gate": -1}  # optional columns, and the value of an absent one
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,21 @@ def check_sessions(c: Columns) -> None:
     loads = np.bincount(session[c.is_kind((Kind.MERGED_LOAD,))], minlength=len(p.sessions.home))
     fail_where((loads > 0) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions and {loads[s]} loads, expected ops of one kind")
     _check_equal(c, session)
+    _check_gates(c)
+
+
+def _check_gates(c: Columns) -> None:
+    """A gate is a sum of pushes for every node. What waits at it is a push of one train by NVLink that adds nothing itself."""
+    p, gate, s = c.p, c.p.ops.gate, c.p.sessions
+    if gate is None or s is None:
+        return
+    check_range(gate, -1, len(s.home) - p.n_nodes + 1, "op {i}: gate")
+    gated = np.flatnonzero(gate >= 0)
+    single = c.is_kind((Kind.PUT, Kind.MULTICAST)) & (p.op_net() == 0) & ~np.isin(np.arange(p.n_ops), p.bulk_ops())
+    fail_where(~single[gated], lambda i: f"{c.name(int(gated[i]))}: found a gate, expected it of a PUT or MULTICAST of one train by NVLink")
+    homes = s.home[gate[gated][:, None] + np.arange(p.n_nodes)]
+    wrong = (homes != np.arange(p.n_nodes)).any(axis=1)
+    fail_where(wrong, lambda i: f"{c.name(int(gated[i]))}: found sums of nodes {homes[i]}, expected one per node in order")
 
 
 def _check_equal(c: Columns, session: Array) -> None:

@@ -250,8 +250,8 @@ def _united(lists: list[list[T]]) -> tuple[list[T], list[list[int]]]:
 
 
 IDS = {
-    "template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session", "share": "share", "fill_row": "row",
-    "row_notify": "op", "sem": "semaphore",
+    "template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session", "gate": "session",
+    "share": "share", "fill_row": "row", "row_notify": "op", "sem": "semaphore",
 }  # fmt: skip
 """Columns that are ids, and of what."""
 POINTERS = {"ptr": "member", "fill_ptr": "fill", "row_ptr": "row", "tile_ptr": "tile"}

@@ -245,6 +245,7 @@ class Ops:
     threshold: I32 | None = None  # events for which a JOIN waits besides announcements, -1 = its edges
     value: I32 | None = None  # value that a SIGNAL adds to the thresholds of its JOINs
     offset: I32 | None = None  # first byte of the row that the op's train carries; a row may travel in several trains
+    gate: I32 | None = None  # session of node 0 among those, one per node, whose sums let copies of a push out of the switch (docs/design/0041)
 
 
 @frozen

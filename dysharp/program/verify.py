@@ -101,7 +101,7 @@ def _check_lengths(table: Any, names: tuple[str, ...], n: int, what: str) -> Non
 
 
 def _check_shapes(p: Program) -> None:
-    optional = ("chain", "session", "threshold", "value", "offset")
+    optional = ("chain", "session", "threshold", "value", "offset", "gate")
     _check_lengths(p.ops, ("node", "bytes", "key", "prio", "issuer", "rows", "wire", *optional), p.n_ops, "ops")
     _check_ptr(p.members.ptr, p.n_ops, p.n_members, "members.ptr")
     _check_ptr(p.members.fill_ptr, p.n_members, len(p.members.fill_row), "members.fill_ptr")

@@ -7,9 +7,9 @@ token. No time of it is published. The collective `nvls-v` has its two kernels.
 
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Tail, frozen
-from dysharp.specs import Cluster, choice_int
+from dysharp.specs import Cluster, choice_int, choice_str
 from dysharp.systems import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown, system
-from dysharp.systems.building import STORE, LayerBuilder, one_after_another
+from dysharp.systems.building import MULTIMEM, STORE, LayerBuilder, one_after_another
 from dysharp.systems.building.between.in_switch import gathered_in_switch
 
 
@@ -17,11 +17,13 @@ from dysharp.systems.building.between.in_switch import gathered_in_switch
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
+    `own`: the issuer's own copy and addend are "sent" to the switch, as today's switches do, or "kept" (docs/design/0041-beyond-the-papers.md).
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch_window: int = choice_int("nvls.dispatch_window")
     combine_window: int = choice_int("nvls.combine_window")
+    own: str = choice_str("nvls.own")
     compute: bool = True
 
 
@@ -48,13 +50,14 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     Over several NVLink domains the scale-out network multicasts and adds, too (building/between/in_switch.py).
     """
     _check_nics(layer.cluster)
-    dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, together=False, every_gpu=True)
+    framing = MULTIMEM if options.own == "sent" else STORE
+    dispatch_window, combine_window = layer.windows(framing, options.dispatch_window, options.combine_window, together=False, every_gpu=True)
     if layer.cluster.domains > 1:
-        gathered_in_switch(layer, STORE, dispatch_window, combine_window)
+        gathered_in_switch(layer, framing, dispatch_window, combine_window)
         return
-    layer.dispatch_allgather(dispatch_window)
+    layer.dispatch_allgather(dispatch_window, framing)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
-    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
+    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, framing, every_gpu=True)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
 
 

@@ -75,6 +75,6 @@ def _mutants(programs: str) -> tuple[Mutant, ...]:
     return tuple(Mutant(name, module, *texts) for module, named in modules.items() for name, texts in named.items())
 
 
-KINDS = ("programs", "points", "sums", "loads", "bulk", "shares")
-MUTANTS, POINT_MUTANTS, SUM_MUTANTS, LOAD_MUTANTS, BULK_MUTANTS, SHARE_MUTANTS = map(_mutants, KINDS)
-"""Told from the oracle by `random_program`, `random_points`, `random_sums`, `random_loads`, `random_bulk` and `random_shares`."""
+KINDS = ("programs", "points", "sums", "loads", "bulk", "shares", "gates")
+MUTANTS, POINT_MUTANTS, SUM_MUTANTS, LOAD_MUTANTS, BULK_MUTANTS, SHARE_MUTANTS, GATE_MUTANTS = map(_mutants, KINDS)
+"""Told from the oracle by `random_program`, `random_points`, `random_sums`, `random_loads`, `random_bulk`, `random_shares` and `random_gates`."""

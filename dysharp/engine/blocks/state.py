@@ -191,7 +191,8 @@ class Points(NamedTuple):
     1 = the row has its first byte. `pace`: [n_issuers, 2] int64 ps. `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs
     of ready ops whose chain has a slot (linked as in `Links`). `sum_of`: [n_ops] int32, the sum to which a contribution from another node
     than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums and
-    loads of a home.
+    loads of a home. `gate_of`: [n_ops] int32, the first session of the gates of an op, -1 = none. `gates`: [n_sessions + 1, 2] int64, FIFOs of
+    members at closed gates, then (written, read) of `opening`: [2 * n_sessions] int64, gates to look at.
     `bulk_of`: [n_ops + n_pieces] int32, the bulk op that an op or piece is of, -1 = none. `bulks`: [n_bulk, 10] int64. `pieces`:
     [n_pieces, 8] int64; their records of ops and members stand behind those of all ops. `ports`: [n_ports, 2] int64. `share_of`: [n_queues]
     int32, the share of the pool of an issuer or queue, -1 = none. `shares`: [n_shares, 2], `splits`: [n_splits, 4] int64. `split_of`: [n_ops]
@@ -209,6 +210,9 @@ class Points(NamedTuple):
     sum_of: Array
     sums: Annotated[Array, 5]
     places: Array
+    gate_of: Array
+    gates: Annotated[Array, 2]
+    opening: Array
     bulk_of: Array
     bulks: Annotated[Array, 10]
     pieces: Annotated[Array, 8]

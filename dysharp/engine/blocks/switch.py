@@ -147,7 +147,81 @@ def contributed(o, ops, mem, links, switch, clock, points):
     list_push(sums, s, col.SUM_FIRST, col.SUM_LAST, mem, col.MEMBER_NEXT, k)
     if sums[s, col.SUM_LEFT] == 0:
         result_out(o, home, ops, mem, links, switch, clock)
+        gates_note(s, home, clock.m[col.HARDWARE_NODES], points)
     return True
+
+
+@block
+def gates_note(s, home, n_nodes, points):
+    """The sum s of node `home` is complete: its gate and the one before it may open."""
+    if len(points.gate_of) > 0:
+        last = len(points.gates) - 1
+        w = points.gates[last, 0]
+        points.opening[w] = s
+        points.opening[w + 1] = s - home + (home + n_nodes - 1) % n_nodes
+        points.gates[last, 0] = w + 2
+
+
+@block
+def gate_open(g, node, n_nodes, sums):
+    """Whether every node is ready: the sums of the gate's node and of the node behind it are complete."""
+    return sums[g, col.SUM_LEFT] == 0 and sums[g - node + (node + 1) % n_nodes, col.SUM_LEFT] == 0
+
+
+@block
+def gate_waits(o, k, j, mem, clock, points):
+    """Whether the copy of member k on node j waits at its gate from now on."""
+    if points is None:
+        return False
+    if len(points.gate_of) == 0 or points.gate_of[o] < 0:
+        return False
+    g = points.gate_of[o] + j
+    if gate_open(g, j, clock.m[col.HARDWARE_NODES], points.sums):
+        return False
+    fifo_push(points.gates, g, mem, col.MEMBER_NEXT, k)
+    return True
+
+
+@block
+def copy_ask(o, k, ops, mem, links, switch, clock):
+    """The copy of member k of train o crosses to its output, or waits there for room."""
+    op, m = ops.op, clock.m
+    i, j = op[o, col.NODE], mem[k, col.MEMBER_NODE]
+    at = j * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.CLS]
+    n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
+    if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
+        cross(-2 - k, j, at, n_bytes, op, mem, links, switch, clock)
+        op[o, col.COPIES] -= 1
+    else:
+        fifo_push(switch.out_queues, at * (links.nodes.shape[0] + 1) + i, mem, col.MEMBER_NEXT, k)
+        switch.out_mask[at, i >> 6] |= 1 << (i & 63)
+    asked(o, j, ops, mem, links, clock, ops.points)
+
+
+@kernel
+def gates_open(ops, mem, links, switch, clock, points):
+    """Gates whose sums this event completed let their copies out, in the order in which the copies came."""
+    if points is None:
+        return
+    if len(points.gate_of) == 0:
+        return
+    op, m, gates, last = ops.op, clock.m, points.gates, len(points.gates) - 1
+    while gates[last, 1] < gates[last, 0]:
+        g = points.opening[gates[last, 1]]
+        gates[last, 1] += 1
+        k = gates[g, 0]
+        if k < 0 or not gate_open(g, mem[k, col.MEMBER_NODE], m[col.HARDWARE_NODES], points.sums):
+            continue
+        gates[g, 0] = -1
+        while k >= 0:
+            following, o = mem[k, col.MEMBER_NEXT], mem[k, col.MEMBER_OP]
+            copy_ask(o, k, ops, mem, links, switch, clock)
+            i = op[o, col.NODE]
+            if op[o, col.COPIES] == 0 and links.nodes[i, col.PORT_VC_BYTES] > 0:
+                row = (i * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.CLS]) * switch.occupied.shape[1] + op[o, col.VC]
+                train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
+                channel_advance(row, ops, mem, links, switch, clock)
+            k = following
 
 
 @kernel
@@ -155,25 +229,11 @@ def train_expose(o, ops, mem, links, switch, clock):
     """The copies of train o cross to their outputs. A copy that finds no room waits for room. True: all copies have crossed."""
     if contributed(o, ops, mem, links, switch, clock, ops.points):
         return True
-    op, m = ops.op, clock.m
-    i = op[o, col.NODE]
-    c = ops.templates[op[o, col.TEMPLATE], col.CLS]
-    n_sources = links.nodes.shape[0] + 1
-    down = links.wires[op[o, col.WIRE], col.WIRE_DOWN]
-    first = op[o, col.MEMBER]
+    op, first = ops.op, ops.op[o, col.MEMBER]
     for k in range(first, first + (op[o, col.FLAGS] >> col.MEMBERS_SHIFT)):
         j = mem[k, col.MEMBER_NODE]
-        if j == i:
-            continue
-        at = j * m[col.HARDWARE_CLASSES] + c
-        n_bytes = down + mem[k, col.MEMBER_EXT]
-        if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
-            cross(-2 - k, j, at, n_bytes, op, mem, links, switch, clock)
-            op[o, col.COPIES] -= 1
-        else:
-            fifo_push(switch.out_queues, at * n_sources + i, mem, col.MEMBER_NEXT, k)
-            switch.out_mask[at, i >> 6] |= 1 << (i & 63)
-        asked(o, j, ops, mem, links, clock, ops.points)
+        if j != op[o, col.NODE] and not gate_waits(o, k, j, mem, clock, ops.points):
+            copy_ask(o, k, ops, mem, links, switch, clock)
     return op[o, col.COPIES] == 0
 
 

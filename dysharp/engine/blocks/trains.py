@@ -13,7 +13,7 @@ from dysharp.engine.blocks.hub_table import member_wait, rows_ask
 from dysharp.engine.blocks.lines import debt_ps, has_lines, lines_send
 from dysharp.engine.blocks.link import memory_take, server_grant, server_hold
 from dysharp.engine.blocks.ready import delivered, mark
-from dysharp.engine.blocks.switch import channel_advance, credits_apply, output_admit, sum_of, train_expose, vc_choose
+from dysharp.engine.blocks.switch import channel_advance, credits_apply, gates_open, output_admit, sum_of, train_expose, vc_choose
 from dysharp.engine.kernel import block, prefetch
 
 IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
@@ -38,6 +38,7 @@ def arrive(net, ops, members, links, switch, clock):
         row = (op[o, col.NODE] * m[col.HARDWARE_CLASSES] + templates[op[o, col.TEMPLATE], col.CLS]) * switch.occupied.shape[1] + op[o, col.VC]
         if fifo_push(channels, row, op, col.NEXT, o):
             channel_advance(row, ops, members.mem, links, switch, clock)
+    gates_open(ops, members.mem, links, switch, clock, ops.points)
 
 
 @block
@@ -78,6 +79,7 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
             member_schedule(col.RING_DELIVER * m[col.HARDWARE_NETS] + net, entry, arrival, members, clock)
     switch.held[j * m[col.HARDWARE_CLASSES] + c] -= n_bytes
     output_admit(j, c, ops, mem, links, switch, clock)
+    gates_open(ops, mem, links, switch, clock, ops.points)
 
 
 @block

@@ -127,11 +127,21 @@ def _shares(p: Program) -> dict[str, Array]:
 def _sums(p: Program, n_pieces: int) -> dict[str, Array]:
     """The columns of `Points` for sums in the switch."""
     if p.sessions is None or p.ops.session is None:
-        return {"sum_of": np.zeros(0, np.int32), "sums": np.zeros((0, 5), np.int64), "places": np.zeros(0, np.int64)}
+        none = np.zeros(0, np.int64)
+        return {"sum_of": none.astype(np.int32), "sums": np.zeros((0, 5), np.int64), "places": none, **_gates(p, n_pieces)}
     sums = np.full((len(p.sessions.home), 5), -1, np.int64)
     sums[:, col.SUM_LEFT], sums[:, col.SUM_STATE], sums[:, col.SUM_TAIL] = p.sessions.expected, col.SUM_NEW, 0
     places = np.full(p.n_nodes, p.sessions.places or 1 << 40, np.int64)
-    return {"sum_of": _far_sessions(p, Kind.PUSH_REDUCE, n_pieces), "sums": sums, "places": places}
+    return {"sum_of": _far_sessions(p, Kind.PUSH_REDUCE, n_pieces), "sums": sums, "places": places, **_gates(p, n_pieces)}
+
+
+def _gates(p: Program, n_pieces: int) -> dict[str, Array]:
+    """The columns of `Points` for gates."""
+    n = 0 if p.ops.gate is None or p.sessions is None else len(p.sessions.home)
+    gates = np.full((n + 1, 2), -1, np.int64)
+    gates[n] = 0
+    own = np.zeros(0, np.int32) if p.ops.gate is None or not n else np.append(p.ops.gate, np.full(n_pieces, -1)).astype(np.int32)
+    return {"gate_of": own, "gates": gates, "opening": np.zeros(2 * n, np.int64)}
 
 
 def _far_sessions(p: Program, kind: Kind, n_pieces: int) -> Array:

@@ -270,7 +270,7 @@ def _merging(p: Program, config: FabricConfig, state: BurstState, cuts: Array, t
     ops = np.flatnonzero(np.isin(p.kinds(), (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)))
     none = np.zeros(0, np.int64)
     if p.ops.session is None or p.sessions is None or len(ops) == 0:
-        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": np.zeros((0, 3), np.int64), "places": none, "loads": None}
+        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": np.zeros((0, 3), np.int64), "places": none, "loads": None} | _gates(p, 0)
     session = p.ops.session[ops]
     key = np.full(len(p.sessions.home), -1, np.int64)
     key[session] = p.ops.key[ops]
@@ -289,7 +289,13 @@ def _merging(p: Program, config: FabricConfig, state: BurstState, cuts: Array, t
     return {
         "sum_of": np.where(p.kinds() == Kind.PUSH_REDUCE, p.ops.session, -1).astype(np.int32), "chunk0": np.cumsum(n) - n, "chunks": chunks,
         "places": np.full(total, p.sessions.places * per_port or NEVER, np.int64), "loads": loads,
-    }  # fmt: skip
+    } | _gates(p, len(key))  # fmt: skip
+
+
+def _gates(p: Program, n_sessions: int) -> dict[str, Any]:
+    """The columns of `Units` for gates."""
+    own = np.zeros(0, np.int32) if p.ops.gate is None or not n_sessions else p.ops.gate
+    return {"gate_of": own, "gates": np.full((n_sessions if len(own) else 0, 2), -1, np.int64)}
 
 
 def _widen(p: Program, state: BurstState, cuts: Array) -> None:

@@ -198,7 +198,53 @@ def push_take(p, packets, link, outputs, units, agenda):
             packet[q, column] = packet[p, column]
         packet[q, f.PACKET_KIND] = f.SUM
         switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, c)
+        if len(units.gate_of) > 0:
+            home, n_nodes = o // c[f.C_LINKS], c[f.C_TOTAL] // c[f.C_LINKS]
+            s = units.sum_of[packet[p, f.PACKET_OP]]
+            gate_release(s, home, n_nodes, packet, link, outputs, units, c)
+            gate_release(s - home + (home + n_nodes - 1) % n_nodes, (home + n_nodes - 1) % n_nodes, n_nodes, packet, link, outputs, units, c)
     return True
+
+
+@block
+def sum_complete(s, units):
+    """Whether all packets of sum s have met."""
+    end = units.chunk0[s + 1] if s + 1 < len(units.chunk0) else len(units.chunks)
+    left = 0
+    for row in range(units.chunk0[s], end):
+        left += units.chunks[row, f.CHUNK_LEFT]
+    return left == 0
+
+
+@block
+def gate_open(g, node, n_nodes, units):
+    """Whether every node is ready: the sums of the gate's node and of the node behind it are complete."""
+    return sum_complete(g, units) and sum_complete(g - node + (node + 1) % n_nodes, units)
+
+
+@block
+def gate_release(g, node, n_nodes, packet, link, outputs, units, c):
+    """If gate g is open, packets that waited at it ask for their outputs in their order."""
+    if not gate_open(g, node, n_nodes, units):
+        return
+    q = units.gates[g, 0]
+    units.gates[g, 0] = -1
+    while q >= 0:
+        following = packet[q, f.PACKET_NEXT2]
+        out_ask(packet[q, f.PACKET_OUT], q, link[packet[q, f.PACKET_LINK], f.LINK_INPUT], packet, link, outputs, c)
+        q = following
+
+
+@block
+def copy_ask(p, s, packet, link, outputs, units, c):
+    """Copy p of a store asks for its output, or waits at its gate."""
+    o, a = packet[p, f.PACKET_OUT], packet[p, f.PACKET_OP]
+    if len(units.gate_of) > 0 and units.gate_of[a] >= 0:
+        node = o // c[f.C_LINKS]
+        if not gate_open(units.gate_of[a] + node, node, c[f.C_TOTAL] // c[f.C_LINKS], units):
+            fifo_push(units.gates, units.gate_of[a] + node, packet, f.PACKET_NEXT2, p)
+            return
+    out_ask(o, p, s, packet, link, outputs, c)
 
 
 @kernel
@@ -234,7 +280,7 @@ def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
         packet[p, f.PACKET_MEMBER] = first
         packet[p, f.PACKET_OUT] = o
         packet[p, f.PACKET_OUT_FLITS] = flits + ext_flits(mem[first, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
-        out_ask(o, p, s, packet, link, outputs, c)
+        copy_ask(p, s, packet, link, outputs, units, c)
         return
     last = first + (op[a, col.FLAGS] >> col.MEMBERS_SHIFT)
     n = 0
@@ -258,7 +304,7 @@ def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
         packet[q, f.PACKET_OUT] = o
         packet[q, f.PACKET_PARENT] = p
         packet[q, f.PACKET_OUT_FLITS] = flits + ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
-        out_ask(o, q, s, packet, link, outputs, c)
+        copy_ask(q, s, packet, link, outputs, units, c)
 
 
 @kernel

@@ -28,10 +28,14 @@ class Output:
         self.gate_grad: Array = np.zeros((r.n_tokens if self._t.saved is not None else 0, r.topk), n.work)
         self._history: dict[int, dict[int, Expression]] = defaultdict(dict)  # by token, by chunk
         self._partial: dict[int, dict[int, Value]] = defaultdict(dict)  # by row, by chunk
+        self._pulled: dict[int, dict[int, dict[int, Value]]] = defaultdict(dict)  # by token, by op, by chunk: sums over a part of its GPUs
 
     def pulled(self, one: Instruction, value: Value) -> None:
         """Store the result of a complete pull: the rounded sum, and gate gradients in their columns."""
-        if not one.weights:
+        if not one.weights and one.template.dst == "partial":
+            stored = Value(self._t.number.load(self._t.number.store(value.array)), (("source", value.parts),))
+            self._pulled[one.token].setdefault(one.op, {})[one.chunk] = stored
+        elif not one.weights:
             self._store(one.token, one.chunk, one.columns, value)
         elif one.dynamic:
             columns = [self._layout.column_of[one.token, slot] for slot in one.targets]
@@ -61,11 +65,14 @@ class Output:
 
     def add_partial_rows(self, row_missing: Sequence[int]) -> None:
         """Add the partial rows that pushes have brought, in the order of rows: one per GPU or one per expert of a token."""
-        for token, rows in self._layout.rows_of_token(self._layout.partial).items():
+        partial = self._layout.rows_of_token(self._layout.partial)
+        for token in partial | self._pulled:
+            rows, pulled = partial.get(token, ()), self._pulled[token]
             if any(row_missing[row] for row in rows):
                 continue
-            for chunk in self._partial[rows[0]]:
-                total = _total([self._partial[row][chunk] for row in rows])
+            parts = [*(self._partial[row] for row in rows), *(pulled[op] for op in sorted(pulled))]
+            for chunk in parts[0]:
+                total = _total([part[chunk] for part in parts])
                 begin = chunk * self._record.chunk
                 self._store(token, chunk, slice(begin, begin + len(total.array)), total)
 

@@ -7,12 +7,13 @@ from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, collective, in_groups, stream_order
 from dysharp.systems.building.experts import as_tiles_fill, blocks_in_order, fused, in_pairs, one_after_another, stages
 from dysharp.systems.building.formats import ROWS_OR_FP8, check
-from dysharp.systems.building.layer import DYMULTIMEM, STORE, Kernels, LayerBuilder
+from dysharp.systems.building.layer import DYMULTIMEM, MULTIMEM, STORE, Kernels, LayerBuilder
 from dysharp.systems.building.paper_layers import ROWS, mediate, sorted_at_receiver
 from dysharp.systems.building.software_steps import SoftwareSteps
 
 __all__ = [
-    "DYMULTIMEM", "ROWS", "ROWS_OR_FP8", "STORE", "Batch", "CommStream", "Group", "HybridInternode", "Internode", "Kernels", "LayerBuilder",
+    "DYMULTIMEM", "MULTIMEM", "ROWS", "ROWS_OR_FP8", "STORE", "Batch", "CommStream", "Group", "HybridInternode", "Internode", "Kernels",
+    "LayerBuilder",
     "NcclStream", "Sends", "SoftwareSteps", "Transfers", "TwoHop", "as_tiles_fill", "blocks_in_order", "by_rails", "check", "collective", "fused",
     "in_groups", "in_pairs", "mediate", "one_after_another", "pairs_of_sms", "placed", "sorted_at_receiver", "stages", "stream_order",
 

@@ -28,6 +28,8 @@ from dysharp.workload import Routing
 STORE = Framing("store")
 DYMULTIMEM = Framing("dymultimem", targets_per_ext=8)
 EXPLICIT = Framing("explicit", address_per_target=1, source_ack_per_target=1)
+MULTIMEM = Framing("multimem", own=9)
+"""Multimem of today: the issuer is a member, so a packet of 128 B and its header come back to it, or leave it, as one more copy."""
 CONTROL = Framing("control", payload_bytes=128)
 RDMA = Framing("rdma", payload_bytes=1 << 30, header=4, ack=0, source_ack=0)
 """A message: its payload, and 64 B for the fetch-add on the tail behind it. The NIC's rate is a rate of payload, so frames cost nothing."""

@@ -14,7 +14,7 @@ import numpy as np
 from dysharp.base.units import ns_to_ps
 from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Discipline, Framing, Ints, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
-from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE, flat_ones, turns_by
+from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
 from dysharp.systems.building.software_steps import SoftwareBase
 from dysharp.systems.building.windows import sessions_that_fit
@@ -23,7 +23,7 @@ from dysharp.workload import Scheme
 from dysharp.workload.levels import LEVELS, Levels, between_rails
 from dysharp.workload.traffic import scheme_rows
 
-__all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STORE", "Kernels", "LayerBuilder"]
+__all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "MULTIMEM", "RDMA", "STORE", "Kernels", "LayerBuilder"]
 
 
 def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
@@ -150,28 +150,31 @@ class LayerBuilder(SoftwareBase):
         to: I32 | None = None,
         prio: I32 | int = 0,
         by_rows: bool = False,
+        order: I64 | None = None,
     ) -> Transfers:
         """Send units of Dispatch: unit i carries the row of `token[i]` to the pairs from `first_pair[i]` on.
 
-        Units are in token order and take all pairs. `targets`: listed targets of a unit. `to`: the GPU that receives
+        Units are in token order and take all pairs, or the pairs of `order`. `targets`: listed targets of a unit. `to`: the GPU that receives
         each unit, None = several. `prio`: one per unit, or one for all units. `by_rows`: see `_trains`.
         """
         offset, n_bytes, aux = self._trains(framing, by_rows)
         n, units = len(offset), len(token)
         unit, pair, row = np.arange(units), np.arange(len(self.p.gpu)), np.arange(len(self.row_of))
-        if n > 1:
+        if n > 1 or order is not None:
             unit = np.repeat(unit, n)
             pair = spans(first_pair[unit], pairs_of_unit[unit])
+            pair = pair if order is None else order[pair]
             row = spans(self.p.slot_ptr[pair], self.p.rows[pair])
         train = np.tile(np.arange(n), units)
         packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
         ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
         turn, listed = (column if np.ndim(column) == 0 else np.asarray(column)[unit] for column in (prio, targets))
         columns = {"issuer": issuer[source[unit]], "key": token[unit], "prio": turn, "targets": listed, "offset": offset[train] if n > 1 else 0}
+        columns["gate"] = self.row_columns.get("gate", -1)
         members = To(pairs_of_unit[unit], self.p.gpu[pair], self.p.rows[pair], self.row_of[row], ext)
         ops = self.add(template, source[unit], bytes=n_bytes[train], aux_bytes=aux[train], to=members, **columns)
         several = np.broadcast_to(np.int32(-1), (len(unit),))
-        rows_of_unit = np.add.reduceat(self.p.rows, first_pair) if units else np.zeros(0, np.int64)
+        rows_of_unit = np.add.reduceat(self.p.rows if order is None else self.p.rows[order], first_pair) if units else np.zeros(0, np.int64)
         to = several if to is None else to[unit]
         self.dispatched.append(batch := Transfers(op=ops, node=source[unit], to=to, unit=unit, unit_rows=rows_of_unit))
         return batch
@@ -182,12 +185,12 @@ class LayerBuilder(SoftwareBase):
         self.wait_tiles(fetch, after)
         return fetch
 
-    def dispatch_allgather(self, window: int) -> Transfers:
+    def dispatch_allgather(self, window: int, framing: Framing = STORE) -> Transfers:
         """Multicast every token to every GPU. A GPU keeps the rows that its experts need.
 
         `window`: most tokens in flight per source.
         """
-        template = self._row_template("dispatch.allgather", Kind.MULTICAST, STORE)
+        template = self._row_template("dispatch.allgather", Kind.MULTICAST, framing)
         source = self.p.every_source
         columns = {"issuer": self.issuers("dispatch")[source], "to": To(*self.p.everywhere(), self.row_of), "targets": 1}
         op = self.add(template, source, bytes=self.sent_bytes, key=np.arange(self.routing.n_tokens), aux_bytes=self.dispatch_aux, **columns)

@@ -203,6 +203,8 @@ def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> L
     run_case(inputs, machine, backward=True)
     done = machine.passes[direction]
     assert done.statistics is not None
+    if any(framing.own for framing in done.program.framings):
+        raise NotRun("packets carry no own copies of the issuer (Framing.own)")
     trace = run_burst(done.program)[0]
     for side, sent, timed in (("up", done.statistics.up_bytes, trace.up_busy), ("down", done.statistics.down_bytes, trace.down_busy)):
         for gpu, n_bytes in enumerate(timed.tolist()):
