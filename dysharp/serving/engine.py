@@ -67,6 +67,8 @@ class Engine:
     kernels)."""
     early: bool
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
+    cdna3_dense: Text = ""
+    """Library of block-scaled GEMMs on CDNA 3; "": Composable Kernel's."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
@@ -79,7 +81,11 @@ class Engine:
     def runs(self, replica: Replica) -> Replica:
         """The replica with its kernels."""
         fused = replica.machine.arch == "blackwell" and replica.formats.experts in self.fused_experts
-        machine = _generated(replica.machine.cluster) if fused else replica.machine
+        machine = replica.machine
+        if fused:
+            machine = _running(machine.cluster, grouped="trtllm-gen")
+        elif self.cdna3_dense and machine.cluster.gpu and machine.gpu.arch == "cdna3":
+            machine = _running(machine.cluster, dense=self.cdna3_dense)
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
 
     def beside(self, groups: int) -> Engine:
@@ -123,9 +129,9 @@ class Engine:
 
 
 @functools.lru_cache(maxsize=64)
-def _generated(cluster: Cluster) -> Machine:
-    """The machine whose experts run in TensorRT-LLM's generated kernels."""
-    return Machine(cluster, replace(regime_of("serving"), grouped="trtllm-gen"))
+def _running(cluster: Cluster, **libraries: str) -> Machine:
+    """The machine with other `libraries` of GEMMs, as `Regime` names them."""
+    return Machine(cluster, replace(regime_of("serving"), **libraries))  # type: ignore[arg-type]
 
 
 @functools.cache
