@@ -69,6 +69,8 @@ class Engine:
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
     cdna3_dense: Text = ""
     """Library of block-scaled GEMMs on CDNA 3; "": Composable Kernel's."""
+    cdna3_casts: bool = False
+    """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
@@ -82,11 +84,11 @@ class Engine:
         """The replica with its kernels."""
         fused = replica.machine.arch == "blackwell" and replica.formats.experts in self.fused_experts
         machine = replica.machine
-        if fused:
-            machine = _running(machine.cluster, grouped="trtllm-gen")
-        elif self.cdna3_dense and machine.cluster.gpu and machine.gpu.arch == "cdna3":
-            machine = _running(machine.cluster, dense=self.cdna3_dense)
-        return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
+        cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
+        if fused or (cdna3 and self.cdna3_dense):
+            machine = _running(machine.cluster, **{"grouped": "trtllm-gen"} if fused else {"dense": self.cdna3_dense})
+        return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,
+                       casts_absorbed=cdna3 and self.cdna3_casts)  # fmt: skip
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""

@@ -190,7 +190,7 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
     if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
         engine = replace(engine, early="gpt-oss" in row.text("model"))
     if engine.name == "sglang" and TRITON_ON_CDNA3.match(row.text("engine_version")):
-        engine = replace(engine, cdna3_dense="aiter-triton")
+        engine = replace(engine, cdna3_dense="aiter-triton", cdna3_casts=True)
     if engine.name == "sglang" and "InferenceX" in row.text("where"):
         engine = replace(engine, step_tokens=32768)
         if "b200" in row.text("hardware") or "b300" in row.text("hardware"):
