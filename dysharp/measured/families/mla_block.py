@@ -81,5 +81,6 @@ def case(m: Measurement) -> BlockCase:
     kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=m.kind.endswith("generation"),
-        launched=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv), shape=f"{m.kind} {model} heads={heads}",
+        launched=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
+        shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip
