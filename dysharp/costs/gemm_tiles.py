@@ -9,6 +9,8 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 | "marlin" | as cuBLAS, and lower tiles with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_m_blocks, thread_config_t |
 | "trtllm-gen" | as low as an expert's rows | FlashInfer csrc/trtllm_fused_moe_kernel_launcher.cu: computeSelectedTileN |
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
+| "ck" | the fastest tile; steps along the summed dimension wait for memory | ROCm/aiter a8w8_blockscale_tuned_gemm.csv (304 units) |
+| "aiter-triton" | the same for shapes with an entry | aiter's Triton kernel: vLLM _aiter_ops.py, is_triton_gemm_w8a8_tuned |
 """
 
 import functools
@@ -38,17 +40,27 @@ FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
 SUMMED = 128
 """Products per scale."""
+CK_TILES = ((16.0, 64.0, 0.55 / 256), (64.0, 64.0, 0.83 / 256), (128.0, 128.0, 1.67 / 128))
+"""Composable Kernel's block-scaled FP8 on CDNA 3: rows, columns, microseconds of a tile for one of the summed dimension (aiter@118ba06: K 7168 takes
+18.4 us and K 512 4.1 us whatever the columns, 26.1 us with 256 rows, 1496 us with 16384 x 4608)."""
+TRITON_SHAPES = ((512, 7168), (1024, 8192), (3072, 1536), (4096, 7168), (4608, 7168), (7168, 256), (7168, 2048), (8192, 1024), (8192, 32768),
+                 (32768, 8192))  # fmt: skip
+"""Columns and summed dimensions with an entry in aiter's Triton kernel on CDNA 3; 2112 x 7168 came later (aiter PR #1930)."""
+NO_ENTRY_US = 128.8 / 7168
+"""The same without an entry (aiter PR #1232: 2112 x 7168 takes 129, 127 and 117 us with 64, 128 and 256 rows)."""
 FULL_ROWS, HALF = 128, 0.5
 """Rows of a product that fill a tensor core of Blackwell, and the part that fewer rows use (PTX ISA, tcgen05.mma: M 64 and 128 of one SM)."""
 
 
 class Tiles(NamedTuple):
-    """A choice for each of many GEMMs, `[...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core."""
+    """A choice for each of many GEMMs, `[...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core; least
+    microseconds of a tile for one of the summed dimension."""
 
     rows: F64
     columns: F64
     split: F64 | float = 1.0
     core: F64 | float = 1.0
+    step_us: F64 | float = 0.0
 
 
 class Problem(NamedTuple):
@@ -133,6 +145,17 @@ def _trtllm_gen(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     yield Tiles(np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 128.0), np.full_like(p.m, 128.0))
 
 
+def _ck(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    for rows, columns, step_us in CK_TILES:
+        yield Tiles(np.full_like(p.m, rows), np.full_like(p.m, columns), step_us=step_us)
+
+
+def _aiter_triton(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    entry = np.any([(p.n == n) & (p.k == k) for n, k in TRITON_SHAPES], axis=0)
+    for tiles in _ck(gpu, p):
+        yield tiles._replace(step_us=np.where(entry, tiles.step_us, NO_ENTRY_US))
+
+
 def _deepgemm(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     return _deepgemm_of(gpu, p, "dense")
 
@@ -157,6 +180,8 @@ LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
     "cutlass": _cutlass,
     "marlin": _marlin,
     "trtllm-gen": _trtllm_gen,
+    "ck": _ck,
+    "aiter-triton": _aiter_triton,
     "deepgemm": _deepgemm,
     "deepgemm-contiguous": _deepgemm_contiguous,
     "deepgemm-masked": _deepgemm_masked,

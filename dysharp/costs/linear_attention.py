@@ -21,6 +21,8 @@ PASSES = 8
 same source). FlashInfer has one kernel (flashinfer/gdn_prefill.py)."""
 FUSED_BEFORE = 4
 """Light kernels before FlashInfer's one: two norms, the decay's exponential, a cast (vLLM, qwen3_next.py, fi_chunk_gated_delta_rule)."""
+CONVOLVED = 8
+"""Tokens of a chunk of Triton's convolution (BLOCK_M in vLLM, mamba/ops/causal_conv1d.py, as alibaba/rtp-llm copies it)."""
 RESIDENT = 2048 / 128
 """Thread blocks of 128 threads on an SM (CUDA C programming guide, compute capability 9.0 and 10.0)."""
 BACKWARD_PASSES, BACKWARD_CHAINS = 10, 2
@@ -97,13 +99,14 @@ def fused_prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
     return FUSED_BEFORE * light_us(gpu, constants) + prefill_us(gpu, constants, call, 1)
 
 
-def convolution_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike, blocks: ArrayLike = 0.0) -> F64:
+def convolution_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike, blocks: ArrayLike = 0.0, again: ArrayLike = 0.0) -> F64:
     """A short convolution that reads and writes `n_bytes`: memory, or the loads and stores of SMs, as in a permutation.
 
+    `again`: bytes that SMs load once more, from the L2 cache: rows before a chunk of `CONVOLVED` tokens.
     `blocks`: thread blocks of a kernel with one for each sequence and channel, of which each takes as long as a light kernel
     (Dao-AILab/causal-conv1d, csrc/causal_conv1d_fwd.cu: the grid is batch x channels).
     """
     size, start = np.asarray(n_bytes, np.float64), launch_us(gpu, constants)
-    issued = size / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
+    issued = (size + np.asarray(again, np.float64)) / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
     waves = np.maximum(1.0, np.asarray(blocks, np.float64) / (gpu.n_sms * RESIDENT))
     return np.maximum(start + np.maximum(hbm_us(gpu, constants, size), issued), start * waves)

@@ -168,6 +168,8 @@ class Machine:
         regime = self.regime
         dense = regime.dense if kind != "bf16" else regime.narrow if held < ELEMENT_BYTES[kind] else "cublas"
         library = dense if grouped is None else regime.grouped
+        if library == "deepgemm" and self.gpu.arch == "cdna3":  # NVIDIA's alone
+            library = "ck"
         products = gemm_us(
             self.gpu, self.constants, m * np.array(levels), n, k, kind, library=library, groups=groups,
             kept=kept_part(self.gpu, self.constants, kind, library) if regime.long else 1.0, weight_bytes=held,

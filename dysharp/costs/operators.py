@@ -111,11 +111,12 @@ def gemm_us(
     held = element if weight_bytes is None else weight_bytes
     moved = p.groups * (element * p.m * p.k + held * p.n * p.k + 2.0 * p.m * p.n)
     best = np.full(p.m.shape, np.inf)
-    for rows, columns, split, core in tiles_of(library, gpu, p):
+    for rows, columns, split, core, step_us in tiles_of(library, gpu, p):
         waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
         stored = hbm_us(gpu, constants, 2.0 * rows * columns * gpu.n_sms) * (1.0 if hides_stores(library, gpu) else waves)
         rate = reached / gpu.n_sms * np.minimum(core, feed(gpu, element, peak, rows, columns))
-        compute = waves * (2 * rows * columns * (p.k / split) / rate + constants["gemm.tile_us"]) + stored
+        tile = np.maximum(2 * rows * columns * (p.k / split) / rate, p.k * step_us)
+        compute = waves * (tile + constants["gemm.tile_us"]) + stored
         memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))
         added = np.where(split > 1, light_us(gpu, constants), 0.0)
         best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]) + added)

@@ -11,9 +11,9 @@ quantiles of the residuals of rows like the prediction:
 | family never measured | of all families of the kind |
 
 A group (a GPU, or a model on one GPU) weighs as the root of its rows, so that the largest does not speak for all, and rows of near size weigh more.
-One group more has the residuals of the whole kind: conformal prediction gives the group that nobody saw the share of one. Distances from the middle
-grow by the root of (n + 1) / (n - 1): a new group is that much farther from the mean of n groups than they are. Time is the unit: factors of a rate
-are their inverses.
+One group more has the residuals of the whole kind, of a served quantity those of it: conformal prediction gives the group that nobody saw the share
+of one. Distances from the middle grow by the root of (n + 1) / (n - 1): a new group is that much farther from the mean of n groups than they are.
+Time is the unit: factors of a rate are their inverses.
 """
 
 from __future__ import annotations
@@ -201,6 +201,13 @@ def _root(labels: Any) -> F64:
     return out
 
 
+def _unseen(kind: Residuals, family: str) -> Residuals:
+    """The rows that stand for the group that nobody saw: a TPOT's are no TTFT's."""
+    quantity, several, _ = family.partition(", ")
+    own = kind.where(np.char.startswith(kind.words["family"], f"{quantity}, ")) if several and quantity in BARS else kind
+    return own if len(own) >= FEWEST else kind
+
+
 def _like(kind: Residuals, family: Residuals, gpu: str) -> Like:
     if len(family) < FEWEST:
         return Like(kind, kind, "gpu", "family")
@@ -227,7 +234,7 @@ def asked_of(entry: Parsed, us: float) -> Asked:
 def _packaged_like(kind: str, family: str, gpu: str) -> Like:
     """The packaged rows like a prediction, once for predictions of all sizes."""
     rows = residuals().of(kind=kind)
-    return _like(rows, rows.of(family=family), gpu)
+    return _like(_unseen(rows, family), rows.of(family=family), gpu)
 
 
 @functools.cache
@@ -270,7 +277,7 @@ def held_out(table: Residuals, by: str) -> HeldOut:
                 done.factor[own] = np.quantile(np.abs((family if len(family) else kind).off[column]), 0.9)
                 for gpu in np.unique(gpus[own]):
                     mine = own & (gpus == gpu)
-                    done.ends[mine] = _like(kind, family, gpu).quantiles(table.size[mine])
+                    done.ends[mine] = _like(_unseen(kind, str(name)), family, gpu).quantiles(table.size[mine])
     return done
 
 

@@ -67,6 +67,10 @@ class Engine:
     kernels)."""
     early: bool
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
+    cdna3_dense: Text = ""
+    """Library of block-scaled GEMMs on CDNA 3; "": Composable Kernel's."""
+    cdna3_casts: bool = False
+    """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
@@ -79,8 +83,12 @@ class Engine:
     def runs(self, replica: Replica) -> Replica:
         """The replica with its kernels."""
         fused = replica.machine.arch == "blackwell" and replica.formats.experts in self.fused_experts
-        machine = _generated(replica.machine.cluster) if fused else replica.machine
-        return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early)
+        machine = replica.machine
+        cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
+        if fused or (cdna3 and self.cdna3_dense):
+            machine = _running(machine.cluster, **{"grouped": "trtllm-gen"} if fused else {"dense": self.cdna3_dense})
+        return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,
+                       casts_absorbed=cdna3 and self.cdna3_casts)  # fmt: skip
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""
@@ -123,9 +131,9 @@ class Engine:
 
 
 @functools.lru_cache(maxsize=64)
-def _generated(cluster: Cluster) -> Machine:
-    """The machine whose experts run in TensorRT-LLM's generated kernels."""
-    return Machine(cluster, replace(regime_of("serving"), grouped="trtllm-gen"))
+def _running(cluster: Cluster, **libraries: str) -> Machine:
+    """The machine with other `libraries` of GEMMs, as `Regime` names them."""
+    return Machine(cluster, replace(regime_of("serving"), **libraries))  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -10,6 +10,10 @@ from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
 
+CASTS, CAST_AND_SCALED, UNFUSED = 4, 7.0, 3
+"""Kernels that cast and scale the two absorbed weights of FP8 checkpoints, the bytes of a value, and kernels beside the one of positions and cache
+(SGLang 0.5.7 on gfx942, deepseek_v2.py: `w_kc.to(torch.bfloat16) * w_scale`; PR #18242)."""
+
 
 def layer_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
     """The kernels of layer number `number` on one GPU."""
@@ -50,6 +54,9 @@ def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None)
             yield _beside(r, one) if op.piece == SHARED else one
     else:
         yield from (_beside(r, one) if op.piece == SHARED else one for one in kernels(r.machine, op, batch, r.formats))
+        if isinstance(op, Core) and op.latent and r.casts_absorbed and batch.decodes and r.formats.attention != "bf16":
+            values = op.heads * (op.qk_dim - op.rope_dim + op.v_dim) * op.kv_rank
+            yield OpTime("absorbed weights", r.machine.memory(CAST_AND_SCALED * values, CASTS + UNFUSED), CASTS + UNFUSED)
 
 
 def _beside(r: Replica, one: OpTime) -> OpTime:

@@ -102,7 +102,7 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * tpot / 2 + delay * together * prompt / (2 * decode) + gathered
     passes = table.stages * _prompt_us(table, scenario, 1.0, beside) + (decode if engine.mixed else 0.0)
-    own = passes + engine.text_us(table.replica, scenario.isl) + engine.first_us(table.replica, decode)
+    own = passes + engine.text_us(table.replica, scenario.isl) + engine.first_us(table.replica, decode if others else 0.0)
     return Served(tpot / scenario.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
 
 
@@ -142,7 +142,7 @@ class _Loop:
     """The state of a run: the queue of prompts, the heap of decoding requests by their last step, the clock."""
 
     def __init__(self, table: StepTable, scenario: Scenario, cap: float, users: int, prompts: list[float], outputs: list[int]) -> None:
-        self.table, self.scenario, self.outputs, self.left = table, scenario, outputs, prompts
+        self.table, self.scenario, self.users, self.outputs, self.left = table, scenario, users, outputs, prompts
         self.room = max(1, int(min(cap, table.engine.most_requests) * table.groups))
         self.queue: deque[int] = deque(range(users))
         self.issued = users
@@ -203,7 +203,8 @@ class _Loop:
         self.now += took
         self.busy += took
         self.steps += engine.mixed
-        later = engine.first_us(self.table.replica, self.table.decode_us(count + len(ended))) + (self.table.stages - 1) * (took - beside)
+        scheduled = self.table.decode_us(count + len(ended)) if self.users > 1 else 0.0  # nobody else's step is under way
+        later = engine.first_us(self.table.replica, scheduled) + (self.table.stages - 1) * (took - beside)
         for request in ended:
             self.first[request] = self.now
             self.ttfts.append(self.now - self.arrived[request] + later)

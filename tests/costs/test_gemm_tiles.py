@@ -7,6 +7,8 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
+from dysharp.costs.operators import gemm_us
+from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 
 H100, B200 = load_gpu("h100-sxm"), load_gpu("b200")
@@ -71,3 +73,20 @@ def test_who_hides_stores():
 def test_an_unknown_library():
     with pytest.raises(ConfigError, match=r"GEMM library 'cublass': unknown; did you mean \"cublas\""):
         tiles_of("cublass", H100, problem(1, 1, 1))
+
+
+AITER = ((16, 1536, 7168, 19.3), (16, 7168, 2048, 8.4), (64, 512, 7168, 17.9), (256, 1536, 7168, 26.1), (2048, 4608, 7168, 195.6))
+"""Rows, columns, summed dimension, and measured microseconds (ROCm/aiter a8w8_blockscale_tuned_gemm.csv, 304 units)."""
+
+
+@pytest.mark.parametrize(("m", "n", "k", "us"), AITER)
+def test_composable_kernel_on_cdna_3(m: int, n: int, k: int, us: float):
+    assert gemm_us(load_gpu("mi300x"), fitted_values(), m, n, k, "fp8", library="ck") == pytest.approx(us, rel=0.2)
+
+
+def test_a_shape_without_an_entry_is_slow_in_triton():
+    def us(n: int, library: str) -> float:
+        return float(gemm_us(load_gpu("mi300x"), fitted_values(), 64, n, 7168, "fp8", library=library))
+
+    assert us(2112, "aiter-triton") == pytest.approx(128.8, rel=0.05)
+    assert us(512, "aiter-triton") == us(512, "ck")

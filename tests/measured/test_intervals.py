@@ -103,3 +103,23 @@ def test_intervals_hold_what_they_say_of_gpus_that_were_left_out() -> None:
     missed = {scope: round(one["inside90"], 2) for scope, one in found.items() if not ASKED[0.9][0] <= one["inside90"] <= ASKED[0.9][1]}
     assert missed == {"serving": 94.86}
     assert all(one["inside80"] >= ASKED[0.8][0] for one in found.values()), found
+
+
+def test_a_tpot_has_no_interval_of_a_ttft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a GPU that was never measured: residuals of a TTFT four times as wide leave a TPOT's interval as it is."""
+    ends = []
+    for wide in (1, 4):
+        text = table().replace("kernels,gemm,", "serving,TPOT\\ x,")
+        other = residuals_from(text.replace("TPOT\\ x", "TTFT\\ x"))
+        both = residuals_from(text)
+        words = {name: np.concatenate([both.words[name], other.words[name]]) for name in both.words}
+        words["family"] = np.char.replace(words["family"].astype("U20"), "\\", ",")
+        numbers = {name: np.concatenate([both.numbers[name], other.numbers[name] * (1 if name == "us" else wide)]) for name in both.numbers}
+        joined = intervals.Residuals(words, numbers)
+        monkeypatch.setattr(intervals, "residuals", lambda joined=joined: joined)
+        interval_of.cache_clear()
+        intervals._packaged_like.cache_clear()
+        ends.append(interval_of(Asked("serving", "TPOT, x", "new", 10.0)))
+    interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
+    assert ends[0] == ends[1]

@@ -142,3 +142,14 @@ def test_stages_take_turns(engine: str) -> None:
     assert "16" not in start_of(rules, two, scenario).command.split("--max")[0]
     assert " 2" in start_of(rules, two, scenario).command
     assert "61 layers do not fill 64 stages" in serve_layout_of("pp=64").conflicts(two.model)
+
+
+def test_a_lone_user_waits_for_nobodys_steps() -> None:
+    """One user: no step is scheduled before a prompt, so its first token comes sooner by those steps, in the run and by formula."""
+    one = Scenario(1, 1024, 256)
+    steps = table("vllm", one)
+    scheduled = steps.engine.first_us(steps.replica, steps.decode_us(1)) - steps.engine.first_us(steps.replica, 0.0)
+    assert scheduled > 10 * steps.engine.first_us(steps.replica, 0.0)
+    own = steps.prompts_us(1024, 1024) + steps.engine.text_us(steps.replica, 1024)
+    assert run_closed_loop(steps, one, 1e9, ratio=1.0).ttft == pytest.approx(own, rel=0.02)
+    assert closed_loop(steps, one).ttft < own + scheduled / 2

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.costs.linear_attention import DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
-from dysharp.measured.family import Case, Constants, family
+from dysharp.costs.linear_attention import CONVOLVED, DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
+from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
 
@@ -40,7 +40,9 @@ def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
     """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps."""
     if case.part == CONVOLUTION:
         rows = case.tokens + (case.taps - 1 if case.decodes else 0.0)
-        return convolution_us(gpu, constants, 4.0 * case.sequences * rows * case.width, case.blocks)
+        again = np.where((np.asarray(case.blocks) > 0) | case.decodes, 0.0, (case.taps - 1) * np.ceil(case.tokens / CONVOLVED))
+        values = case.sequences * case.width
+        return convolution_us(gpu, constants, 4.0 * values * rows, case.blocks, 2.0 * values * again)
     fields = (case.sequences, case.tokens, case.key_heads, case.value_heads, case.key_dim, case.value_dim)
     calls = [DeltaNet(*map(float, call)) for call in zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in fields)), strict=True)]
     if case.decodes:

@@ -76,6 +76,11 @@ FROM_NOTHING = "sgl-cookbook|token_position"
 """Sources whose lengths are uniform from nothing to twice their mean (SGLang's bench_serving; InferenceX, benchmark_serving_random.py)."""
 ACCEPTANCE = 0.8
 """Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
+MTP_OF_VLLM = "nightly 2026-02", 0.04
+"""A build of vLLM whose MTP layer drafts nearly in vain, and the part of its drafts that is accepted (vllm PR #36561: in March 2026 DeepSeek-V3 makes
+1.04 tokens a step with one draft at temperature 0; issue #33497, PR #41655)."""
+TRITON_ON_CDNA3 = re.compile(r"0\.5\.[678]")
+"""Versions of SGLang that call aiter's Triton kernel there, too (PR #13617; PR #18242 names the entries that came with 0.5.9)."""
 WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
 """Versions of vLLM whose host does not work beside the GPU unless asked to (asynchronous scheduling is the default since 0.14)."""
 
@@ -156,7 +161,8 @@ def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) ->
     random = "InferenceX" in row.text("where")
     part = (1 + RATIO) / 2 if random else 1.0
     drawn = re.search(FROM_NOTHING, row.text("source") + row.text("where")) is not None
-    accepted = sum(ACCEPTANCE**n for n in range(row.drafts + 1))
+    part_accepted = MTP_OF_VLLM[1] if row.text("engine_version") == MTP_OF_VLLM[0] else ACCEPTANCE
+    accepted = sum(part_accepted**n for n in range(row.drafts + 1))
     scenario = Scenario(users, row.degrees["isl"] * part, row.degrees["osl"] * part, accepted, row.drafts)
     # Where prompts go first, equal lengths come in waves; mixed steps spread them (chosen after these rows were seen).
     ratio, rounds = (0.0, 10) if drawn else (RATIO, 10) if random or engine.mixed else (1.0, 2)
@@ -183,6 +189,8 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
         engine = replace(engine, overlaps=False)
     if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
         engine = replace(engine, early="gpt-oss" in row.text("model"))
+    if engine.name == "sglang" and TRITON_ON_CDNA3.match(row.text("engine_version")):
+        engine = replace(engine, cdna3_dense="aiter-triton", cdna3_casts=True)
     if engine.name == "sglang" and "InferenceX" in row.text("where"):
         engine = replace(engine, step_tokens=32768)
         if "b200" in row.text("hardware") or "b300" in row.text("hardware"):

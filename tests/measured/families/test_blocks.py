@@ -9,6 +9,7 @@ from dysharp.measured.family import Missing, Parsed, classify
 from dysharp.measured.measurements import measurements_from_csv, read_operators
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
 from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import load_gpu
 from tests.measured.csv_lines import HEADER, line
 
 SHAPE = {"batch": 8, "q_len": 1, "past_len": 4096, "heads": 16}
@@ -59,6 +60,10 @@ def test_the_host_launches_each_kernel_of_vllm_and_a_graph_those_of_others() -> 
     kernels = (launched - graph) / (values["serving.launch_us"] - values["serving.gap_us"])
     assert np.isclose(kernels, round(kernels))
     assert kernels > 5
+    fields = {"kind": "mla_block_generation", "hardware": "B200-SXM", "config": BLOCK, "value": 50}
+    there = [line("x", system=name, **fields) for name in ("vLLM 0.24.0", "TensorRT-LLM")]
+    first, second = us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in there))
+    assert first == second  # vLLM's rows of B200 replay a graph
 
 
 def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
@@ -96,6 +101,12 @@ def test_a_convolution_with_a_block_for_each_channel_waits_for_its_blocks_and_on
     text = line("x", kind="linear_attention_gdn", system="TensorRT-LLM", hardware="H200-SXM", config=shape | kernel, value=50)
     (cuda,) = us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
     assert triton < decode < cuda
+    long, many = ({"seq_len": n, "batch_size": b} for n, b in ((4096, 1), (8, 512)))
+    (once,) = us(one("linear_attention_gdn", **shape | kernel | long))
+    moved, values, gpu = 4096 * 8192, fitted_values(), load_gpu("h200-sxm")
+    issued = 2 * moved * (2 + 3 / 8) / (gpu.n_sms * gpu.boost_MHz * values["sm.permute_bytes"])  # three rows for each eight
+    assert np.isclose(once - values["gpu.kernel_us"], issued)
+    assert np.isclose(once, *us(one("linear_attention_gdn", **shape | kernel | many)))
     assert np.isclose(cuda, fitted_values()["gpu.kernel_us"] * 64 * 8192 / (132 * 16))
 
 
