@@ -32,7 +32,7 @@ KNOBS = {
 }  # fmt: skip
 """Key of a cluster -> (option of `fabric`, its entries in one of the key, sizes)."""
 CLAIMS = (("fig15", "S-8", "geomean over DeepEP"), ("hub-range", "paper-mixtral-8x7b", "average over COMET as released, 200 GB/s"))
-CAIS = "sub-layer:1024x2048x1024x2048"
+CAIS = "sub-layer:512x1024x512x1024"
 
 
 def growth(fidelity: str, cluster: str, base: float, **options: int) -> tuple[float, tuple[str, ...]]:
@@ -71,7 +71,7 @@ def claims() -> list[Survival]:
         figure = load_figure(name)
         checks = tuple(check for check in figure.checks if check.name == claim)
         points = points_of(figure, (p for p in figure.points if p.model == model and p.tokens in (None, 128)), checks)
-        found += survivals(replace(figure, checks=checks, variants=()), points, run, 64)
+        found += survivals(replace(figure, checks=checks, variants=()), points, run, 32)
     cais = dysharp.compare(["sp-nvls", "cais"], workload=CAIS, cluster="paper-cais-h100", finite=True).finite
     return [*found, *([cais] if cais else [])]
 
