@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,9 @@ def test_reproduce_prints_verdicts_and_goes_on_from_its_store(tmp_path: Path) ->
     stored = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*"))
     assert CliRunner().invoke(cli, command).stdout == done.stdout
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")) == stored
+
+
+@pytest.mark.slow
+def test_a_claim_of_each_paper_is_not_gone() -> None:
+    claims = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "finite.py"))["claims"]
+    assert [one.verdict in ("holds", "weaker") for one in claims()] == [True] * 3
