@@ -17,6 +17,7 @@ from dysharp.planning.gain import SYSTEMS
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
+from dysharp.runs.finite import Survival, ways
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
@@ -43,6 +44,7 @@ class Comparison:
     left_out   {system: why its leading tokens give no estimate}; such a system has no Row
     formats    {system: formats of its rows and weights, and its SMs}, on an hw cluster
     why        the gain of the fastest system that has parts, part by part; None unless asked for
+    finite     what finite hardware leaves of the gain of the fastest system; None unless asked for
     gain_map   where each mechanism pays over tokens and inputs; None unless asked for
     """
 
@@ -55,6 +57,7 @@ class Comparison:
     left_out: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
     why: Why | None = None
+    finite: Survival | None = None
     gain_map: GainMap | None = None
 
     @property
@@ -93,7 +96,7 @@ class Comparison:
         """Plain values for JSON."""
         rows = [row.to_dict() | COMPARED.more(row) for row in self.rows]
         more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
-        more |= named(self, "why", "gain_map")
+        more |= named(self, "why", "finite", "gain_map")
         found = named(self, "baseline", "baselines", "speedup", "header", "sentence")
         return {"rows": rows} | found | {name: value for name, value in more.items() if value}
 
@@ -107,6 +110,7 @@ def compare(
     tuned: bool = False,
     why: bool = False,
     mapped: bool = False,
+    finite: bool = False,
     **request: Unpack[RequestArgs],
 ) -> Comparison:
     """Simulate several systems on one workload, drawn once, and say what limits the best.
@@ -117,11 +121,15 @@ def compare(
     speed-ups refer to. None: deepep, or the first. `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched
     first, on few tokens, with the same number of settings for each system. Each system then runs with its best setting and with its defaults, and the
     faster Row stays. `why`: the systems between deepep and the fastest system whose gain has parts (`why.LADDERS`) run, too, in paper form. `mapped`:
-    also where each mechanism pays (`gain_map`), for a layer on a paper cluster. A system whose leading tokens (`window`) give no estimate is left
-    out, with a warning; as `baseline` it is an error. A layer
-    over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise. Raises
-    TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
+    also where each mechanism pays (`gain_map`), for a layer on a paper cluster. `finite`: all run at packet level, and the fastest and its baseline
+    also without the end of each resource (`finite.ways`). A system whose leading tokens (`window`) give no estimate is left out, with a warning; as
+    `baseline` it is an error. A layer over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless
+    `window` says otherwise. Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
+    if finite:
+        if tuned or mapped:
+            raise ConfigError(f"finite: found it beside {'tuned' if tuned else 'a map'}, expected one of both")
+        return _on_finite(systems, baseline, forms, request, why=why)
     if request["workload"] is not None:
         if forms is not None or tuned:
             raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
@@ -148,13 +156,27 @@ def compare(
     sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
     table = gain_map(asked, lambda tokens: _us_at(request, tokens)) if mapped else None
     said = f"{sentence} {table.sentence}" if table else sentence
-    return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, table)
+    return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, gain_map=table)
 
 
 def _us_at(request: RequestArgs, tokens: int) -> dict[str, float]:
     """{system: us} of the systems of a map."""
     rows = compare(SYSTEMS, **(request | {"tokens": tokens, "options": None})).rows
     return {row.system: row.layer_us for row in rows}
+
+
+def _on_finite(systems: Iterable[str] | None, baseline: str | None, forms: str | None, request: RequestArgs, *, why: bool) -> Comparison:
+    """The systems at packet level, and what that leaves of the gain of the fastest beside the baseline."""
+    asked = ways(request)
+    done = compare(systems, baseline, forms, why=why, **asked.pop("finite"))
+    others = [row for row in done.rows if row.system not in done.baselines.values()]
+    if not others:
+        return done
+    best = others[place_of_fastest([(row.system, row.form, row.dropped_rows, row.layer_us) for row in others])]
+    base = done.baselines[best.form]
+    ratio = {name: compare([base, best.system], base, forms, **args).speedup[best.system] for name, args in asked.items()}
+    found = Survival(f"{best.system} over {base}", ratio.pop("headline"), done.speedup[best.system], ratio)
+    return replace(done, sentence=f"{found.sentence} {done.sentence}", finite=found)
 
 
 def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:

@@ -69,12 +69,16 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+_FINITE = "as hardware would: finite tables with eviction, misses, queues and buffers at packet level, and what each of them takes."
+_PACKETS = (("fidelity", "packet"),)
+
+
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
 @import_flag
 @schema_flag
-def run(system: str, *, quick: Quick, as_json: Json, **workload: Any) -> None:
+def run(system: str, *, finite: Annotated[bool, Argument(False, _FINITE)], quick: Quick, as_json: Json, **workload: Any) -> None:
     """Simulate one Mixture-of-Experts layer under SYSTEM: time, bytes, bounds.
 
     The answer also has the critical path. With --workload one collective, or one sub-layer of tensor parallelism, takes the place of the layer.
@@ -83,16 +87,18 @@ def run(system: str, *, quick: Quick, as_json: Json, **workload: Any) -> None:
     from dysharp.api.comparison import header_lines
     from dysharp.api.quick import quick_compare
     from dysharp.cli.texts.row_text import print_row
+    from dysharp.runs.finite import finite_lines
     from dysharp.runs.packet_time import packet_time
 
     if quick:
         return print_quick(quick_compare([system], **workload), as_json, one=True)
-    if line := packet_time([system], **workload):
-        click.echo(line, err=True)
+    if line := packet_time([system], **workload | dict(finite * _PACKETS)):
+        click.echo(line + "; then it runs six times more" * finite, err=True)
     with progress_bar(first=lambda: lines_of(quick_compare([system], **workload))) as progress:
-        row = run_system(system, progress=progress, **workload)
-    print_answer(row.to_dict()) if as_json else print_row(row)
-    print_header(header_lines([row]))
+        row = run_system(system, progress=progress, **workload | dict(finite * _PACKETS))
+        taken = finite_lines(system, **workload) if finite else ()
+    print_answer(row.to_dict() | ({"finite": taken} if finite else {})) if as_json else print_row(row)
+    print_header((*header_lines([row]), *taken))
 
 
 _FORMS = "forms of the default systems on an hw-* cluster. Paper forms charge no software cost and have a block of their own. None: real."
@@ -114,6 +120,7 @@ def compare(
     tuned: Annotated[bool, Argument(False, _TUNED)],
     why: Annotated[bool, Argument(False, _WHY)],
     mapped: Annotated[bool, Argument(False, _MAP, flag="--map")],
+    finite: Annotated[bool, Argument(False, _FINITE)],
     *, plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
@@ -126,10 +133,10 @@ def compare(
     if quick:
         refuse_files(plot=plot, report=report)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
-    if line := packet_time(systems or DEFAULT_SYSTEMS, **workload):
-        click.echo(line, err=True)
+    if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | dict(finite * _PACKETS)):
+        click.echo(line + "; then six runs of the fastest system and its baseline" * finite, err=True)
     with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, **workload))) as progress:
-        done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, mapped=mapped, progress=progress, **workload)
+        done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, mapped=mapped, finite=finite, progress=progress, **workload)
     draw(plot, *(("gain_plot.plot_gain_map", done.gain_map) if done.gain_map else ("plots.plot_compare", done.rows)))
     if report is not None:
         from dysharp.show.html_report import report_of_comparison

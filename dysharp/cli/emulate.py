@@ -9,6 +9,7 @@ import click
 
 from dysharp.api.arguments import EmulateArgs
 from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base.values import plain
 from dysharp.cli.flags import Json, complete_from, complete_systems, helps, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_facts, print_json, print_lines
@@ -36,13 +37,16 @@ def emulate(
 ) -> None:  # fmt: skip
     """Run one Mixture-of-Experts layer under SYSTEM on real tensors, and check its output.
 
-    With --workload one collective takes the place of the layer. References give the right output. Exit code 1 when a tensor is wrong or the
+    With --workload one collective takes the place of the layer. FILE.toml as SYSTEM is a litmus test, such as mp.toml: its outcomes in every order
+    of events, and those that a deleted rule lets through. References give the right output. Exit code 1 when a tensor is wrong or the
     machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.functional.collective import CollectiveEmulation
 
+    if system.endswith(".toml"):
+        return _litmus(system, as_json=as_json)
     if asked["workload"] is not None and (dump or token is not None):
         raise ConfigError(f"dump: found {'--dump' if dump else '--token'} beside --workload, expected one of them")
     with progress_bar() as progress:
@@ -61,6 +65,17 @@ def emulate(
             f"emulate {system}: found a relative error of {done.max_rel_error:.3g} and bits {'equal to' if done.exact else 'unlike'} the sum "
             f"in the recorded order, expected at most {done.bound:.3g} and equal bits"
         )
+
+
+def _litmus(file: str, *, as_json: bool) -> None:
+    """Print the outcomes of a litmus test. Raises EmulationMismatch where they are not those that the file allows."""
+    from dysharp.functional.litmus import judge, load_litmus
+
+    test = load_litmus(file)
+    found = judge(test.about, test)
+    print_json(plain(found)) if as_json else print_lines([found.sentence])
+    if found.faults:
+        raise EmulationMismatch(f"litmus {file}: {found.faults[0]}")
 
 
 def print_collective(done: CollectiveEmulation) -> None:

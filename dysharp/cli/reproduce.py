@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 
 
+_TOKENS = "tokens per GPU of the tornado, and most of --finite. None: the tokens of the model."
+_FINITE = "what finite hardware leaves of the claims about ratios of layer times. Without figures: of all papers."
 _REPORT = Argument(None, "also write the tables as Markdown (.md), or the runs as one HTML file (.html).", "FILE")
 _VARIANTS = "also run the figures' points at other values of free choices. None: on."
 _CHECK = "for maintainers: exit code 1 when a regression value moved, or a number left its bound."
@@ -35,7 +37,8 @@ class Bars(NamedTuple):
     tornado: Annotated[bool, Argument(False, "also run each free choice at the ends of its range, and print its effect on the headline ratios.")]
     subject: Annotated[str, Argument("dysharp", "system whose headline the tornado is about.", "dysharp|moe-hub", None, "--tornado-of")]
     tornado_model: Annotated[str, Argument("S-8", "model of the tornado.", "NAME|FILE", None, "--model")]
-    tornado_tokens: Annotated[int | None, Argument(None, "tokens per GPU of the tornado. None: the tokens of the model.", "N", None, "--tokens")]
+    tornado_tokens: Annotated[int | None, Argument(None, _TOKENS, "N", None, "--tokens")]
+    finite: Annotated[bool, Argument(False, _FINITE)]
 
 
 class Files(NamedTuple):
@@ -124,6 +127,8 @@ def reproduce(
 
     names = list_figures() if every else list(figures)
     bars, files = Bars(**{name: flags[name] for name in Bars._fields}), Files(**{name: flags[name] for name in Files._fields})
+    if bars.finite:
+        ctx.exit(_finite(_chosen(names or list_figures(), not figures, models, direction, False), _store(store), jobs, bars, as_json=as_json))
     _check_request(names, files, tornado=bars.tornado, direction=direction, check=check)
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True
@@ -167,6 +172,28 @@ def reproduce(
         print_answer(out)
     print_header(())
     ctx.exit(0 if all_ran and (all_hold or not check) else 1)
+
+
+def _finite(chosen: Sequence[tuple[Figure, list[Point]]], store: Store, jobs: int, asked: Bars, *, as_json: bool) -> int:
+    """Print what finite hardware leaves of the claims of each figure. Returns the exit code: 1 where a claim has no Rows."""
+    from dysharp.base.columns import Column, Columns
+    from dysharp.figures.finite import claims_of, estimate, survivals
+    from dysharp.show.output import print_columns, print_lines
+
+    figures = [(figure, points) for figure, points in chosen if claims_of(figure)]
+    click.echo(estimate(figures, asked.tornado_tokens), err=True)
+    columns = Columns("claim=name", "headline:.3f", "finite:.3f", "verdict", Column("takes", "takes most", of=lambda one: one.resource or "-"))
+    out, wanted, found = [], 0, 0
+    for figure, points in figures:
+        left = survivals(figure, points, lambda some, name=figure.name: _run(some, store, jobs, name)[0], asked.tornado_tokens)  # type: ignore[misc]
+        wanted, found = wanted + len(claims_of(figure)), found + len(left)
+        out += [{"figure": figure.name, **one.to_dict()} for one in left]
+        if not as_json:
+            print_lines([figure.name])
+            print_columns(columns, left)
+    if as_json:
+        print_answer(out)
+    return int(found < wanted)
 
 
 def _check_request(names: Sequence[str], files: Files, *, tornado: bool, direction: str, check: bool) -> None:

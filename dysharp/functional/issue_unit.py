@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 
@@ -15,9 +15,10 @@ from dysharp.functional.multicast import ALIGN, DyMulticastObject, is_whole, sho
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import HubTables, Place
 from dysharp.functional.network.messages import Value, WireFormat, hub_sum
+from dysharp.functional.network.queues import Rules
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.functional.numbers import Number
-from dysharp.functional.orders import RandomPool
+from dysharp.functional.orders import Pool
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import Packet
 
@@ -67,14 +68,17 @@ class IssueUnit:
     """
 
     def __init__(
-        self, n_gpus: int, experts_per_gpu: int, planes: int, seed: int, number: Number, reduction_entries: int, told: deque[tuple[int, int, int]]
-    ) -> None:
+        self, n_gpus: int, experts_per_gpu: int, planes: int, pool: Pool, number: Number, reduction_entries: int,
+        told: deque[tuple[int, int, int]], rules: Rules,
+    ) -> None:  # fmt: skip
         self.experts_per_gpu, self.n_experts, self.planes, self.number = experts_per_gpu, n_gpus * experts_per_gpu, planes, number
         self.objects: list[DyMulticastObject] = []  # by base address
         self._told, self._next_tag = told, [0] * n_gpus
+        self._open = [0] * n_gpus
+        self._behind: list[deque[Callable[[], None] | None]] = [deque() for _ in range(n_gpus)]
         self.network: Network[PacketShare] = Network(
-            self, RandomPool(seed), WireFormat(number), n_gpus=n_gpus, experts_per_gpu=experts_per_gpu, reduction_entries=reduction_entries,
-            faults=Faults(),
+            self, pool, WireFormat(number), n_gpus=n_gpus, experts_per_gpu=experts_per_gpu, reduction_entries=reduction_entries,
+            faults=Faults(), rules=rules,
         )  # fmt: skip
 
     def check(self, name: str, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> int:
@@ -107,14 +111,33 @@ class IssueUnit:
         return address
 
     def issue(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
-        """Issue one transaction per 128 B. The hub of `gpu` serves the targets on that GPU itself.
+        """Issue one transaction per 128 B, behind the fences of `gpu`. The hub of `gpu` serves the targets on that GPU itself.
 
         `data` None: a load. An instruction without targets is complete at once.
         """
+        handle.waiting = -(-n_bytes // PACKET_BYTES) if targets else 0
+        self.leave(handle.gpu, lambda: self._send(handle, obj, address, data, n_bytes if targets else 0, targets))
+
+    def fence(self, gpu: int) -> None:
+        """What `gpu` issues from here on leaves when all that it issued before is done."""
+        if self.network.rules.fence:
+            self.leave(gpu, None)
+
+    def leave(self, gpu: int, act: Callable[[], None] | None) -> None:
+        """`act` now, or behind the fences of `gpu` that wait; None: a fence."""
+        self._behind[gpu].append(act)
+        self._go_on(gpu)
+
+    def _go_on(self, gpu: int) -> None:
+        while self._behind[gpu] and (self._behind[gpu][0] is not None or not self._open[gpu]):
+            if (act := self._behind[gpu].popleft()) is not None:
+                act()
+
+    def _send(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
         gpu = handle.gpu
         listed = tuple(t for t in targets if t // self.experts_per_gpu != gpu)
         near = tuple(sorted(t % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
-        for start in range(0, n_bytes if targets else 0, PACKET_BYTES):
+        for start in range(0, n_bytes, PACKET_BYTES):
             size, first = min(PACKET_BYTES, n_bytes - start), start // self.number.bytes
             part = PacketShare(
                 source=gpu, tag=self._tag(gpu), plane=self._plane(address + start), address=address + start,
@@ -123,12 +146,17 @@ class IssueUnit:
                 n_near=len(near), handle=handle, obj=obj, data=b"" if data is None else data[start : start + size],
                 columns=slice(first, first + size // self.number.bytes),
             )  # fmt: skip
-            handle.waiting += 1
+            self._open[gpu] += self._counts(part)
+            handle.waiting -= not self._counts(part)
             self.network.open(part)
             if listed:
                 self.network.request(part, part.data)
             if near:
                 self.network.local(part, 0, lane=0)
+
+    def _counts(self, t: PacketShare) -> bool:
+        """Whether `handle` and fences wait for `t`."""
+        return t.pull or self.network.rules.done
 
     def _tag(self, gpu: int) -> int:
         tag = self._next_tag[gpu]
@@ -159,9 +187,9 @@ class IssueUnit:
     def load(self, t: PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         first, memory = self._locate(t.address)[2] // self.number.bytes, t.obj.bound[gpu].memory[t.stage]
         rows = [memory[e][block, first : first + t.elements] for e, block in places or []]
-        unwritten = self.number.poison((t.elements,)).tobytes()
+        unwritten = self.number.poison((ALIGN // self.number.bytes,))
         for row, (e, _) in zip(rows, places or [], strict=True):
-            if row.tobytes() == unwritten:
+            if self.network.rules.trap and (row.reshape(-1, len(unwritten)).view(np.uint8) == unwritten.view(np.uint8)).all(axis=1).any():
                 found = f"stage {t.stage} of expert {gpu * self.experts_per_gpu + e} unwritten for block {self._locate(t.address)[1]}"
                 raise IsaError(f"{t.handle.name} targets on GPU {t.source}: found {found}, expected a write before the load")
         return Value(hub_sum(rows, t.elements, self.number), ())
@@ -169,8 +197,11 @@ class IssueUnit:
     def complete(self, t: PacketShare, value: Value) -> None:
         if t.pull:
             t.handle.result[t.columns] = self.number.store(value.array)
-        t.handle.waiting -= 1
         self.network.close(t)
+        if self._counts(t):
+            t.handle.waiting -= 1
+            self._open[t.source] -= 1
+            self._go_on(t.source)
 
     def arrived(self, gpu: int, packet: Packet) -> None:
         self._told.append((gpu, packet.token, packet.expert))

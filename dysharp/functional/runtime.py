@@ -11,6 +11,8 @@ No Program is needed: a `Device` drives the network of the functional machine di
 | 5 | the experts read `obj.memory(gpu, 0, local_expert)` and write `obj.memory(gpu, 1, local_expert)` | token tracker, Fig. 13 |
 | 6 | `device.dymultimem_ld_reduce(...)`, then `device.run()`: Combine | instruction `dymultimem.ld_reduce` |
 
+What instructions order, and `fence`: docs/memory-model.md.
+
 `dysharp.functional.multicast` says what a block, a stage, a tile, a local expert and a bound GPU are. Integers may be of
 Python or of NumPy. Integer results do not depend on the order of packets; float sums are rounded in the order in which
 the seed lets packets arrive. Decisions where the paper is silent: docs/design/0004.
@@ -27,7 +29,9 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.issue_unit import Handle, IssueUnit
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp, is_whole, show, target_list, whole
+from dysharp.functional.network.queues import Rules
 from dysharp.functional.numbers import number
+from dysharp.functional.orders import Pool, RandomPool
 from dysharp.isa.packets import EXPERT_LIMIT
 from dysharp.protocol import tracker
 
@@ -50,6 +54,7 @@ class Device:
     | `planes` | switch planes, at least 1 |
     | `seed` | order in which packets arrive |
     | `dtype` | element type of all payloads: int32, float32 or bfloat16 |
+    | `pool`, `rules` | order of events in place of `seed`, and rules of the memory model that hold: for litmus tests (`functional.litmus`) |
     | `reduction_entries` | loads whose sums a switch port holds at once, at least 1; more loads evict partial sums, which stay right |
 
     | attribute | meaning |
@@ -62,8 +67,9 @@ class Device:
     """
 
     def __init__(
-        self, n_gpus: int, experts_per_gpu: int, *, planes: int = 18, seed: int = 0, dtype: str = "int32", reduction_entries: int = REDUCTION_ENTRIES
-    ) -> None:
+        self, n_gpus: int, experts_per_gpu: int, *, planes: int = 18, seed: int = 0, dtype: str = "int32", reduction_entries: int = REDUCTION_ENTRIES,
+        pool: Pool | None = None, rules: Rules = Rules(),  # noqa: B008 (a frozen value)
+    ) -> None:  # fmt: skip
         if not all(map(is_whole, (n_gpus, experts_per_gpu, planes, reduction_entries))):
             given = ", ".join(map(show, (n_gpus, experts_per_gpu, planes, reduction_entries)))
             raise ConfigError(f"Device: found {given}, expected integers: GPUs, experts per GPU, planes, reduction entries")
@@ -75,7 +81,8 @@ class Device:
         self.n_experts, self.number = n_gpus * experts_per_gpu, number(dtype)
         self.told: deque[tuple[int, int, int]] = deque()
         self.newly_ready: deque[tuple[DyMulticastObject, int, tracker.Tile]] = deque()
-        self._unit = IssueUnit(n_gpus, experts_per_gpu, planes, seed, self.number, reduction_entries, self.told)
+        pool = RandomPool(seed) if pool is None else pool
+        self._unit = IssueUnit(n_gpus, experts_per_gpu, planes, pool, self.number, reduction_entries, self.told, rules)
         self.network = self._unit.network
 
     @property
@@ -157,7 +164,11 @@ class Device:
         """
         gpu, home = self._gpu("notify", gpu), whole("notify home", home, self.n_gpus)
         token, expert = whole("notify token", token, MAX_TOKENS), whole("notify expert", expert, self.n_experts)
-        self.network.notify(gpu, home, token, expert, plane=token % self.planes, tag=0)
+        self._unit.leave(gpu, lambda: self.network.notify(gpu, home, token, expert, plane=token % self.planes, tag=0))
+
+    def fence(self, gpu: int) -> None:
+        """What GPU `gpu` issues from here on, notifications too, leaves when all that it issued before is done. Raises IsaError for no such GPU."""
+        self._unit.fence(self._gpu("fence", gpu))
 
     def _gpu(self, name: str, gpu: int) -> int:
         return whole(f"{name} gpu", gpu, self.n_gpus)

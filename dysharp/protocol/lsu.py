@@ -19,6 +19,7 @@ MULTIMEMQ = Sram(
     owner=LSU,
     meaning="MultimemQ entries of one load/store unit",
     cluster_key="multimemq_entries",
+    option="fabric.queue_entries",
 )
 
 

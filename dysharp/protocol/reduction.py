@@ -20,7 +20,7 @@ V = TypeVar("V", bound=Addable)
 REDUCTION_BUFFER = Sram(
     entry=entry("reduction buffer", value=128 * 8),  # the published size counts sums alone
     owner=PORT,
-    meaning="sums of a switch port that sources let in, KiB (table: fabric.reduction_entries); 0: room for one sum, and in sub-layers for any number",
+    meaning="table of sums of a switch port, KiB: a full one evicts (packet level); 0: room for one sum, and in sub-layers for any number",
     cluster_key="reduction_buffer_KiB",
     option="fabric.reduction_entries",
 )

@@ -15,10 +15,11 @@ from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.measured.trust import PredictionScope, warnings_of
+from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.options import without_effect
 from dysharp.runs.request import Workload
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import Cluster, Model, choice_int, load_cluster
 from dysharp.systems import System
 from dysharp.workload import Routing
 
@@ -39,6 +40,9 @@ TRACKED = 128
 """Rows of a tracked tile of every packaged cluster."""
 ROOM = 2
 """Bytes that the buffers of a link hold over those on their way from which both levels agree within 7 %."""
+UNSEEN = (("reduction_buffer_bytes", "reduction_buffer_KiB", "PULL_REDUCE"), ("multimemq_entries", "multimemq_entries", "MULTICAST PULL_REDUCE"),
+          ("internal_speedup", "internal_speedup", "PUT GET MULTICAST PULL_REDUCE PUSH_REDUCE MERGED_LOAD"))  # fmt: skip
+"""(field, key) of a cluster whose block the burst level does not have, and the kinds of ops that meet it."""
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
 MOST_OPS = 100_000
@@ -101,7 +105,7 @@ def run_pass(
     warnings = (
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
         *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
-        *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program), *_tile_warning(inputs),
+        *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program), *_size_warning(inputs, program), *_tile_warning(inputs),
         *_planes_warning(dict(request.fabric)),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
@@ -196,6 +200,17 @@ def _buffer_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
     return (f"{inputs.system}: {found}; copies and sums in the switch are too fast at burst level (--fidelity packet)",)
 
 
+def _size_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
+    """A warning where the cluster has a block below its published size that the burst level does not have."""
+    from dysharp.program.tables import Kind
+
+    if inputs.fidelity == "packet" or not inputs.cluster.n_switches:
+        return ()
+    published, kinds = load_cluster(DEFAULT_CLUSTER), {Kind(template.kind).name for template in program.templates}
+    found = [key for field, key, needs in UNSEEN if getattr(inputs.cluster, field) < getattr(published, field) and kinds & {*needs.split()}]
+    return tuple(f"{inputs.system}: {key} has no effect at burst level, and here it is below the published size (--fidelity packet)" for key in found)
+
+
 def _tile_warning(inputs: RunInputs) -> tuple[str, ...]:
     """A warning where the cluster tracks other tiles than packaged clusters and GEMMs have."""
     own, rows = inputs.cluster.tile_rows, choice_int("gemm.tile_rows")
@@ -229,11 +244,11 @@ def _surroundings(inputs: RunInputs, model: Model, served: Routing) -> Surroundi
 def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ...]) -> Engine:
     """The engine of `fidelity`. It gives (Trace, wall times, statistics of its blocks) of a Program. `fabric`: as in `Request`."""
     if fidelity == "packet":
-        from dysharp.engine.packet.fabric import fabric_of, with_table
+        from dysharp.engine.packet.fabric import asked_fabric, with_table
         from dysharp.engine.packet.program import run_packet
 
         def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-            config = with_table(program, dataclasses.replace(fabric_of(cluster), **dict(fabric)))
+            config = with_table(program, asked_fabric(cluster, dict(fabric)))
             run = run_packet(program, config, progress)
             table = run.statistics["al_tlb"]
             table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None

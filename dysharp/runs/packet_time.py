@@ -15,6 +15,9 @@ PACKET_US, PACKET_US_PER_GPU = 1.2, 0.07
 OFF_BY = 2
 """The ten runs took between half and twice the estimate."""
 
+PACKETS_OF_ROW = 4
+"""Times that the packets of a row cross a link: up and down, in Dispatch and in Combine."""
+
 
 @takes(RequestArgs)
 def packet_time(systems: Sequence[str], **request: Unpack[RequestArgs]) -> str:

@@ -6,6 +6,7 @@ Combine may reduce pushes: every GPU contributes its sum of a token, and the swi
 import numpy as np
 
 from dysharp.program import RESPONSES, Discipline, Framing, Kind, frozen
+from dysharp.program.constants import sessions_of_table
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import STORE, LayerBuilder, Transfers, fused
@@ -30,7 +31,7 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     rank = np.cumsum(has_row) - 1
     row = np.where(far, rank[lead[sum_of_far]][np.cumsum(far) - 1] if len(lead) else 0, rank)
     rows, _ = layer.gathering_rows("partial", source[has_row], layer.back_bytes, p.token[has_row])
-    fits = sessions_that_fit(layer.model, layer.cluster, layer.combine_aux)
+    fits = sessions_that_fit(layer.model, layer.cluster, layer.combine_aux, table=sessions_of_table(layer.cluster))
     session0 = b.sums(source[lead], np.bincount(sum_of_far, minlength=len(lead)), places or fits)
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
     for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):

@@ -61,6 +61,15 @@ def multicast(routing: Routing) -> Rows:
     return up, needs.sum(axis=(0, 1), dtype=np.int64)
 
 
+def multicast_in_groups(routing: Routing, options: Any) -> Rows:
+    """As `multicast`, to at most `options.fan_out` GPUs at once: a token goes up for each group of its GPUs, by number, that has a remote one."""
+    needs = needed_gpus(routing)
+    group = (np.cumsum(needs, axis=1) - 1) // options.fan_out
+    remote = _remote_needs(routing).reshape(needs.shape)
+    up = sum((remote & (group == i)).any(axis=1) for i in range(int(group.max(initial=0)) + 1))
+    return np.reshape(up, (routing.n_gpus, -1)).sum(axis=1, dtype=np.int64), remote.sum(axis=0, dtype=np.int64)
+
+
 def allgather(routing: Routing) -> Rows:
     """Every token goes up once and down to every other GPU, needed or not (NVLS)."""
     up = np.full(routing.n_gpus, routing.tokens_per_gpu, dtype=np.int64)

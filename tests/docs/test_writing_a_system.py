@@ -22,7 +22,10 @@ from dysharp.testing.conformance.suite import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "writing-a-system.md").read_text()
-EXAMPLES = {"toy-push": "toy_push.py", "toy-phases": "toy_phases.py", "toy-gather": "toy_gather.py", "toy-tensor": "toy_tensor.py"}
+EXAMPLES = {
+    "toy-push": "toy_push.py", "toy-phases": "toy_phases.py", "toy-gather": "toy_gather.py", "toy-tensor": "toy_tensor.py",
+    "few-ports": "switch_fan_out.py",
+}  # fmt: skip
 HEADINGS = {"toy-push": "## 2. ", "toy-phases": "## 3. "}
 
 

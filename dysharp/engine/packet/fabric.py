@@ -1,5 +1,6 @@
 """Sizes and costs of the packet fabric's blocks, and a Program as the arrays of its kernels (docs/design/0006)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +84,12 @@ def fabric_of(cluster: Cluster) -> FabricConfig:
         n_vcs=cluster.n_vcs,
         vc_flits=cluster.vc_flits,
     )
+
+
+def asked_fabric(cluster: Cluster, given: Mapping[str, Any]) -> FabricConfig:
+    """`fabric_of`, with the options `fabric.*` of a run: a size of a table means what the key of the cluster means."""
+    units = {"queue_entries": choice_int("packet.multimemq_lsus")}
+    return replace(fabric_of(cluster), **{name: value * units.get(name, 1) for name, value in given.items()})
 
 
 def with_table(p: Program, config: FabricConfig) -> FabricConfig:

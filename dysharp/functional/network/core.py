@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from dysharp.functional.faults import Faults
 from dysharp.functional.network.hub_tables import HubTables, Place, TablesOwner
 from dysharp.functional.network.messages import NOTHING, Value, WireFormat, answer, request
-from dysharp.functional.network.queues import Wire
+from dysharp.functional.network.queues import Rules, Wire
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.switching import Port, Switch, session_of
 from dysharp.functional.network.transaction import Session, T, Transaction
@@ -114,8 +114,9 @@ class Network(PacketWires, Generic[T]):
         reduction_entries: int,
         faults: Faults,
         follows: Callable[[Packet], bool] | None = None,
+        rules: Rules = Rules(),  # noqa: B008 (a frozen value)
     ) -> None:
-        super().__init__(pool, driver.arrived, experts_per_gpu=experts_per_gpu, n_experts=n_gpus * experts_per_gpu, follows=follows)
+        super().__init__(pool, driver.arrived, experts_per_gpu=experts_per_gpu, n_experts=n_gpus * experts_per_gpu, follows=follows, rules=rules)
         self.n_gpus, self._driver, self._fmt, self._faults = n_gpus, driver, fmt, faults
         self._switch: Switch[T] = Switch(reduction_entries, experts_per_gpu, fmt, self.statistics, self._send_down, self._session_opened)
         self._sources: Sources[T] = Sources(n_gpus, fmt, self.statistics)

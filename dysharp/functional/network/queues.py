@@ -11,12 +11,28 @@ from dysharp.functional.orders import Event, Pool
 
 
 class Wire(NamedTuple):
-    """A virtual channel of the link between a GPU and a switch plane. `up`: GPU to plane, else plane to GPU."""
+    """A virtual channel of the link between a GPU and a switch plane. `up`: GPU to plane, else plane to GPU. `nth`: packet, where none waits for
+    another (`Rules.order`)."""
 
     up: bool
     gpu: int
     plane: int
     channel: int
+    nth: int = 0
+
+
+@frozen
+class Rules:
+    """Rules of the memory model (docs/memory-model.md). A litmus run deletes one and shows what it forbids.
+
+    `fence`: what follows a fence leaves when all before it is done. `done`: a store is done when its targets have it. `order`: packets of one
+    wire stay in order. `trap`: a load of bytes that nobody wrote raises IsaError.
+    """
+
+    fence: bool = True
+    done: bool = True
+    order: bool = True
+    trap: bool = True
 
 
 @frozen

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dysharp.functional.network.queues import Flight, PacketQueues, Wire
+from dysharp.functional.network.queues import Flight, PacketQueues, Rules, Wire
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.orders import Pool
 from dysharp.isa.dump import dump
@@ -28,11 +28,13 @@ class PacketWires:
         experts_per_gpu: int = 1,
         n_experts: int = 1,
         follows: Callable[[Packet], bool] | None = None,
+        rules: Rules = Rules(),  # noqa: B008 (a frozen value)
     ) -> None:
         self.pool, self.statistics = pool, Statistics()
         self._arrived, self._follows = arrived, follows
         self._experts_per_gpu, self._n_experts = experts_per_gpu, n_experts
         self._queues = PacketQueues(pool)
+        self.rules, self._sent = rules, 0
         self._acts: list[Callable[[Any], None]] = [self._move, self._local]
 
     def on(self, kind: int, act: Callable[[Any], None]) -> None:
@@ -57,6 +59,9 @@ class PacketWires:
             self._send(Wire(True, packet.source, plane, int(packet.channel)), packet, home=home)
 
     def _send(self, wire: Wire, packet: Packet, *, history: Any = (), home: int = -1, due: int = 0) -> None:
+        if not self.rules.order:
+            self._sent += 1
+            wire = wire._replace(nth=self._sent)
         data = encode(packet, experts=self._n_experts)
         self.statistics.count(packet.op, wire.up, wire.gpu, len(data))
         if self._follows and self._follows(packet):

@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs.linear_attention import CONVOLVED, DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
-from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
 

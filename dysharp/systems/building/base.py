@@ -22,7 +22,7 @@ from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.index import PairIndex
 from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
-from dysharp.systems.building.windows import Flow, link_rows_per_us, misses_under_way, sessions_that_fit
+from dysharp.systems.building.windows import PUBLISHED_ROWS, Flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.workload import Routing
 
 STORE = Framing("store")
@@ -300,7 +300,7 @@ class LayerBase(GpuBuilder):
         copies = np.bincount(self.p.gpu[self.p.gpu != self.p.source], minlength=self.n_gpus)
         hub_rows = (self.n_gpus - 1) * self.tokens if every_gpu else int(copies.max(initial=0))
         rate = link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux)
-        m, entries = self.b.hardware, self.cluster.al_tlb_entries if framing.targets_per_ext else 0
+        m, entries = self.b.hardware, PUBLISHED_ROWS if framing.targets_per_ext else 0
         miss_us = ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US if entries else 0.0
         return Flow(
             rows_per_us=rate,

@@ -105,19 +105,26 @@ class LayerBuilder(SoftwareBase):
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=flat_ones(len(order))))
         return batch
 
-    def dispatch_multicast(self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False, asks: bool = True) -> Transfers:
-        """Multicast every token of `p.sent` to its GPUs. `window`: most tokens in flight per source. `by_rows`: see `_send`.
+    def dispatch_multicast(
+        self, window: int, framing: Framing = DYMULTIMEM, *, by_rows: bool = False, asks: bool = True, fan_out: int = 0
+    ) -> Transfers:
+        """Multicast every token of `p.sent` to its GPUs. `window`: most multicasts in flight per source. `by_rows`: see `_send`.
 
+        `fan_out`: most GPUs of one multicast, 0 = any number; a token with more leaves several times (`workload.traffic.multicast_in_groups`).
         `asks`: packets of `framing` ask the AL Table for the places of their rows. False: hubs place new rows without a table in memory.
         """
         table = self._al_table(framing) if asks else -1
         template = self._row_template("dispatch.multicast", Kind.MULTICAST, framing, table)
         issuer = self.issuers("dispatch")
-        sent = self.p.sent
-        counts = self.p.token_pairs[sent]
-        first_pair = np.cumsum(counts) - counts
-        batch = self._send(template, framing, issuer, sent, self.p.sent_source, first_pair, counts, self.p.listed[sent], by_rows=by_rows)
-        trains = len(batch.op) // max(1, len(sent))
+        fan_out = fan_out or self.n_gpus
+        pairs = self.p.token_pairs[self.p.sent]
+        unit = np.repeat(np.arange(len(pairs)), -(-pairs // fan_out))
+        begin = place_in(unit) * fan_out
+        first_pair = (np.cumsum(pairs) - pairs)[unit] + begin
+        listed = np.add.reduceat(np.where(self.p.gpu != self.p.source, self.p.rows, 0), first_pair) if len(unit) else unit
+        columns = self.p.sent[unit], self.p.sent_source[unit], first_pair, np.minimum(pairs[unit] - begin, fan_out), listed
+        batch = self._send(template, framing, issuer, *columns, by_rows=by_rows)
+        trains = len(batch.op) // max(1, len(unit))
         self.limit(window * trains, "dispatch_window", batch.node, batch.op)
         return batch
 

@@ -16,9 +16,11 @@ import math
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.base.values import frozen
 from dysharp.isa.framing import Framing, push_train
-from dysharp.program.constants import sessions_of_table
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.specs.cluster import PACKET_BYTES
+
+PUBLISHED_SUMS, PUBLISHED_ROWS = 256, 512
+"""Entries of the published tables, a reduction table of 64 KB and an AL TLB. Sources keep to them whatever the sizes of the simulated tables."""
 
 
 @frozen
@@ -58,14 +60,14 @@ class Flow:
         return self.entries / self.rows_per_us if self.entries else math.inf
 
 
-def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0) -> int:
+def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0, *, table: int = PUBLISHED_SUMS) -> int:
     """Number of tokens (at least 1) whose reduction sessions always fit the reduction tables of the source's ports.
 
-    A token of n packets takes at most ceil(n / links) sessions in one port. `aux_bytes`: bytes summed with every row.
+    A token of n packets takes at most ceil(n / links) sessions in one port. `aux_bytes`: bytes summed with every row. `table`: sessions of a port.
     """
     packets = -(-model.row_bytes // PACKET_BYTES) + -(-aux_bytes // PACKET_BYTES)
     per_port = -(-packets // cluster.links_per_gpu)
-    return max(1, sessions_of_table(cluster) // per_port)
+    return max(1, table // per_port)
 
 
 def link_rows_per_us(cluster: Cluster, framing: Framing, row_bytes: int, aux_bytes: int) -> float:

@@ -1,0 +1,238 @@
+"""Litmus tests: small programs as files, their outcomes in every order of events, and what a deleted rule lets through (docs/memory-model.md).
+
+Orders that differ only in events at different GPUs and switch planes are run once (sleep sets): such events touch nothing in common.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dysharp.base.errors import ConfigError, IsaError, check_word
+from dysharp.base.values import frozen
+from dysharp.functional.multicast import DyMulticastObjectProp
+from dysharp.functional.network.queues import Rules
+from dysharp.functional.network.wires import MOVE
+from dysharp.functional.orders import Event
+from dysharp.functional.runtime import Device, Handle
+from dysharp.specs.fields import problems, raise_if
+from dysharp.specs.reading import parse_toml, read_text
+
+PACKAGED = Path(__file__).parent / "litmus_files"
+MOST_RUNS = 200_000
+BLOCKS = "xyzw"
+TRAP, HANGS = "trap", "hangs"
+OPS = {"st": 4, "ld": 5, "fence": 1, "done": 1, "notify": 3, "wait": 2}
+"""Instruction -> words: `st x 1 @0,1`, `ld x @0,1 -> r`, `fence`, `done` (wait for all own instructions), `notify 1 x`, `wait x`."""
+
+
+@frozen
+class Litmus:
+    """A program. `threads`: of each GPU, its instructions. Expert `e` is on GPU `e`; a block is one vector; `show`, `init`: `x@1`, a block whose
+    value belongs to the outcome, and one that holds 0 at the start.
+
+    `allowed`: all outcomes. `without`: {rule of `Rules`: outcomes that it forbids}. A register or block is named with its value, `?` = never written.
+    """
+
+    about: str
+    threads: tuple[tuple[str, ...], ...]
+    allowed: tuple[str, ...]
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    show: tuple[str, ...] = ()
+    init: tuple[str, ...] = ()
+    planes: int = 1
+
+
+@frozen
+class Verdict:
+    """What a Litmus reaches: `outcomes` in all orders, `reached` {rule: outcomes without it}, `faults` in words."""
+
+    name: str
+    outcomes: tuple[str, ...]
+    reached: Mapping[str, tuple[str, ...]]
+    faults: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        found = [f"{self.name}: {', '.join(self.outcomes)}", *(f"without {rule} also {', '.join(more)}" for rule, more in self.reached.items())]
+        return "; ".join([*found, *(f"FAULT: {text}" for text in self.faults)])
+
+
+class _Chosen:
+    """A pool whose caller says which event is next."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.next: Event | None = None
+
+    def add(self, event: Event, time: int = 0) -> None:
+        self.events.append(event)
+
+    def pop(self) -> Event:
+        assert self.next is not None
+        self.events.remove(self.next)
+        return self.next
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+
+class _Machine:
+    """A Litmus under way."""
+
+    def __init__(self, test: Litmus, rules: Rules) -> None:
+        self.pool, self.test, self.trapped = _Chosen(), test, False
+        n = len(test.threads)
+        self.device = Device(n, 1, planes=test.planes, pool=self.pool, rules=rules)
+        self.obj = self.device.create(DyMulticastObjectProp(16, stage=1), len(BLOCKS))
+        for gpu in range(n):
+            self.obj.bind(gpu, [len(BLOCKS)])
+        for word in test.init:
+            gpu, address = int(word[2:]), self.obj.address(BLOCKS.find(word[0]))
+            self.device.dymultimem_st(gpu, self.obj, address, np.zeros(4, np.int32), [gpu])
+        while self.pool.events:
+            self.pool.next = self.pool.events[0]
+            self.device.step()
+        self.at, self.issued = [0] * n, [list[Handle]() for _ in range(n)]
+        self.registers: dict[str, Handle] = {}
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Every GPU issues until it waits. Earlier is never less: a packet may stay on its wire."""
+        for gpu, thread in enumerate(self.test.threads):
+            while self.at[gpu] < len(thread) and self.issue(gpu, thread[self.at[gpu]].split()):
+                self.at[gpu] += 1
+
+    def issue(self, gpu: int, words: list[str]) -> bool:
+        """Whether the instruction could go."""
+        op = words[0]
+        block = BLOCKS.find(words[-1] if op in ("notify", "wait") else words[min(1, len(words) - 1)])
+        if op == "wait":
+            return any(told[:2] == (gpu, block) for told in self.device.told)
+        if op == "done":
+            return all(handle.done for handle in self.issued[gpu])
+        if op == "fence":
+            self.device.fence(gpu)
+        elif op == "notify":
+            self.device.notify(gpu, int(words[1]), block, gpu)
+        else:
+            address = self.obj.address(block)
+            if op == "st":
+                data = np.full(4, int(words[2]), np.int32)
+                self.issued[gpu].append(self.device.dymultimem_st(gpu, self.obj, address, data, _targets(words[3])))
+            else:
+                self.registers[words[4]] = handle = self.device.dymultimem_ld_reduce(gpu, self.obj, address, 4, _targets(words[2]))
+                self.issued[gpu].append(handle)
+        return True
+
+    def step(self, event: Event) -> None:
+        """`event` happens."""
+        self.pool.next = event
+        try:
+            self.device.step()
+            self.go_on()
+        except IsaError:
+            self.trapped = True
+
+    @property
+    def outcome(self) -> str:
+        """Registers and shown blocks, in words."""
+        if self.trapped:
+            return TRAP
+        if any(at < len(thread) for at, thread in zip(self.at, self.test.threads, strict=True)):
+            return HANGS
+        values = {name: handle.value for name, handle in sorted(self.registers.items())}
+        for shown in self.test.show:
+            block, _, gpu = shown.partition("@")
+            layout = {int(token): row for row, token in enumerate(self.obj.layout(int(gpu), 0))}
+            row = layout.get(BLOCKS.find(block))
+            values[shown] = self.unwritten if row is None else self.obj.memory(int(gpu), 0, 0)[row]
+        return " ".join(f"{name}={'?' if np.array_equal(value, self.unwritten) else value[0]}" for name, value in values.items())
+
+    @property
+    def unwritten(self) -> Any:
+        return self.device.number.poison((4,))
+
+
+def _targets(word: str) -> list[int]:
+    return [int(expert) for expert in word.removeprefix("@").split(",")]
+
+
+def _place(event: Event) -> tuple[str, int]:
+    """Where an event acts: at a switch plane, or at a GPU."""
+    kind, what = event
+    if kind != MOVE:
+        return "gpu", what[0]
+    return ("plane", what.plane) if what.up else ("gpu", what.gpu)
+
+
+def outcomes(test: Litmus, rules: Rules = Rules()) -> tuple[str, ...]:  # noqa: B008 (a frozen value)
+    """Every outcome of `test`, sorted. Raises ConfigError for more than `MOST_RUNS` orders."""
+    found, runs = set[str](), 0
+    stack: list[tuple[tuple[Event, ...], frozenset[Event]]] = [((), frozenset())]
+    while stack:
+        prefix, sleep = stack.pop()
+        machine, runs = _Machine(test, rules), runs + 1
+        if runs > MOST_RUNS:
+            raise ConfigError(f"litmus: found more than {MOST_RUNS} orders, expected fewer (fewer instructions, targets or planes)")
+        for event in prefix:
+            machine.step(event)
+        while machine.pool.events and not machine.trapped:
+            awake = [event for event in machine.pool.events if event not in sleep]
+            if not awake:
+                break  # another run has this order
+            asleep = set(sleep)
+            for event in awake:
+                stack.append(((*prefix, event), frozenset(one for one in asleep if _place(one) != _place(event))))
+                asleep.add(event)
+            prefix, sleep = stack.pop(len(stack) - len(awake))
+            machine.step(prefix[-1])
+        else:
+            found.add(machine.outcome)
+    return tuple(sorted(found))
+
+
+def judge(name: str, test: Litmus) -> Verdict:
+    """Run `test` with all rules, and without each rule that it names."""
+    got = outcomes(test)
+    faults = [f"found {outcome}, expected one of {', '.join(test.allowed)}" for outcome in got if outcome not in test.allowed]
+    faults += [f"no order gives {outcome}" for outcome in test.allowed if outcome not in got]
+    reached = {rule: tuple(o for o in outcomes(test, replace(Rules(), **{rule: False})) if o not in got) for rule in test.without}
+    for rule, forbidden in test.without.items():
+        faults += [f"{outcome} needs no deleted rule" for outcome in forbidden if outcome in got]
+        faults += [f"{outcome} stays out of reach without {rule}" for outcome in forbidden if outcome not in (*got, *reached[rule])]
+    return Verdict(name, got, reached, tuple(faults))
+
+
+def load_litmus(source: str | Path) -> Litmus:
+    """A TOML file, else the packaged test of this name. Raises ConfigError for an unknown key, instruction, block or GPU."""
+    path = Path(source) if Path(source).is_file() else PACKAGED / Path(source).with_suffix(".toml").name
+    table = {"without": {}, "show": [], "init": [], "planes": 1} | parse_toml(read_text(path), str(path))
+    raise_if(problems(Litmus, table), str(path))
+    test = Litmus(**{key: _frozen(value) for key, value in table.items()})
+    for rule in test.without:
+        check_word(rule, tuple(Rules.__dataclass_fields__), f"{path}: without.{rule}: unknown rule")
+    for gpu, thread in enumerate(test.threads):
+        for text in thread:
+            words = text.split()
+            if not words or len(words) != OPS.get(words[0]) or not _known(words, len(test.threads)):
+                raise ConfigError(f"{path}: found {text!r} on GPU {gpu}, expected one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x")
+    return test
+
+
+def _known(words: list[str], gpus: int) -> bool:
+    """Whether the words of an instruction name blocks, GPUs and whole numbers."""
+    block = {"notify": words[-1], "fence": "x", "done": "x"}.get(words[0], words[1] if len(words) > 1 else "")
+    named = [word.removeprefix("@") for word in words if word.startswith("@")] + ([words[1]] if words[0] == "notify" else [])
+    targets = [one for word in named for one in word.split(",")]
+    value = words[2] if words[0] == "st" else "0"
+    return block in list(BLOCKS) and value.isdecimal() and all(one.isdecimal() and int(one) < gpus for one in targets)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return {name: _frozen(one) for name, one in value.items()} if isinstance(value, dict) else value
