@@ -1,0 +1,299 @@
+"""`replay`: requests on replicas, event by event: arrivals and who takes them, steps, pauses of users, pools for prefill and decode, failures."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.serving.disaggregated import transfer_us
+from dysharp.serving.engine import Engine
+from dysharp.serving.memory import memory_of
+from dysharp.serving.replay.prefixes import PrefixCache, Tier
+from dysharp.serving.replay.prices import StepPrices
+from dysharp.serving.replay.report import Record, Replay, Timeline
+from dysharp.serving.replay.requests import Requests
+from dysharp.serving.replay.scheduler import Gaps, Group, Job, Server, schedule_of
+from dysharp.serving.work import Replica
+
+ROUTERS = ("round-robin", "least-load", "prefix")
+WAITING = 4
+"""A waiting request counts as so many running ones (vLLM v1/engine/core_client.py)."""
+UNEVEN, UNEVEN_TIMES, MATCHES = 64, 1.5, 0.3
+"""SGLang's router (sgl-router README, cache_aware): loads are uneven from this difference and ratio on, and then the least load counts; a prefix
+counts from this part of the prompt on."""
+ARRIVE, READY, FAIL, STEP = range(4)
+"""Kinds of events; at one time in this order."""
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Replica number `replica` stops `at` seconds for `lasts` seconds; what it had begins anew elsewhere."""
+
+    replica: int
+    at: float
+    lasts: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class TierSize:
+    """A tier of the KV cache of one GPU: `GB`, and `GBps` on the way to the GPU."""
+
+    name: str
+    GB: float
+    GBps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Replicas of one kind."""
+
+    replica: Replica
+    count: int = 1
+
+
+def replay(
+    pool: Replica | Pool, engine: Engine, requests: Requests, *, router: str = "least-load", prefill: Pool | None = None, cap: float = math.inf,
+    acceptance: Sequence[float] = (), tiers: Sequence[TierSize] = (), failures: Iterable[Failure] = (), prefix_cache: bool = True,
+    tick: Callable[[int, int], None] = lambda done, of: None,
+) -> Replay:  # fmt: skip
+    """Run all requests to their end on `pool`, with prompts on the workers of `prefill` if there are any. Raises `ConfigError`.
+
+    `cap`: requests of an attention group at once; `acceptance`: of each draft token, if those before it were accepted.
+    """
+    check_word(router, ROUTERS, f"router {show(router)}: unknown")
+    pool = pool if isinstance(pool, Pool) else Pool(pool)
+    return _Fleet(pool, prefill, replace(engine, most_requests=int(min(cap, engine.most_requests))), requests, router, tuple(acceptance), tiers,
+                  prefix_cache, tick).run(failures)  # fmt: skip
+
+
+def steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> list[int]:
+    """Decode steps behind the first token, drawn: a step gives one token and those of its drafts up to the first that is refused."""
+    left = np.maximum(outputs, 1) - 1
+    if not acceptance:
+        steps: list[int] = left.tolist()
+        return steps
+    draw, done = np.random.default_rng(SEED), np.zeros(len(left), dtype=int)
+    reached = np.cumprod(acceptance)
+    while (busy := np.flatnonzero(left > 0)).size:
+        left[busy] -= 1 + (draw.random(busy.size)[:, None] < reached).sum(axis=1)
+        done[busy] += 1
+    found: list[int] = done.tolist()
+    return found
+
+
+def servers(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[TierSize], acceptance: Sequence[float], cached: bool) -> list[Server]:
+    """The replicas of a pool, empty. They share their table of step times."""
+    replica, drafts = pool.replica, len(acceptance)
+    layout, rules, one = replica.layout, schedule_of(engine.name), engine.beside(replica.layout.dp)
+    prices = StepPrices(replica, engine, drafts)
+    memory = memory_of(prices.replica, one, requests.prompt, requests.output)
+    growth = 1 + sum(np.cumprod(acceptance).tolist())
+    size = requests.block if cached else 0
+    block = math.gcd(rules.block, size) if size else rules.block
+    blocks, weight = int(memory.tokens // block), max(1, size // block)
+
+    def group() -> Group:
+        token = memory.token * (size or 1)
+        lower = [Tier(one.name, int(one.GB * 1e9 / token), token / (one.GBps * 1e3)) for one in tiers] if size else []
+        return Group(rules, one, PrefixCache(blocks, weight, lower), size, growth)
+
+    return [Server(one, [group() for _ in range(layout.dp)], prices, 1 + drafts) for _ in range(pool.count)]
+
+
+class _Fleet:
+    """The state of a run: a heap of events, replicas, who waits for whom."""
+
+    def __init__(
+        self, pool: Pool, prefill: Pool | None, engine: Engine, requests: Requests, router: str, acceptance: tuple[float, ...],
+        tiers: Sequence[TierSize], cached: bool, tick: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.pool, self.prefill, self.engine, self.requests, self.router, self.tick = pool, prefill, engine, requests, router, tick
+        own = servers(pool, engine, requests, () if prefill else tiers, acceptance, cached)
+        self.first = servers(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), cached) if prefill else []
+        self.servers, self.decoders = [*own, *self.first], own
+        self.takers = self.first or own
+        self.down: set[int] = set()
+        self.numbers = {id(server): i for i, server in enumerate(self.servers)}
+        rows = requests.rows
+        self.steps = steps_of(np.array([row.output for row in rows]), acceptance)
+        self.children: dict[int, list[int]] = {}
+        self.root = list(range(len(rows)))
+        for i, row in enumerate(rows):
+            if row.after >= 0:
+                self.children.setdefault(row.after, []).append(i)
+                self.root[i] = self.root[row.after]
+        self.members = np.bincount(self.root, minlength=len(rows)).tolist()
+        self.heap: list[tuple[float, int, int, Any]] = []
+        self.order = count()
+        self.turn = 0
+        self.gaps, self.line, self.record = Gaps(), Timeline(), Record()
+        self.sent = [0.0] * len(self.servers)
+        self.context = pool.replica.model.context
+
+    def run(self, failures: Iterable[Failure]) -> Replay:
+        """All events."""
+        rows, users = self.requests.rows, self.requests.users
+        fresh = iter([i for i, row in enumerate(rows) if row.after < 0])
+        self.fresh = fresh if users else iter(())
+        for one in failures:
+            if not 0 <= one.replica < len(self.servers):
+                raise ConfigError(f"failure: replica: found {one.replica}, expected 0 to {len(self.servers) - 1}")
+            self._push(one.at * 1e6, FAIL, one)
+        for i, number in enumerate(fresh):
+            self._push(0.0 if users else rows[number].arrive * 1e6, ARRIVE, number)
+            if i + 1 == users:
+                break
+        acts = {ARRIVE: self._arrive, READY: self._ready, FAIL: self._fail}
+        heap, pop = self.heap, heapq.heappop
+        while heap:
+            now, kind, _, what = pop(heap)
+            if kind == STEP:
+                server, version = what
+                if version == server.version:
+                    self._step(server, now)
+            else:
+                acts[kind](now, what)
+        groups = [group for server in self.servers for group in server.groups]
+        gpus = sum(one.count * one.replica.layout.gpus for one in (self.pool, self.prefill) if one)
+        busy = sum(server.busy for server in self.servers) / len(self.servers)
+        return self.record.report(self.requests, groups, self.gaps, self.line, gpus, busy)
+
+    def _push(self, at: float, kind: int, what: Any) -> None:
+        heapq.heappush(self.heap, (at, kind, next(self.order), what))
+
+    def _arrive(self, now: float, number: int) -> None:
+        """A request comes, and a replica takes it."""
+        request = self.requests.rows[number]
+        job = Job(number, request, now, self.steps[number])
+        job.todo = 0 if self.first else job.todo
+        self.record.count(now, 1)
+        if (0 < self.context < request.prompt + request.output) or not all(one.groups[0].fits(request) for one in {*self.takers[:1], *self.decoders[:1]}):
+            self.record.refused += 1
+            self._gone(job, now)
+            return
+        self._send(now, job, self.takers)
+
+    def _send(self, now: float, job: Job, among: list[Server]) -> None:
+        """A job goes to a group of a replica; text becomes tokens first, one after the other."""
+        server, job.group = self._route(job, among)
+        text = server.engine.text_us(self.pool.replica, job.request.prompt) if job.left else 0.0
+        if text:
+            server.reader = max(now, server.reader) + text
+            self._push(server.reader, READY, (job, job.version, server))
+        else:
+            self._ready(now, (job, job.version, server))
+
+    def _route(self, job: Job, among: list[Server]) -> tuple[Server, Group]:
+        """By the router's rule, of replicas that are up."""
+        targets = [(one, group) for one in among if self.numbers[id(one)] not in self.down for group in one.groups]
+        targets = targets or [(one, group) for one in among for group in one.groups]
+        if len(targets) == 1:
+            return targets[0]
+        if self.router == "round-robin":
+            self.turn += 1
+            return targets[(self.turn - 1) % len(targets)]
+        loads = [WAITING * len(group.waiting) + len(group.running) for _, group in targets]
+        least = min(loads)
+        if self.router == "prefix" and not (max(loads) - least > UNEVEN and max(loads) > UNEVEN_TIMES * least):
+            hits = [group.cache.hits(job.request.hashes) for _, group in targets]
+            if max(hits) * self.requests.block > MATCHES * job.request.prompt:
+                return targets[hits.index(max(hits))]
+        return targets[loads.index(least)]
+
+    def _ready(self, now: float, what: tuple[Job, int, Server]) -> None:
+        """A job waits for its place."""
+        job, version, server = what
+        if version != job.version or job.group is None:
+            return
+        idle = server.jump == 0
+        server.arrive(job, job.group)
+        end = now if idle else server.cut(now) if server.cuts else None
+        if idle:
+            server.version += 1
+        if end is not None:
+            self._push(end, STEP, (server, server.version))
+
+    def _step(self, server: Server, now: float) -> None:
+        """A step is over, and the next begins."""
+        if server.jump:
+            self.record.steps += server.jump
+            first, ended = server.finish(self.gaps)
+            for job in first:
+                self._first(server, job, now)
+            for job in ended:
+                self._ended(server, job, now)
+        if self.numbers[id(server)] in self.down:
+            if len(self.down) < len(self.servers):
+                self._evacuate(server, now)
+            return
+        end = server.begin(now)
+        self.line.add(now, sum(len(group.waiting) for group in server.groups), sum(len(group.running) for group in server.groups))
+        if end is not None:
+            self._push(end, STEP, (server, server.version))
+        for ready, version, job in server.loading:
+            self._push(ready, READY, (job, version, server))
+        server.loading.clear()
+
+    def _first(self, server: Server, job: Job, now: float) -> None:
+        """The first token of a job, which needs a while to its user."""
+        prices, group = server.prices, job.group
+        assert isinstance(prices, StepPrices) and group is not None
+        decode = prices.us(max(1, group.n), group.context / max(1, group.n))
+        job.later = server.engine.first_us(prices.replica, decode) + (prices.stages - 1) * server.first
+
+    def _ended(self, server: Server, job: Job, now: float) -> None:
+        """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
+        sends one prompt after the other."""
+        if self.prefill is None or server not in self.first or not self.steps[job.index]:
+            self.record.add(job)
+            self._gone(job, now)
+            return
+        pools, i = (self.prefill, self.pool), self.numbers[id(server)]
+        took = transfer_us(self.prefill.replica, job.request.prompt, sum(one.count * one.replica.layout.gpus for one in pools))
+        self.sent[i] = max(self.sent[i], server.start) + took
+        job.first = max(now + took / self.prefill.replica.model.n_layers, self.sent[i])
+        job.todo, job.left, job.admitted = self.steps[job.index], 0, False
+        other, job.group = self._route(job, self.decoders)
+        self._push(job.first, READY, (job, job.version, other))
+
+    def _gone(self, job: Job, now: float) -> None:
+        """Turns behind a request, and the next session of its user."""
+        self.record.count(now, -1)
+        self.record.done += 1
+        if not self.record.done % 1000:
+            self.tick(self.record.done, len(self.requests.rows))
+        for number in self.children.get(job.index, ()):
+            self._push(now + self.requests.rows[number].pause * 1e6, ARRIVE, number)
+        root = self.root[job.index]
+        self.members[root] -= 1
+        if not self.members[root] and (number := next(self.fresh, None)) is not None:
+            self._push(now, ARRIVE, number)
+
+    def _fail(self, now: float, what: Failure) -> None:
+        """A replica stops behind the step that it is in, or is back."""
+        server = self.servers[what.replica]
+        if what.lasts <= 0:
+            self.down.discard(what.replica)
+        else:
+            self.down.add(what.replica)
+            if what.lasts < math.inf:
+                self._push(now + what.lasts * 1e6, FAIL, replace(what, lasts=0.0))
+        end = server.cut(now) if server.jump > 1 else None if server.jump else now
+        if end is not None:
+            server.version += server.jump == 0
+            self._push(end, STEP, (server, server.version))
+
+    def _evacuate(self, server: Server, now: float) -> None:
+        """What a replica that stopped had goes to others."""
+        for group in server.groups:
+            for job in group.evacuate():
+                job.version += 1
+                self._send(now, job, self.decoders if job.made else self.takers)
