@@ -68,10 +68,16 @@ def replay(
 
     `cap`: requests of an attention group at once; `acceptance`: of each draft token, if those before it were accepted.
     """
-    check_word(router, ROUTERS, f"router {show(router)}: unknown")
-    pool = pool if isinstance(pool, Pool) else Pool(pool)
-    return _Fleet(pool, prefill, replace(engine, most_requests=int(min(cap, engine.most_requests))), requests, router, tuple(acceptance), tiers,
-                  prefix_cache, tick).run(failures)  # fmt: skip
+    pool, engine = pool if isinstance(pool, Pool) else Pool(pool), replace(engine, most_requests=int(min(cap, engine.most_requests)))
+    draws, send = tuple(acceptance), None
+    decoders = servers(pool, engine, requests, () if prefill else tiers, draws, prefix_cache)
+    first = servers(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), prefix_cache) if prefill else []
+    if prefill:
+        sender, gpus = prefill.replica, sum(one.count * one.replica.layout.gpus for one in (pool, prefill))
+        send = lambda tokens: (transfer_us(sender, tokens, gpus), sender.model.n_layers)  # noqa: E731
+    steps = steps_of(np.array([row.output for row in requests.rows]), draws)
+    fleet = Fleet(decoders, requests, steps, router, first=first, send=send, context=pool.replica.model.context, tick=tick)
+    return fleet.run(failures, sum(one.count * one.replica.layout.gpus for one in (pool, prefill) if one))
 
 
 def steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> list[int]:
@@ -108,22 +114,24 @@ def servers(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[Tier
     return [Server(one, [group() for _ in range(layout.dp)], prices, 1 + drafts) for _ in range(pool.count)]
 
 
-class _Fleet:
-    """The state of a run: a heap of events, replicas, who waits for whom."""
+class Fleet:
+    """The state of a run: a heap of events, replicas, who waits for whom. `steps`: decode steps of each request behind its first token.
+
+    `first`: prefill workers; then `send` says how long a prompt's cache takes on its way, and in how many parts it goes. `context`: longest request.
+    """
 
     def __init__(
-        self, pool: Pool, prefill: Pool | None, engine: Engine, requests: Requests, router: str, acceptance: tuple[float, ...],
-        tiers: Sequence[TierSize], cached: bool, tick: Callable[[int, int], None],
+        self, servers: list[Server], requests: Requests, steps: list[int], router: str, *, first: Sequence[Server] = (),
+        send: Callable[[int], tuple[float, int]] | None = None, context: int = 0, tick: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:  # fmt: skip
-        self.pool, self.prefill, self.engine, self.requests, self.router, self.tick = pool, prefill, engine, requests, router, tick
-        own = servers(pool, engine, requests, () if prefill else tiers, acceptance, cached)
-        self.first = servers(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), cached) if prefill else []
-        self.servers, self.decoders = [*own, *self.first], own
-        self.takers = self.first or own
+        check_word(router, ROUTERS, f"router {show(router)}: unknown")
+        self.decoders, self.first, self.requests, self.steps, self.router = servers, list(first), requests, steps, router
+        self.send, self.context, self.tick = send, context, tick
+        self.servers = [*servers, *first]
+        self.takers = self.first or servers
         self.down: set[int] = set()
         self.numbers = {id(server): i for i, server in enumerate(self.servers)}
         rows = requests.rows
-        self.steps = steps_of(np.array([row.output for row in rows]), acceptance)
         self.children: dict[int, list[int]] = {}
         self.root = list(range(len(rows)))
         for i, row in enumerate(rows):
@@ -136,10 +144,9 @@ class _Fleet:
         self.turn = 0
         self.gaps, self.line, self.record = Gaps(), Timeline(), Record()
         self.sent = [0.0] * len(self.servers)
-        self.context = pool.replica.model.context
 
-    def run(self, failures: Iterable[Failure]) -> Replay:
-        """All events."""
+    def run(self, failures: Iterable[Failure] = (), gpus: int = 1) -> Replay:
+        """All events. Raises `ConfigError` for a failure of a replica that is not there."""
         rows, users = self.requests.rows, self.requests.users
         fresh = iter([i for i, row in enumerate(rows) if row.after < 0])
         self.fresh = fresh if users else iter(())
@@ -162,7 +169,6 @@ class _Fleet:
             else:
                 acts[kind](now, what)
         groups = [group for server in self.servers for group in server.groups]
-        gpus = sum(one.count * one.replica.layout.gpus for one in (self.pool, self.prefill) if one)
         busy = sum(server.busy for server in self.servers) / len(self.servers)
         return self.record.report(self.requests, groups, self.gaps, self.line, gpus, busy)
 
@@ -184,7 +190,7 @@ class _Fleet:
     def _send(self, now: float, job: Job, among: list[Server]) -> None:
         """A job goes to a group of a replica; text becomes tokens first, one after the other."""
         server, job.group = self._route(job, among)
-        text = server.engine.text_us(self.pool.replica, job.request.prompt) if job.left else 0.0
+        text = server.prices.text_us(job.request.prompt) if job.left else 0.0
         if text:
             server.reader = max(now, server.reader) + text
             self._push(server.reader, READY, (job, job.version, server))
@@ -230,6 +236,9 @@ class _Fleet:
                 self._first(server, job, now)
             for job in ended:
                 self._ended(server, job, now)
+        if self.heap and self.heap[0][0] <= now and self.heap[0][1] < STEP:  # who comes now may be in the next step
+            self._push(now, STEP, (server, server.version))
+            return
         if self.numbers[id(server)] in self.down:
             if len(self.down) < len(self.servers):
                 self._evacuate(server, now)
@@ -244,22 +253,20 @@ class _Fleet:
 
     def _first(self, server: Server, job: Job, now: float) -> None:
         """The first token of a job, which needs a while to its user."""
-        prices, group = server.prices, job.group
-        assert isinstance(prices, StepPrices) and group is not None
-        decode = prices.us(max(1, group.n), group.context / max(1, group.n))
-        job.later = server.engine.first_us(prices.replica, decode) + (prices.stages - 1) * server.first
+        group = job.group
+        assert group is not None
+        job.later = server.prices.first_us(max(1, group.n), group.context / max(1, group.n), server.first)
 
     def _ended(self, server: Server, job: Job, now: float) -> None:
         """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
         sends one prompt after the other."""
-        if self.prefill is None or server not in self.first or not self.steps[job.index]:
+        if self.send is None or server in self.decoders or not self.steps[job.index]:
             self.record.add(job)
             self._gone(job, now)
             return
-        pools, i = (self.prefill, self.pool), self.numbers[id(server)]
-        took = transfer_us(self.prefill.replica, job.request.prompt, sum(one.count * one.replica.layout.gpus for one in pools))
+        i, (took, parts) = self.numbers[id(server)], self.send(job.request.prompt)
         self.sent[i] = max(self.sent[i], server.start) + took
-        job.first = max(now + took / self.prefill.replica.model.n_layers, self.sent[i])
+        job.first = max(now + took / parts, self.sent[i])
         job.todo, job.left, job.admitted = self.steps[job.index], 0, False
         other, job.group = self._route(job, self.decoders)
         self._push(job.first, READY, (job, job.version, other))

@@ -112,3 +112,11 @@ class StepPrices:
         if stages > 1 and requests:
             mixed += (stages - 1) * step(self.replica, part * self.device(max(1.0, each), context, even=even), each)
         return mixed
+
+    def first_us(self, requests: float, context: float, step: float) -> float:
+        """Time of a first token outside its own step of `step`, beside decoding requests: the other stages, and what `Engine.first_us` has."""
+        return self.engine.first_us(self.replica, self.us(requests, context)) + (self.stages - 1) * step
+
+    def text_us(self, tokens: float) -> float:
+        """Time of the one process that turns text into tokens."""
+        return self.engine.text_us(self.replica, tokens)

@@ -54,6 +54,12 @@ class Prices(Protocol):
     def us(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
         """Microseconds of a step."""
 
+    def first_us(self, requests: float, context: float, step: float) -> float:
+        """Time of a first token outside its own step."""
+
+    def text_us(self, tokens: float) -> float:
+        """Time in which text becomes tokens."""
+
 
 class Job:
     """A request on its way. Times in microseconds.
@@ -303,8 +309,6 @@ class Server:
 
     def arrive(self, job: Job, group: Group) -> None:
         """A job waits for a group, which may cut the jump."""
-        if self.engine.gathered_steps and not any(one.waiting for one in self.groups):
-            self.since = self.steps
         ahead = bool(group.waiting) and group.waiting[0][:2] <= (job.request.priority, job.arrived)
         job.group = group
         group.wait(job)
@@ -353,6 +357,7 @@ class Server:
     def _gathers(self) -> bool:
         """Whether prompts wait for prompts of other groups."""
         patience, count = self.engine.gathered_steps, sum(len(group.waiting) for group in self.groups)
+        self.since = -1 if not count else self.steps if self.since < 0 else self.since
         return bool(patience) and 0 < count < len(self.groups) and any(group.n for group in self.groups) and self.steps - self.since < patience
 
     def _jump(self, decoding: list[Group], held: bool) -> int:
