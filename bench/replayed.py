@@ -73,7 +73,7 @@ def hits(folder: Path) -> None:
         if not file.exists():
             print(f"{file.name}: absent")
             continue
-        traced = [one.hashes for one in requests_of(str(file))]
+        traced = [one.hashes for one in requests_of(str(file)).rows]
         for capacity in (2_000, 20_000, 100_000, 1 << 40):
             cache = PrefixCache(capacity)
             own = sum(cache.touch(one) for one in traced)

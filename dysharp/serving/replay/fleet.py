@@ -181,7 +181,8 @@ class Fleet:
         job = Job(number, request, now, self.steps[number])
         job.todo = 0 if self.first else job.todo
         self.record.count(now, 1)
-        if (0 < self.context < request.prompt + request.output) or not all(one.groups[0].fits(request) for one in {*self.takers[:1], *self.decoders[:1]}):
+        long = 0 < self.context < request.prompt + request.output
+        if long or not all(one.groups[0].fits(request) for one in (self.takers[0], self.decoders[0])):
             self.record.refused += 1
             self._gone(job, now)
             return

@@ -55,7 +55,7 @@ class PrefixCache:
         return self.weight * sum(name not in pinned for name in names)
 
     def below(self, names: Sequence[Hashable], now: float) -> tuple[int, float]:
-        """(blocks at the head of `names` that are in tiers, when the last of them is on the GPU). Each tier's link moves one block after the other."""
+        """(blocks at the head of `names` that are in tiers, when the last of them is on the GPU). A tier's link moves one after the other."""
         found, ready = 0, now
         for name in names if self.tiers else ():
             tier = next((one for one in self.tiers if name in one.blocks), None)

@@ -33,18 +33,23 @@ class Grid:
         self.points: dict[tuple[int, ...], float] = {}
         self.cells: dict[tuple[int, ...], list[float]] = {}
 
-    def __call__(self, *where: float) -> float:
+    def __call__(self, x: float, y: float, z: float = 0.0) -> float:
         """The value at a place."""
-        cell, parts = [], []
-        for axis, value in zip(self.axes, where, strict=True):
-            i = min(max(bisect_right(axis, value) - 1, 0), len(axis) - 2)
-            cell.append(i)
-            parts.append((value - axis[i]) / (axis[i + 1] - axis[i]))
-        values = self.cells.get(key := tuple(cell)) or self._cell(key)
-        for part in parts:
-            half = len(values) // 2
-            values = [a + (b - a) * part for a, b in zip(values[:half], values[half:], strict=True)]
-        return values[0]
+        first, second = self.axes[0], self.axes[1]
+        i = min(bisect_right(first, x, 1, len(first) - 1) - 1, len(first) - 2)
+        j = min(bisect_right(second, y, 1, len(second) - 1) - 1, len(second) - 2)
+        at, beside = (x - first[i]) / (first[i + 1] - first[i]), (y - second[j]) / (second[j + 1] - second[j])
+        if len(self.axes) == 2:
+            a, b, c, d = self.cells.get((i, j)) or self._cell((i, j))
+            low, high = a + (b - a) * beside, c + (d - c) * beside
+            return low + (high - low) * at
+        third = self.axes[2]
+        k = min(bisect_right(third, z, 1, len(third) - 1) - 1, len(third) - 2)
+        behind = (z - third[k]) / (third[k + 1] - third[k])
+        a, e, b, f, c, g, d, h = self.cells.get((i, j, k)) or self._cell((i, j, k))
+        a, b, c, d = a + (e - a) * behind, b + (f - b) * behind, c + (g - c) * behind, d + (h - d) * behind
+        low, high = a + (b - a) * beside, c + (d - c) * beside
+        return low + (high - low) * at
 
     def _cell(self, cell: tuple[int, ...]) -> list[float]:
         corners = [tuple(map(sum, zip(cell, step, strict=True))) for step in product((0, 1), repeat=len(cell))]

@@ -59,7 +59,7 @@ class Replay:
 
     | field | holds |
     |---|---|
-    | `ttft`, `tpot`, `itl`, `latency` | to the first token; mean time of a token after it; between two tokens (of all tokens, in bins of 1 %); to the last token |
+    | `ttft`, `tpot`, `itl`, `latency` | to the first token; mean time of a token after it; between tokens (bins of 1 %); to the last token |
     | `requests`, `measured`, `refused`, `preemptions` | numbers; refused: longer than the model's context or the memory |
     | `warm_up`, `window`, `drain` | microseconds before, in and behind what is measured |
     | `hit` | part of all prompt tokens whose cache was there; `tiers`: blocks that came from each tier |

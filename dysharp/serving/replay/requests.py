@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _file(path: Path) -> Requests:
     rows = tuple(read(named if isinstance(first, list) else chain([(where, first)], lines)))
     if not rows:
         raise ConfigError(f"{show_path(path)}: found no request, expected at least one")
-    if any(a.arrive > b.arrive for a, b in zip(rows, rows[1:], strict=False) if a.after < 0 and b.after < 0):
+    if any(a.arrive > b.arrive for a, b in pairwise(rows) if a.after < 0 and b.after < 0):
         raise ConfigError(f"{show_path(path)}: found times that go back, expected requests in order of arrival")
     return Requests(rows, f"{kind.NAME} {path.name}", getattr(kind, "BLOCK", mooncake.BLOCK))
 

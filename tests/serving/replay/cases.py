@@ -240,7 +240,7 @@ def reference(case: Case) -> tuple[dict[int, tuple[float, float]], list[Referenc
         now, more = _step(case, groups, now, steps, since, found)
         steps += more
         for number in [number for number in found if number not in [one for one, _ in coming] and found[number][1] == now]:
-            coming += [(now + rows[child].pause * 1e6, child) for child, row in enumerate(rows) if row.after == number]
+            coming += [(now + row.pause * 1e6, child) for child, row in enumerate(rows) if row.after == number]
             if later and not any(row.after == number for row in rows):
                 coming.append((now, later.pop(0)))
     return found, groups
@@ -299,13 +299,13 @@ def _tokens(group: Reference, done: list[Seen], parts: list[tuple[Seen, int, int
 
 
 def same_times(case: Case) -> bool:
-    """Whether first and last tokens, preemptions and hits are those of the reference."""
+    """Whether first and last tokens and preemptions are those of the reference."""
     done, (found, groups) = ran(case), reference(case)
     columns = done.columns
-    own = {int(number): (arrived + ttft, end) for number, arrived, ttft, end in zip(*(columns[key] for key in ("number", "arrived", "ttft", "end")), strict=True)}
-    return own.keys() == found.keys() and all(np.allclose(own[key], found[key], rtol=1e-9) for key in own) and done.preemptions == sum(
-        len(group.preempted) for group in groups
-    )
+    rows = zip(*(columns[key] for key in ("number", "arrived", "ttft", "end")), strict=True)
+    own = {int(number): (arrived + ttft, end) for number, arrived, ttft, end in rows}
+    lost = sum(len(group.preempted) for group in groups)
+    return own.keys() == found.keys() and all(np.allclose(own[key], found[key], rtol=1e-9) for key in own) and done.preemptions == lost
 
 
 def plain_lru(traced: Sequence[Sequence[Any]], capacity: int) -> int:

@@ -1,4 +1,4 @@
-"""AIPerf sessions: the first turn has a `timestamp`, later ones a `delay`, both in ms. A later turn's `input_length` and hashes are its new tokens."""
+"""AIPerf sessions: the first turn has a `timestamp`, later ones a `delay`, in ms. A later turn's `input_length` and hashes are its new tokens."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Mooncake (FAST25-release) and AIPerf's `mooncake_trace`: a request a line, `timestamp` in ms, hashes of 512 tokens, a last partial block has one."""
+"""Mooncake (FAST25-release) and AIPerf's `mooncake_trace`: a request a line, `timestamp` in ms; hashes of 512 tokens, also of the last part."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
