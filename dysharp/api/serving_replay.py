@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dysharp.serving.engine import Engine
     from dysharp.serving.work import Replica
 
-HOUR = 3600.0
+HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)

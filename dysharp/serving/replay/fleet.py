@@ -158,7 +158,7 @@ class Fleet:
             self._push(0.0 if users else rows[number].arrive * 1e6, ARRIVE, number)
             if i + 1 == users:
                 break
-        acts = {ARRIVE: self._arrive, READY: self._ready, FAIL: self._fail}
+        acts: dict[int, Callable[[float, Any], None]] = {ARRIVE: self._arrive, READY: self._ready, FAIL: self._fail}
         heap, pop = self.heap, heapq.heappop
         while heap:
             now, kind, _, what = pop(heap)
@@ -282,8 +282,8 @@ class Fleet:
             self._push(now + self.requests.rows[number].pause * 1e6, ARRIVE, number)
         root = self.root[job.index]
         self.members[root] -= 1
-        if not self.members[root] and (number := next(self.fresh, None)) is not None:
-            self._push(now, ARRIVE, number)
+        if not self.members[root] and (behind := next(self.fresh, None)) is not None:
+            self._push(now, ARRIVE, behind)
 
     def _fail(self, now: float, what: Failure) -> None:
         """A replica stops behind the step that it is in, or is back."""

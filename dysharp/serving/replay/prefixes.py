@@ -114,6 +114,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """All is lost, in tiers too."""
-        for held in (self.pinned, self.idle, *(tier.blocks for tier in self.tiers)):
+        self.pinned.clear()
+        for held in (self.idle, *(tier.blocks for tier in self.tiers)):
             held.clear()
         self.others = 0

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -62,7 +62,7 @@ def requests_of(text: str, isl: float = 4096, osl: float = 1024) -> Requests:
     return _with(_file(Path(name)), _values(rest, ON_FILES))
 
 
-def _values(parts: Iterable[str], known: Iterable[str]) -> dict[str, float]:
+def _values(parts: Iterable[str], known: Collection[str]) -> dict[str, float]:
     """Numbers by key."""
     found = dict[str, float]()
     for part in parts:
@@ -89,8 +89,10 @@ def _file(path: Path) -> Requests:
     read: Callable[[Lines], Iterable[Request]] = kind.read
     if kind is servegen:
         read = partial(servegen.read, beside=_beside(path))
-    named = _named(first if kind is not servegen else list(servegen.COLUMNS), lines if kind is not servegen else chain([(where, first)], lines))
-    rows = tuple(read(named if isinstance(first, list) else chain([(where, first)], lines)))
+    every: Lines = chain([(where, first)], lines)
+    if isinstance(first, list):
+        every = _named(list(servegen.COLUMNS), every) if kind is servegen else _named(first, lines)
+    rows = tuple(read(every))
     if not rows:
         raise ConfigError(f"{show_path(path)}: found no request, expected at least one")
     if any(a.arrive > b.arrive for a, b in pairwise(rows) if a.after < 0 and b.after < 0):

@@ -7,13 +7,14 @@ from typing import Any
 from dysharp.base.errors import ConfigError, show
 from dysharp.serving.replay.request import Request, whole
 
-NAME, BLOCK = "Azure trace", 0
+NAME = "Azure trace"
+BLOCK = 0
 HEAD = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 def fits(first: Any) -> bool:
     """Whether the first line is of this format."""
-    return first == list(HEAD)
+    return bool(first == list(HEAD))
 
 
 def read(lines: Iterable[tuple[str, Any]]) -> Iterator[Request]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from dysharp.serving.replay.request import Request, whole
 
-NAME, BLOCK = "table of lengths", 0
+NAME = "table of lengths"
+BLOCK = 0
 
 
 def fits(first: Any) -> bool:

@@ -5,7 +5,8 @@ from typing import Any
 
 from dysharp.serving.replay.request import Request, names, number, whole
 
-NAME, BLOCK = "Mooncake trace", 512
+NAME = "Mooncake trace"
+BLOCK = 512
 
 
 def fits(first: Any) -> bool:

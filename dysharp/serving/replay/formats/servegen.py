@@ -12,7 +12,8 @@ import numpy as np
 from dysharp.base.errors import ConfigError, show
 from dysharp.serving.replay.request import Request
 
-NAME, BLOCK, BESIDE = "ServeGen client", 0, ("trace.csv", "dataset.json")
+NAME, BESIDE = "ServeGen client", ("trace.csv", "dataset.json")
+BLOCK = 0
 COLUMNS = ("start", "rate", "variation", "law", "first", "second")
 PERIOD, HISTOGRAM = 600.0, 21_600
 SEED = 0

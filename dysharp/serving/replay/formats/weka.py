@@ -10,7 +10,8 @@ from typing import Any
 from dysharp.base.errors import ConfigError, show
 from dysharp.serving.replay.request import Request, names, number, whole
 
-NAME, BLOCK = "Weka sessions", 64
+NAME = "Weka sessions"
+BLOCK = 64
 
 
 def fits(first: Any) -> bool:
