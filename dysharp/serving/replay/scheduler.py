@@ -1,4 +1,5 @@
-"""`Server`: one replica with the scheduler of its engine. Its attention groups have their own requests and memory, and step together.
+"""`Server`: one replica with the scheduler of its engine. Its attention groups have their own requests and memory, and step together: where prompts go
+first, a group without prompts decodes beside those of the others, unless it has drafts (SGLang, managers/scheduler.py, get_next_batch_to_run).
 
 Between two ends nothing happens but decode steps, so a server jumps: to the next end, or to the step for which memory is missing. An arrival cuts a
 jump at the next step. Rules beside `Engine`: `data/schedulers.toml`.
@@ -302,6 +303,7 @@ class Server:
         self.loading: list[tuple[float, int, Job]] = []
         self.start, self.jump, self.first, self.slope = 0.0, 0, 0.0, 0.0
         self.prompts = self.cuts = False
+        self.decoding: list[Group] = []
         self.steps = self.since = self.version = 0
         self.busy = 0.0
         self.reader = 0.0
@@ -341,11 +343,11 @@ class Server:
             if not held and not lost:
                 group.take(self.engine.step_tokens - (group.n * self.queries if mixed else 0), now, self.loading)
         self.prompts = any(group.taken for group in self.groups)
-        decoding = [group for group in self.groups if group.n and (mixed or not self.prompts)]
+        self.decoding = [group for group in self.groups if group.n and self._decodes(group)]
         if not mixed:
-            for group in decoding:
+            for group in self.decoding:
                 group.room(now)
-        decoding = [group for group in decoding if group.n]
+        self.decoding = decoding = [group for group in self.decoding if group.n]
         if not decoding and not self.prompts:
             self.jump = 0
             return None
@@ -353,6 +355,9 @@ class Server:
         self.first = self._us(decoding, 0)
         self.slope = (self._us(decoding, self.jump - 1) - self.first) / (self.jump - 1) if self.jump > 1 else 0.0
         return now + self._took(self.jump)
+
+    def _decodes(self, group: Group) -> bool:
+        return self.engine.mixed or not (self.prompts if self.queries > 1 else group.taken)
 
     def _gathers(self) -> bool:
         """Whether prompts wait for prompts of other groups."""
@@ -381,27 +386,32 @@ class Server:
         """The time of a step, `behind` steps from now: that of the busiest group."""
         n = max((group.n for group in decoding), default=0)
         context = max(group.context + behind * group.growth for group in decoding) / n if n else 0.0
-        tokens, new, past = 0, 1.0, 0.0
-        for group in self.groups if self.prompts else ():
-            parts = sum(part for _, part, _ in group.taken)
-            if parts > tokens:
-                new = sum(part * part for _, part, _ in group.taken) / parts
-                tokens, past = parts, sum(part * before for _, part, before in group.taken) / parts
+        if not self.prompts:
+            return self.prices.us(n, context, even=self._even(decoding, n))
+        parts = max((group.taken for group in self.groups), key=lambda taken: sum(part for _, part, _ in taken))
+        tokens = sum(part for _, part, _ in parts)
+        new, past = sum(part * part for _, part, _ in parts) / tokens, sum(part * before for _, part, before in parts) / tokens
+        if self.engine.mixed or not n:
+            return self.prices.us(n, context, tokens, new, past, self._even(decoding, n, tokens))
+        prompts = self.prices.us(0, 0.0, tokens, new, past, self._even(decoding, 0, tokens))
+        return max(prompts, self.prices.us(n, context, even=self._even(decoding, n)))
+
+    def _even(self, decoding: list[Group], n: int, tokens: int = 0) -> float:
+        """Tokens of all groups over those of as many groups like the busiest."""
         if len(self.groups) == 1:
-            return self.prices.us(n, context, tokens, new, past)
-        of_all = sum(group.n for group in decoding) * self.queries + sum(part for group in self.groups for _, part, _ in group.taken)
-        return self.prices.us(n, context, tokens, new, past, min(1.0, of_all / (len(self.groups) * (n * self.queries + tokens))))
+            return 1.0
+        every = sum(group.n for group in decoding) * self.queries + sum(part for group in self.groups for _, part, _ in group.taken)
+        return min(1.0, every / (len(self.groups) * (n * self.queries + tokens)))
 
     def finish(self, gaps: Gaps) -> tuple[list[Job], list[Job]]:
         """Carry the plan out. Returns the jobs whose first token came, and those that ended; `gaps` counts times between tokens."""
         count, now = self.jump, self.start + self._took(self.jump)
         self.busy += now - self.start
-        decodes = self.engine.mixed or not self.prompts
-        self.steps += count if decodes else 0
+        self.steps += count if self.engine.mixed or not self.prompts else 0
         first, ended = list[Job](), list[Job]()
         for group in self.groups:
-            before = group.n
-            if before and decodes:
+            before, decodes = group.n, group in self.decoding
+            if decodes:
                 for n, since in group.gaps:
                     gaps.add(self.start + self.first - since, n)
                 if count > 1:
@@ -411,7 +421,7 @@ class Server:
                 if job.left == 0:
                     self._through(job, group, now, first, gaps)
             ended += group.ended()
-            group.gaps = [(group.n, now)] if decodes else [*group.gaps, (group.n - before, now)]
+            group.gaps = [(group.n, now)] if decodes or not before else [*group.gaps, (group.n - before, now)]
         for job in ended:
             job.end = now
         self.jump = 0

@@ -255,8 +255,8 @@ def _step(case: Case, groups: list[Reference], now: float, steps: int, since: in
         done, lost = group.decode() if mixed else ([], False)
         decoding.append(done)
         taken.append([] if held or lost else group.prompts(case.tokens - len(done)))
-    if not mixed and not any(taken):
-        decoding = [group.decode()[0] for group in groups]
+    if not mixed:
+        decoding = [[] if parts else group.decode()[0] for group, parts in zip(groups, taken, strict=True)]
     n = max(map(len, decoding))
     context = max(sum(one.computed - 1 for one in done) for done in decoding) / n if n else 0.0
     busiest = max(taken, key=lambda parts: sum(part for _, part, _ in parts))
@@ -265,15 +265,19 @@ def _step(case: Case, groups: list[Reference], now: float, steps: int, since: in
     if tokens:
         new, past = sum(part * part for _, part, _ in busiest) / tokens, sum(part * before for _, part, before in busiest) / tokens
     everything = sum(map(len, decoding)) + sum(part for parts in taken for _, part, _ in parts)
-    even = 1.0 if len(groups) == 1 else everything / (len(groups) * (n + tokens))
-    now += Linear().us(n, context, tokens, new, past, even)
+
+    def us(n: int, context: float, tokens: int) -> float:
+        even = 1.0 if len(groups) == 1 else min(1.0, everything / (len(groups) * (n + tokens)))
+        return Linear().us(n, context, tokens, new if tokens else 1.0, past, even)
+
+    now += us(n, context, tokens) if mixed or not (n and tokens) else max(us(0, 0.0, tokens), us(n, context, 0))
     for group, done, parts in zip(groups, decoding, taken, strict=True):
         _tokens(group, done, parts, now, found)
         if done and group.ratio > group.rules.least:
             group.ratio = max(group.rules.least, group.ratio - (group.rules.reserve - group.rules.least) / group.rules.decay_steps)
         if not group.running:
             group.ratio = group.rules.reserve
-    return now, int(any(decoding))
+    return now, int(any(decoding) and (mixed or not any(taken)))
 
 
 def _tokens(group: Reference, done: list[Seen], parts: list[tuple[Seen, int, int]], now: float, found: dict[int, tuple[float, float]]) -> None:
