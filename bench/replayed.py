@@ -1,4 +1,4 @@
-"""Bars of `serve --requests`: `python bench/replayed.py [--traces DIR] [--million]`. DIR: real traces, read where they lie.
+"""Bars of `serve --requests`: `python bench/replayed.py [--traces DIR] [--million] [--rows FILE]`. DIR, FILE: real ones, read where they lie.
 
 Scheduler against step-by-step references, Little's law, the formula against the replay, hits against a plain LRU, the grid of step times against
 `step_time`, seconds and memory. Expectations: docs/notebook/2026-11-28-replay-expected.md.
@@ -7,6 +7,7 @@ Scheduler against step-by-step references, Little's law, the formula against the
 from __future__ import annotations
 
 import argparse
+import csv
 import random
 import resource
 import sys
@@ -21,6 +22,7 @@ from bench.serve_loop import says, searched
 from dysharp.costs.machine import machine_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
+from dysharp.model.formats import published as kept_formats
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.replay.fleet import replay
@@ -32,6 +34,8 @@ from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole
 from tests.serving.replay.cases import CASES, plain_lru, same_times
 
+FEWEST = 600
+"""Requests of a point: of few users a mean over 30 rounds is that of 30 drawn lengths (chosen after the first run was seen)."""
 SHAPES = (("qwen3-30b", "tp=1"), ("deepseek-v3", "dp=8,ep=8"), ("gpt-oss-120b", "tp=2"))
 
 
@@ -59,11 +63,14 @@ def agreement(points: int, seed: int) -> None:
     errors = []
     for point in drawn:
         asked = point.scenario
-        text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio=0.2,n={int(asked.concurrency) * 30}"
+        text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio=0.2,n={max(FEWEST, int(asked.concurrency) * 30)}"
         ran = replay(point.replica, point.table.engine, requests_of(text), cap=point.memory.requests)
         errors.append((point.served.rate / ran.rate - 1, point.served.tpot / ran.tpot.mean - 1, point.served.ttft / ran.ttft.mean - 1))
     found = np.array(errors)
-    print(f"formula against replay, {points} points: " + "; ".join(says(n, found[:, i]) for i, n in enumerate(("rate", "TPOT", "TTFT"))))
+    one = np.array([point.replica.layout.dp == 1 for point in drawn])
+    for words, part in (("all layouts", slice(None)), ("one attention group", one), ("several groups", ~one)):
+        named = "; ".join(says(name, found[part, i]) for i, name in enumerate(("rate", "TPOT", "TTFT")))
+        print(f"formula against replay, {words}, {len(found[part])} points: {named}")
 
 
 def hits(folder: Path) -> None:
@@ -107,6 +114,41 @@ def speed(count: int) -> None:
     print(f"{count:,} requests: {took:.1f} s of one core, {peak:.2f} GiB at most; {done.steps:,} steps, busy {done.busy:.0%} of the time")
 
 
+MODELS = {"DeepSeek-V3": "deepseek-v3", "MiniMax-M2.5": "minimax-m2.5", "gpt-oss-120b": "gpt-oss-120b", "Qwen3-235B": "qwen3-235b"}
+MACHINES = {"MI300X": "hw-mi300x", "B200": "hw-dgx-b200", "H100": "hw-dgx-h100"}
+
+
+def acceptance(accepted: float) -> tuple[float, ...]:
+    """Of each of three drafts, if all are accepted alike and a step gives so many tokens."""
+    alike = np.linspace(0.0, 1.0, 1001)
+    return (float(alike[np.argmin(abs(1 + alike + alike**2 + alike**3 - accepted))]),) * 3 if accepted else ()
+
+
+def published(file: Path) -> None:
+    """SGLang's runs of its cookbook beside their replay."""
+    errors = []
+    with file.open(encoding="utf-8", newline="") as text:
+        for row in csv.DictReader(text):
+            model = load_whole(next(name for key, name in MODELS.items() if key in row["model"]))
+            tp, groups, ep = int(row["tp"]), int(row["attn_dp"]), int(row["ep"])
+            layout = serve_layout_of(f"tp={tp // groups},dp={groups},ep={max(ep, tp if groups > 1 else 1)}")
+            rules, machine = engine_of("sglang"), machine_of(load_cluster(MACHINES[row["hardware"]]), "serving")
+            name = kept_formats(model)
+            formats = formats_of(name, rules.kv if formats_of(name, model=model).narrow else "bf16", model)
+            replica = Replica(model, formats, layout, machine, reducers=rules.reducers)
+            asked = f"users={row['concurrency']},isl={row['isl_mean']},osl={row['osl_mean']},ratio=0,n={row['requests']}"
+            done = replay(replica, rules, requests_of(asked), acceptance=acceptance(float(row["accept_length"] or 0)))
+            said = np.array([done.tpot.p50, done.tpot.p99, done.ttft.p50]) / 1e3
+            measured = np.array([float(row[key]) for key in ("tpot_median_ms", "tpot_p99_ms", "ttft_median_ms")])
+            errors.append((row["hardware"], *(said / measured - 1), said[1] / said[0] / (measured[1] / measured[0])))
+            print(f"{row['id']} {row['hardware']} {model.name} {layout.name}, {row['concurrency']} users: " + ", ".join(
+                f"{what} {a:.1f} (measured {b:.1f})" for what, a, b in zip(("TPOT", "P99", "TTFT"), said, measured, strict=True)))  # fmt: skip
+    for words in ("all", *MACHINES):
+        part = np.array([one[1:] for one in errors if words in ("all", one[0])])
+        print(f"{words}, {len(part)} runs: " + "; ".join(says(name, part[:, i]) for i, name in enumerate(("TPOT p50", "TPOT P99", "TTFT p50"))) +
+              f"; P99 over median, predicted over measured: {np.median(part[:, 3]):.2f}")  # fmt: skip
+
+
 def main() -> None:
     """Print every bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -114,7 +156,11 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=60)
     parser.add_argument("--seed", type=int, default=59)
     parser.add_argument("--million", action="store_true")
+    parser.add_argument("--rows", type=Path, help="only these runs of SGLang")
     asked = parser.parse_args()
+    if asked.rows:
+        published(asked.rows)
+        return
     references()
     little()
     hits(asked.traces)

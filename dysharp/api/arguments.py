@@ -87,9 +87,9 @@ class ServeArgs(TypedDict, total=False):
     merged: Annotated[bool, Argument(False, "also simulate a layer of the best point as a merged Program, beside the closed form.")]
     requests: Annotated[str | None, Argument(None, _REQUESTS, "FILE|KEY=V,...")]
     router: Annotated[str, Argument("least-load", "who takes a replayed request.", "round-robin|least-load|prefix")]
-    tiers: Annotated[str | None, Argument(None, "memory of a GPU for evicted blocks of prefixes, and its rate: host=200@50.", "NAME=GB@GBps,...")]
+    tiers: Annotated[str | None, Argument(None, "memory of a GPU for evicted blocks of prefixes, and its rate: host=200@50.", "NAME=GB@GBps")]
     pools: Annotated[str | None, Argument(None, "replay on these prefill and decode workers, such as 2:tp=4;1:dp=8,ep=8.", "N:LAYOUT;N:LAYOUT")]
-    fail: Annotated[str | None, Argument(None, "replicas that stop during the replay, such as 0@60+30 (at 60 s for 30 s).", "N@S+S,...")]
+    fail: Annotated[str | None, Argument(None, "replicas that stop during the replay, such as 0@60+30 (at 60 s for 30 s).", "REPLICA@S[+S]")]
     price: Annotated[float, Argument(0.0, "dollars of a GPU hour, for the price of a million tokens.", "USD", (0, 10**6))]
     tick: Annotated[Tick, Argument(silent, "called with layouts done, their number, and a name.")]
 

@@ -1,5 +1,7 @@
-"""`Server`: one replica with the scheduler of its engine. Its attention groups have their own requests and memory, and step together: where prompts go
-first, a group without prompts decodes beside those of the others, unless it has drafts (SGLang, managers/scheduler.py, get_next_batch_to_run).
+"""`Server`: one replica with the scheduler of its engine. Its attention groups have their own requests and memory, and step together.
+
+Where prompts go first, a group without prompts decodes beside those of the others, unless it has drafts (SGLang, managers/scheduler.py,
+get_next_batch_to_run).
 
 Between two ends nothing happens but decode steps, so a server jumps: to the next end, or to the step for which memory is missing. An arrival cuts a
 jump at the next step. Rules beside `Engine`: `data/schedulers.toml`.

@@ -61,7 +61,8 @@ def test_aiperf_later_turns_have_their_history(tmp_path: Path) -> None:
 def test_weka_sessions_and_their_agents(tmp_path: Path) -> None:
     rows = requests_of(lines(tmp_path / "a.json", WEKA, WEKA)).rows
     assert [(row.prompt, row.after, row.pause) for row in rows[:5]] == [(130, -1, 0.0), (70, 0, 2.0), (140, 1, 0.5), (200, 2, 1.0), (260, 3, 5.0)]
-    assert rows[5].after == -1 and rows[6].after == 5
+    assert rows[5].after == -1
+    assert rows[6].after == 5
     assert not set(rows[0].hashes) & set(rows[5].hashes)  # names of two sessions are different blocks
 
 
@@ -84,7 +85,8 @@ def test_servegen_draws_the_rate_and_the_tokens(tmp_path: Path) -> None:
     first = [row for row in rows if row.arrive < servegen.PERIOD]
     assert len(first) / servegen.PERIOD == pytest.approx(4.0, rel=0.1)
     assert (len(rows) - len(first)) / servegen.PERIOD == pytest.approx(2.0, rel=0.3)
-    assert {row.prompt for row in rows} == {100, 200} and {row.output for row in rows} == {7}
+    assert {row.prompt for row in rows} == {100, 200}
+    assert {row.output for row in rows} == {7}
     assert np.mean([row.prompt for row in rows]) == pytest.approx(175, rel=0.05)
     (tmp_path / "x-dataset.json").unlink()
     with pytest.raises(ConfigError, match="expected the client's histograms beside its trace"):
@@ -131,8 +133,10 @@ def test_texts_that_say_nothing_are_refused(text: str, said: str) -> None:
 def test_drawn_requests_have_their_means() -> None:
     found = requests_of("rate=5,isl=200,osl=50,spread=0.8,n=20000,burst=3")
     gaps = np.diff([row.arrive for row in found.rows])
-    assert gaps.mean() == pytest.approx(0.2, rel=0.1) and gaps.std() / gaps.mean() == pytest.approx(3, rel=0.1)
-    assert found.prompt == pytest.approx(200, rel=0.03) and found.output == pytest.approx(50, rel=0.03)
+    assert gaps.mean() == pytest.approx(0.2, rel=0.1)
+    assert gaps.std() / gaps.mean() == pytest.approx(3, rel=0.1)
+    assert found.prompt == pytest.approx(200, rel=0.03)
+    assert found.output == pytest.approx(50, rel=0.03)
     assert requests_of("rate=5,n=50").rows == requests_of("rate=5,n=50").rows != requests_of("rate=5,n=50,seed=1").rows
     assert requests_of("rate=5,n=9").prompt == 4096
 
@@ -142,12 +146,18 @@ def test_turns_have_their_history_and_share_their_head() -> None:
     assert [row.prompt for row in found.rows[:3]] == [104, 164, 224]
     assert [row.after for row in found.rows] == [-1, 0, 1, -1, 3, 4, -1, 6, 7]
     first, later = found.rows[0], found.rows[3]
-    assert first.hashes[:4] == later.hashes[:4] == (0, 1, 2, 3) and first.hashes[4] != later.hashes[4]
-    assert found.rows[1].hashes[: len(first.hashes)] == first.hashes and len(first.hashes) == 124 // 16
-    assert found.users == 2 and found.block == 16
+    assert first.hashes[:4] == later.hashes[:4] == (0, 1, 2, 3)
+    assert first.hashes[4] != later.hashes[4]
+    assert found.rows[1].hashes[: len(first.hashes)] == first.hashes
+    assert len(first.hashes) == 124 // 16
+    assert found.users == 2
+    assert found.block == 16
 
 
-MEANS = {"mooncake_conversation.jsonl.gz": (12031, 12035, 343), "mooncake_synthetic.jsonl.gz": (3993, 15325, 149), "azure_2023_conv.csv.gz": (19366, 1155, 211)}
+MEANS = {
+    "mooncake_conversation.jsonl.gz": (12031, 12035, 343), "mooncake_synthetic.jsonl.gz": (3993, 15325, 149),
+    "azure_2023_conv.csv.gz": (19366, 1155, 211),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MEANS)

@@ -54,7 +54,8 @@ def few(draw: st.DrawFn) -> tuple[Requests, str, int, int]:
         names = tuple((draw(st.integers(0, 1)) if b < 3 else i, b) for b in range(prompt // size)) if size else ()
         names = tuple((names[0][0] if b < 3 else i, b) for b in range(len(names)))
         made.append(Request(at, prompt, output, names, i - 1 if i and draw(st.booleans()) else -1, 1e-3, 0))
-    return Requests(tuple(made), "few", size), draw(st.sampled_from(("vllm", "sglang", "trtllm"))), draw(st.integers(200, 600)), draw(st.integers(1, 30))
+    engine = draw(st.sampled_from(("vllm", "sglang", "trtllm")))
+    return Requests(tuple(made), "few", size), engine, draw(st.integers(200, 600)), draw(st.integers(1, 30))
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,7 +71,10 @@ def test_no_token_is_lost_and_the_memory_is_never_over(drawn: tuple[Requests, st
     done = Fleet([Watched(rules, [group], Linear())], requests, steps, "least-load").run()
     ends = dict(zip(done.columns["number"].astype(int).tolist(), done.columns["end"].tolist(), strict=True))
     assert len(ends) + done.refused == len(requests.rows)
-    assert not group.running and not group.waiting and group.cache.others == group.n == group.most == 0 and not group.cache.pinned
+    assert not group.running
+    assert not group.waiting
+    assert group.cache.others == group.n == group.most == 0
+    assert not group.cache.pinned
     assert all(ends[i] >= ends[row.after] + row.pause * 1e6 for i, row in enumerate(requests.rows) if i in ends and row.after in ends)
 
 
@@ -94,7 +98,8 @@ def test_little_and_the_parts_of_a_run() -> None:
     assert done.measured == 2700
     assert done.warm_up + done.window + done.drain == pytest.approx(float(done.columns["end"].max()))
     assert done.rate == pytest.approx(1500, rel=0.1)
-    assert done.keeps(1e9, 1e9) == 1 and done.keeps(0, 1e9) == 0
+    assert done.keeps(1e9, 1e9) == 1
+    assert done.keeps(0, 1e9) == 0
     assert done.ttft.p50 <= done.ttft.p90 <= done.ttft.p99
 
 
