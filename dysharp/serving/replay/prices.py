@@ -19,7 +19,7 @@ Axis = tuple[float, ...]
 REQUESTS: Axis = (1, 2, 3, 4, 6, 8, *(8 * 2 ** (i / 2) for i in range(1, 17)))
 CONTEXT: Axis = (0, *(64 * 2**i for i in range(16)))
 TOKENS: Axis = (1, 16, 64, *(128 * 2 ** (i / 2) for i in range(17)))
-NEW: Axis = (1, *(64 * 4**i for i in range(10)))
+NEW: Axis = (1, *(16 * 2 ** (i / 2) for i in range(29)))
 PAST: Axis = (0, *(256 * 4**i for i in range(8)))
 LENGTH, SOME = 1024.0, 1024.0
 """Prompt and context at which C is computed: it does not depend on them."""
