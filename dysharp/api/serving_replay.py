@@ -91,49 +91,53 @@ def replays(
     tick: Callable[[str], None],
 ) -> tuple[Replayed, ...]:  # fmt: skip
     """The requests on replicas of each point that fill the GPUs; with `pools` on those alone. Raises ConfigError for a wrong text."""
-    pools = list(pools_of(asked["pools"], start)) if asked["pools"] else None
     acceptance = (asked["acceptance"],) * asked["mtp"]
-    tiers, failures, price = tiers_of(asked["tiers"] or ""), failures_of(asked["fail"] or ""), asked["price"]
+    tiers, failures = (read(asked[key]) if asked[key] else () for key, read in (("tiers", tiers_of), ("fail", failures_of)))
 
     def run(name: str, pool: Pool, prefill: Pool | None = None) -> Replayed:
         done = replay(
             pool, engine, requests, router=asked["router"], prefill=prefill, acceptance=acceptance, tiers=tiers, failures=failures,
             tick=lambda count, of: tick(f"{name}: {count:,} of {of:,} requests"),
         )  # fmt: skip
-        return Replayed(name, done, slo, price)
+        return Replayed(name, done, slo, asked["price"])
 
-    if pools:
-        first, second = pools
-        return (run(" + ".join(f"{one.count} x {one.replica.layout.name}" for one in pools), second, first),)
+    if asked["pools"]:
+        pools = pools_of(asked["pools"], start)
+        return (run(" + ".join(f"{one.count} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
     counted = [(point, Pool(point.replica, gpus // point.replica.layout.gpus)) for point in points]
     return tuple(run(f"{pool.count} x {point.replica.layout.name}", pool) for point, pool in counted)
 
 
-def pools_of(text: str, start: Replica) -> Iterator[Pool]:
+_NUMBER = r"(?=[\d.]*[1-9])(\d+(?:\.\d+)?)"
+"""A number above 0."""
+
+
+def _read(name: str, text: str, between: str, pattern: str, expected: str) -> list[re.Match[str]]:
+    found = [re.fullmatch(pattern, part.strip()) for part in text.split(between)]
+    matches = [one for one in found if one]
+    if len(matches) < len(found):
+        raise ConfigError(f"{name}: found {show(text)}, expected {expected}")
+    return matches
+
+
+def pools_of(text: str, start: Replica) -> tuple[Pool, Pool]:
     """Prefill and decode workers of "2:tp=4;1:dp=8,ep=8". Raises ConfigError."""
-    parts = [re.fullmatch(r"\s*(\d{1,4}):(.+)", part) for part in text.split(";")]
-    if len(parts) != 2:
-        raise ConfigError(f"pools: found {show(text)}, expected N:LAYOUT;N:LAYOUT (prefill;decode), such as 2:tp=4;1:dp=8,ep=8")
-    for part in parts:
-        if part is None or not int(part[1]):
-            raise ConfigError(f"pools: found {show(text)}, expected N:LAYOUT;N:LAYOUT (prefill;decode), such as 2:tp=4;1:dp=8,ep=8")
-        layout = serve_layout_of(part[2])
-        if faults := layout.conflicts(start.model):
-            raise ConfigError(f"pools: {layout.name}: {faults[0]}")
-        yield Pool(replace(start, layout=layout), int(part[1]))
+    expected = "N:LAYOUT;N:LAYOUT (prefill;decode), such as 2:tp=4;1:dp=8,ep=8"
+    pools = [Pool(replace(start, layout=serve_layout_of(one[2])), int(one[1])) for one in _read("pools", text, ";", r"([1-9]\d{0,3}):(.+)", expected)]
+    for fault in (f"{one.replica.layout.name}: {why}" for one in pools for why in one.replica.layout.conflicts(start.model)):
+        raise ConfigError(f"pools: {fault}")
+    if len(pools) != 2:
+        raise ConfigError(f"pools: found {show(text)}, expected {expected}")
+    return pools[0], pools[1]
 
 
 def tiers_of(text: str) -> Sequence[TierSize]:
     """Tiers below the GPU's cache of "host=200@50,disk=2000@6": GB of a GPU and GB/s. Raises ConfigError."""
-    found = [re.fullmatch(r"\s*(\w+)=([\d.]+)@([\d.]+)\s*", part) for part in text.split(",") if part]
-    if not all(found):
-        raise ConfigError(f"tiers: found {show(text)}, expected NAME=GB@GBps,... of a GPU, such as host=200@50,disk=2000@6")
-    return [TierSize(one[1], float(one[2]), float(one[3])) for one in found if one]
+    found = _read("tiers", text, ",", rf"(\w+)={_NUMBER}@{_NUMBER}", "NAME=GB@GBps,... of a GPU, such as host=200@50,disk=2000@6")
+    return [TierSize(one[1], float(one[2]), float(one[3])) for one in found]
 
 
 def failures_of(text: str) -> Sequence[Failure]:
     """Failures of "0@60" or "0@60+30": replica, seconds, and for how long. Raises ConfigError."""
-    found = [re.fullmatch(r"\s*(\d+)@([\d.]+)(?:\+([\d.]+))?\s*", part) for part in text.split(",") if part]
-    if not all(found):
-        raise ConfigError(f"fail: found {show(text)}, expected REPLICA@SECONDS or REPLICA@SECONDS+LASTS, such as 0@60+30")
-    return [Failure(int(one[1]), float(one[2]), *([float(one[3])] if one[3] else [])) for one in found if one]
+    found = _read("fail", text, ",", rf"(\d+)@{_NUMBER}(?:\+{_NUMBER})?", "REPLICA@SECONDS or REPLICA@SECONDS+LASTS, such as 0@60+30")
+    return [Failure(int(one[1]), float(one[2]), float(one[3] or "inf")) for one in found]

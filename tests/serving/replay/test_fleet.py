@@ -1,4 +1,4 @@
-"""Real replicas under requests: the price of a step is `step_time`'s, the formula agrees, routers, tiers, pools and failures move answers the right way."""
+"""Real replicas under requests: steps cost what `step_time` says, the formula agrees, routers, tiers, pools and failures move answers rightly."""
 
 import random
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_routers() -> None:
     found = {name: replay(pool, engine_of("vllm"), asked, router=name) for name in ("round-robin", "least-load", "prefix")}
     assert found["prefix"].hit > 1.5 * found["round-robin"].hit
     assert found["prefix"].ttft.mean < found["round-robin"].ttft.mean
-    with pytest.raises(ConfigError, match="router 'prefx': unknown.*prefix"):
+    with pytest.raises(ConfigError, match="router 'prefx': unknown"):
         replay(pool, engine_of("vllm"), asked, router="prefx")
 
 
