@@ -30,6 +30,8 @@ UNEVEN, UNEVEN_TIMES, MATCHES = 64, 1.5, 0.3
 counts from this part of the prompt on."""
 ARRIVE, READY, FAIL, STEP = range(4)
 """Kinds of events; at one time in this order."""
+DRAFTED = 16
+"""Least tokens of a KV block with drafts, whose steps give tokens in parts on average."""
 SEED = 0
 
 
@@ -103,13 +105,13 @@ def servers(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[Tier
     memory = memory_of(prices.replica, one, requests.prompt, requests.output)
     growth = 1 + sum(np.cumprod(acceptance).tolist())
     size = requests.block if cached else 0
-    block = math.gcd(rules.block, size) if size else rules.block
+    block = math.gcd(rules.block if growth == 1 else max(rules.block, DRAFTED), size)
     blocks, weight = int(memory.tokens // block), max(1, size // block)
 
     def group() -> Group:
         token = memory.token * (size or 1)
         lower = [Tier(one.name, int(one.GB * 1e9 / token), token / (one.GBps * 1e3)) for one in tiers] if size else []
-        return Group(rules, one, PrefixCache(blocks, weight, lower), size, growth)
+        return Group(rules, one, PrefixCache(blocks, weight, lower), size, block, growth)
 
     return [Server(one, [group() for _ in range(layout.dp)], prices, 1 + drafts) for _ in range(pool.count)]
 
@@ -127,10 +129,7 @@ class Fleet:
         check_word(router, ROUTERS, f"router {show(router)}: unknown")
         self.decoders, self.first, self.requests, self.steps, self.router = servers, list(first), requests, steps, router
         self.send, self.context, self.tick = send, context, tick
-        self.servers = [*servers, *first]
-        self.takers = self.first or servers
-        self.down: set[int] = set()
-        self.numbers = {id(server): i for i, server in enumerate(self.servers)}
+        self.servers, self.takers = [*servers, *first], self.first or servers
         rows = requests.rows
         self.children: dict[int, list[int]] = {}
         self.root = list(range(len(rows)))
@@ -143,7 +142,6 @@ class Fleet:
         self.order = count()
         self.turn = 0
         self.gaps, self.line, self.record = Gaps(), Timeline(), Record()
-        self.sent = [0.0] * len(self.servers)
 
     def run(self, failures: Iterable[Failure] = (), gpus: int = 1) -> Replay:
         """All events. Raises `ConfigError` for a failure of a replica that is not there."""
@@ -200,8 +198,8 @@ class Fleet:
 
     def _route(self, job: Job, among: list[Server]) -> tuple[Server, Group]:
         """By the router's rule, of replicas that are up."""
-        targets = [(one, group) for one in among if self.numbers[id(one)] not in self.down for group in one.groups]
-        targets = targets or [(one, group) for one in among for group in one.groups]
+        up = [one for one in among if not one.down] or among
+        targets = [(one, group) for one in up for group in one.groups]
         if len(targets) == 1:
             return targets[0]
         if self.router == "round-robin":
@@ -234,15 +232,17 @@ class Fleet:
             self.record.steps += server.jump
             first, ended = server.finish(self.gaps)
             for job in first:
-                self._first(server, job, now)
+                job.later = self._later(server, job, server.first)
             for job in ended:
                 self._ended(server, job, now)
         if self.heap and self.heap[0][0] <= now and self.heap[0][1] < STEP:  # who comes now may be in the next step
             self._push(now, STEP, (server, server.version))
             return
-        if self.numbers[id(server)] in self.down:
-            if len(self.down) < len(self.servers):
-                self._evacuate(server, now)
+        if server.down:
+            if all(any(not one.down for one in pool) for pool in (self.takers, self.decoders)):
+                for job in [job for group in server.groups for job in group.evacuate()]:
+                    job.version += 1
+                    self._send(now, job, self.decoders if job.made else self.takers)
             return
         end = server.begin(now)
         self.line.add(now, sum(len(group.waiting) for group in server.groups), sum(len(group.running) for group in server.groups))
@@ -252,11 +252,12 @@ class Fleet:
             self._push(ready, READY, (job, version, server))
         server.loading.clear()
 
-    def _first(self, server: Server, job: Job, now: float) -> None:
-        """The first token of a job, which needs a while to its user."""
-        group = job.group
-        assert group is not None
-        job.later = server.prices.first_us(max(1, group.n), group.context / max(1, group.n), server.first)
+    @staticmethod
+    def _later(server: Server, job: Job, step: float) -> float:
+        """Time of a first token from its step to its user."""
+        assert job.group is not None
+        n = max(1, job.group.n)
+        return server.prices.first_us(n, job.group.context / n, step)
 
     def _ended(self, server: Server, job: Job, now: float) -> None:
         """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
@@ -265,11 +266,12 @@ class Fleet:
             self.record.add(job)
             self._gone(job, now)
             return
-        i, (took, parts) = self.numbers[id(server)], self.send(job.request.prompt)
-        self.sent[i] = max(self.sent[i], server.start) + took
-        job.first = max(now + took / parts, self.sent[i])
+        took, parts = self.send(job.request.prompt)
+        server.sent = max(server.sent, server.start) + took
+        job.first = max(now + took / parts, server.sent)
         job.todo, job.left, job.admitted = self.steps[job.index], 0, False
         other, job.group = self._route(job, self.decoders)
+        job.later = self._later(other, job, 0.0)
         self._push(job.first, READY, (job, job.version, other))
 
     def _gone(self, job: Job, now: float) -> None:
@@ -288,20 +290,10 @@ class Fleet:
     def _fail(self, now: float, what: Failure) -> None:
         """A replica stops behind the step that it is in, or is back."""
         server = self.servers[what.replica]
-        if what.lasts <= 0:
-            self.down.discard(what.replica)
-        else:
-            self.down.add(what.replica)
-            if what.lasts < math.inf:
-                self._push(now + what.lasts * 1e6, FAIL, replace(what, lasts=0.0))
+        server.down = what.lasts > 0
+        if 0 < what.lasts < math.inf:
+            self._push(now + what.lasts * 1e6, FAIL, replace(what, lasts=0.0))
         end = server.cut(now) if server.jump > 1 else None if server.jump else now
         if end is not None:
             server.version += server.jump == 0
             self._push(end, STEP, (server, server.version))
-
-    def _evacuate(self, server: Server, now: float) -> None:
-        """What a replica that stopped had goes to others."""
-        for group in server.groups:
-            for job in group.evacuate():
-                job.version += 1
-                self._send(now, job, self.decoders if job.made else self.takers)

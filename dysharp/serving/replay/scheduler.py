@@ -15,7 +15,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dysharp.base.errors import check_word, show
 from dysharp.serving.engine import Engine
@@ -23,6 +23,7 @@ from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.specs.reading import parse_toml, read_text
 
 if TYPE_CHECKING:
+    from dysharp.serving.replay.prices import StepPrices
     from dysharp.serving.replay.request import Request
 
 FILE = Path(__file__).parent / "data" / "schedulers.toml"
@@ -49,19 +50,6 @@ def schedule_of(name: str) -> Schedule:
     tables = parse_toml(read_text(FILE), FILE.name)
     check_word(name, tables, f"engine {show(name)}: unknown")
     return Schedule(name, **tables[name])
-
-
-class Prices(Protocol):
-    """What steps cost: `StepPrices`, or a test's own."""
-
-    def us(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
-        """Microseconds of a step."""
-
-    def first_us(self, requests: float, context: float, step: float) -> float:
-        """Time of a first token outside its own step."""
-
-    def text_us(self, tokens: float) -> float:
-        """Time in which text becomes tokens."""
 
 
 class Job:
@@ -91,10 +79,9 @@ class Job:
 class Group:
     """One attention group: who waits, who runs, its memory. `steps`: decode steps so far."""
 
-    def __init__(self, rules: Schedule, engine: Engine, cache: PrefixCache, tokens: int, growth: float = 1.0) -> None:
-        """`tokens`: of a block that a hash names (0: no hashes); `growth`: mean output tokens of a decode step."""
-        self.rules, self.engine, self.cache, self.tokens = rules, engine, cache, tokens
-        self.block = math.gcd(rules.block, tokens) if tokens else rules.block
+    def __init__(self, rules: Schedule, engine: Engine, cache: PrefixCache, tokens: int, block: int, growth: float = 1.0) -> None:
+        """`tokens`: of a block that a hash names (0: no hashes); `block`: tokens of a KV block; `growth`: mean output tokens of a decode step."""
+        self.rules, self.engine, self.cache, self.tokens, self.block = rules, engine, cache, tokens, block
         self.slots = [0] * max(1, int(self.block / growth))
         """Decoding requests by the decode step, modulo the steps of a block, in which they need the next block."""
         self.waiting: list[tuple[int, float, int, Job]] = []
@@ -217,7 +204,7 @@ class Group:
     def room(self, now: float) -> bool:
         """Hold the blocks of the next decode step. Preempts until they are there; returns whether it did."""
         before, spare = self.preemptions, self.rules.spare_steps
-        while self.cache.free < (need := self.needs(1)) or (self.preemptions > before and self.cache.free < self.n * spare):
+        while self.cache.free < (need := self.needs(1)) or (self.preemptions > before and self.cache.free * self.block < self.n * spare):
             if len(self.running) == 1:
                 break
             self._preempt(now)
@@ -247,6 +234,8 @@ class Group:
         found = [*self.running, *(entry[-1] for entry in self.waiting if not entry[-1].admitted)]
         for job in list(self.running):
             self.drop(job)
+        for job in found:
+            job.left = -1
         self.waiting, self.ends, self.gaps = [], [], []
         self.cache.clear()
         return found
@@ -300,16 +289,16 @@ class Group:
 class Server:
     """A replica. `begin` plans a step or a jump and says when it is over; `finish` carries it out and returns what came of it."""
 
-    def __init__(self, engine: Engine, groups: list[Group], prices: Prices, queries: int = 1) -> None:
+    def __init__(self, engine: Engine, groups: list[Group], prices: StepPrices, queries: int = 1) -> None:
         self.engine, self.groups, self.prices, self.queries = engine, groups, prices, queries
         self.loading: list[tuple[float, int, Job]] = []
         self.start, self.jump, self.first, self.slope = 0.0, 0, 0.0, 0.0
         self.prompts = self.cuts = False
         self.decoding: list[Group] = []
         self.steps = self.since = self.version = 0
-        self.busy = 0.0
-        self.reader = 0.0
-        """When the process that turns text into tokens is free."""
+        self.down = False
+        self.busy = self.reader = self.sent = 0.0
+        """`reader`, `sent`: when the process that turns text into tokens, and the way out for caches, are free."""
 
     def arrive(self, job: Job, group: Group) -> None:
         """A job waits for a group, which may cut the jump."""
@@ -369,7 +358,10 @@ class Server:
 
     def _jump(self, decoding: list[Group], held: bool) -> int:
         """Decode steps up to the next end, or to what else changes the plan."""
-        count = min(self._next_end(group) for group in decoding)
+        for group in decoding:
+            while group.ends[0][2] != group.ends[0][3].version:
+                heapq.heappop(group.ends)
+        count = min(group.ends[0][0] - group.steps for group in decoding)
         if held:
             count = min(count, self.since + self.engine.gathered_steps - self.steps)
         if any(group.waiting and group.reserve > group.rules.least for group in self.groups):
@@ -377,12 +369,6 @@ class Server:
         for group in decoding:
             count = group.most_steps(count)
         return max(1, count)
-
-    @staticmethod
-    def _next_end(group: Group) -> int:
-        while group.ends[0][2] != group.ends[0][3].version:
-            heapq.heappop(group.ends)
-        return group.ends[0][0] - group.steps
 
     def _us(self, decoding: list[Group], behind: int) -> float:
         """The time of a step, `behind` steps from now: that of the busiest group."""
@@ -410,9 +396,9 @@ class Server:
         count, now = self.jump, self.start + self._took(self.jump)
         self.busy += now - self.start
         self.steps += count if self.engine.mixed or not self.prompts else 0
-        first, ended = list[Job](), list[Job]()
+        first, ended, decoding = list[Job](), list[Job](), set(self.decoding)
         for group in self.groups:
-            before, decodes = group.n, group in self.decoding
+            before, decodes = group.n, group in decoding
             if decodes:
                 for n, since in group.gaps:
                     gaps.add(self.start + self.first - since, n)
@@ -420,26 +406,22 @@ class Server:
                     gaps.add(self.first + self.slope * count / 2, before * (count - 1))
                 group.advance(count)
             for job, _, _ in group.taken:
-                if job.left == 0:
-                    self._through(job, group, now, first, gaps)
+                if job.left:
+                    continue
+                if job.made:  # computed again: its next token
+                    gaps.add(now - job.last, 1)
+                    job.todo -= 1
+                else:
+                    job.first = now
+                    first.append(job)
+                job.made += 1
+                group.decode(job, now)
             ended += group.ended()
             group.gaps = [(group.n, now)] if decodes or not before else [*group.gaps, (group.n - before, now)]
         for job in ended:
             job.end = now
         self.jump = 0
         return first, ended
-
-    @staticmethod
-    def _through(job: Job, group: Group, now: float, first: list[Job], gaps: Gaps) -> None:
-        """A prompt is computed, and has given a token."""
-        if job.made:  # computed again: its next token
-            gaps.add(now - job.last, 1)
-            job.todo -= 1
-            job.made += 1
-        else:
-            job.first, job.made = now, 1
-            first.append(job)
-        group.decode(job, now)
 
 
 class Gaps:

@@ -17,14 +17,18 @@ import numpy as np
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.replay.fleet import Failure, Fleet
 from dysharp.serving.replay.prefixes import PrefixCache
+from dysharp.serving.replay.prices import StepPrices
 from dysharp.serving.replay.report import Replay
 from dysharp.serving.replay.request import Request
 from dysharp.serving.replay.requests import Requests
 from dysharp.serving.replay.scheduler import Group, Schedule, Server, schedule_of
 
 
-class Linear:
+class Linear(StepPrices):
     """A step's time that is linear in the cached tokens, so that a jump is the sum of its steps."""
+
+    def __init__(self) -> None:
+        """No replica."""
 
     def us(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
         """Microseconds."""
@@ -63,7 +67,7 @@ def ran(case: Case, failures: Sequence[Failure] = ()) -> Replay:
     engine, rules = case.rules
     size = case.requests.block
     block = gcd(rules.block, size) if size else rules.block
-    groups = [Group(rules, engine, PrefixCache(case.capacity, max(1, size // block)), size) for _ in range(case.groups)]
+    groups = [Group(rules, engine, PrefixCache(case.capacity, max(1, size // block)), size, block) for _ in range(case.groups)]
     steps = [max(1, row.output) - 1 for row in case.requests.rows]
     return Fleet([Server(engine, groups, Linear())], case.requests, steps, "round-robin").run(failures)
 

@@ -1,6 +1,8 @@
 """The scheduler: every rule once against a step-by-step reference, and what holds for all requests: none lost, memory never over, first come first
 served, Little's law."""
 
+from math import gcd
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,9 +66,8 @@ def test_no_token_is_lost_and_the_memory_is_never_over(drawn: tuple[Requests, st
     requests, engine, tokens, most = drawn
     case = Case(requests, engine, -(-tokens // schedule_of(engine).block), most)
     rules, schedule = case.rules
-    group = Group(schedule, rules, PrefixCache(case.capacity, max(1, requests.block // schedule.block)), requests.block)
-    if group.block != schedule.block:
-        group = Group(schedule, rules, PrefixCache(-(-tokens // group.block), requests.block // group.block), requests.block)
+    block = gcd(schedule.block, requests.block)
+    group = Group(schedule, rules, PrefixCache(-(-tokens // block), max(1, requests.block // block)), requests.block, block)
     steps = [max(1, row.output) - 1 for row in requests.rows]
     done = Fleet([Watched(rules, [group], Linear())], requests, steps, "least-load").run()
     ends = dict(zip(done.columns["number"].astype(int).tolist(), done.columns["end"].tolist(), strict=True))
@@ -131,7 +132,7 @@ def test_a_replica_that_stops_loses_no_request() -> None:
     steps = [39] * 40
 
     def servers() -> list[Server]:
-        return [Watched(engine, [Group(rules, engine, PrefixCache(1 << 20), 0)], Linear()) for _ in range(2)]
+        return [Watched(engine, [Group(rules, engine, PrefixCache(1 << 20), 0, rules.block)], Linear()) for _ in range(2)]
 
     whole = Fleet(servers(), case.requests, steps, "least-load").run()
     for lasts in (float("inf"), 0.004):
