@@ -92,7 +92,7 @@ def replays(
 ) -> tuple[Replayed, ...]:  # fmt: skip
     """The requests on replicas of each point that fill the GPUs; with `pools` on those alone. Raises ConfigError for a wrong text."""
     acceptance = (asked["acceptance"],) * asked["mtp"]
-    tiers, failures = (read(asked[key]) if asked[key] else () for key, read in (("tiers", tiers_of), ("fail", failures_of)))
+    tiers, failures = tiers_of(asked["tiers"] or ""), failures_of(asked["fail"] or "")
 
     def run(name: str, pool: Pool, prefill: Pool | None = None) -> Replayed:
         done = replay(
@@ -113,7 +113,7 @@ _NUMBER = r"(?=[\d.]*[1-9])(\d+(?:\.\d+)?)"
 
 
 def _read(name: str, text: str, between: str, pattern: str, expected: str) -> list[re.Match[str]]:
-    found = [re.fullmatch(pattern, part.strip()) for part in text.split(between)]
+    found = [re.fullmatch(pattern, part.strip()) for part in text.split(between) if text]
     matches = [one for one in found if one]
     if len(matches) < len(found):
         raise ConfigError(f"{name}: found {show(text)}, expected {expected}")
