@@ -38,6 +38,10 @@ _TRY = (
 )
 SCHEDULER = Argument("", "work on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.", "ADDRESS")
 _VARY = "shapes to compare: layers, hidden, n_experts, topk, expert_hidden, shared_hidden, dense_hidden, heads, kv_heads, vocab, mtp. Repeatable."
+_REQUESTS = (
+    "also replay requests one by one: a trace (Mooncake, Azure, AIPerf, Weka, ServeGen, lengths; behind it ,n= ,rate= ,users= ,speed=), or drawn "
+    "ones, such as rate=4,isl=2000 or users=64,turns=5,pause=10,shared=1000. Layouts are searched for their mean lengths."
+)
 _DTYPE = "data type of the payload: int32, float32 or bfloat16. None: int32 for block integer, else float32."
 _INJECT = "inject a fault or a hard case; repeatable. `dysharp emulate --inject help` lists the kinds."
 _ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
@@ -81,6 +85,12 @@ class ServeArgs(TypedDict, total=False):
     what_if: Annotated[bool, Argument(False, _WHAT_IF)]
     systems: Annotated[Iterable[str] | None, SYSTEMS.also("Only EP systems, at the best point with dispatch.")]
     merged: Annotated[bool, Argument(False, "also simulate a layer of the best point as a merged Program, beside the closed form.")]
+    requests: Annotated[str | None, Argument(None, _REQUESTS, "FILE|KEY=V,...")]
+    router: Annotated[str, Argument("least-load", "who takes a replayed request.", "round-robin|least-load|prefix")]
+    tiers: Annotated[str | None, Argument(None, "memory of a GPU for evicted blocks of prefixes, and its rate: host=200@50.", "NAME=GB@GBps")]
+    pools: Annotated[str | None, Argument(None, "replay on these prefill and decode workers, such as 2:tp=4;1:dp=8,ep=8.", "N:LAYOUT;N:LAYOUT")]
+    fail: Annotated[str | None, Argument(None, "replicas that stop during the replay, such as 0@60+30 (at 60 s for 30 s).", "REPLICA@S[+S]")]
+    price: Annotated[float, Argument(0.0, "dollars of a GPU hour, for the price of a million tokens.", "USD", (0, 10**6))]
     tick: Annotated[Tick, Argument(silent, "called with layouts done, their number, and a name.")]
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from dysharp.api.arguments import ServeArgs
 from dysharp.api.learning import posterior_of
 from dysharp.api.serving_answer import Serving, Slo, sharing
+from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base.errors import ConfigError
@@ -22,6 +24,7 @@ from dysharp.serving.disaggregated import best_disaggregated
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import ep_system_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
+from dysharp.serving.replay.requests import requests_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
 from dysharp.serving.work import Replica, Scenario
@@ -37,6 +40,9 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     machine = load_cluster(cluster)
     count, layouts, tick = machine.n_gpus if request["gpus"] is None else request["gpus"], request["layouts"], request["tick"]
     _check(whole, request)
+    traced = requests_of(request["requests"], request["isl"], request["osl"]) if request["requests"] else None
+    if traced is not None:
+        request = {**request, "isl": max(1, round(traced.prompt)), "osl": max(2, round(traced.output))}
     start = _start(whole, machine.with_gpus(count), rules, request)
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
@@ -54,7 +60,12 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     if best and (own := posterior_of(cluster, "serving")):
         at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
         found = replace(found, learned=own.interval(at))
-    return _explained(found, asked, request, lambda text: tick(len(tried), len(tried), text)) if best else found
+    tell = partial(tick, len(tried), len(tried))
+    found = _explained(found, asked, request, tell) if best else found
+    if traced is None or not points:
+        return found
+    replayed = (best if wanted is not None else best[:1]) or [min(points, key=lambda point: point.served.tpot)]
+    return replace(found, replays=replays(replayed, start, rules, count, traced, limits, request, tell))
 
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
@@ -77,6 +88,9 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
         systems=() if systems is None else ep_systems(_sending(best), systems, routing),
         layers=merged_layers(best[0], routing) if request["merged"] else None,
     )  # fmt: skip
+
+
+REPLAYED = "replay: the first tenth of the requests fills the replicas, those behind it up to the last arrival are measured; prefixes are cached"
 
 
 def _sending(best: list[ServePoint]) -> ServePoint:
@@ -106,6 +120,7 @@ def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: Serv
         *lines_on(whole),
         *([longer] if 0 < whole.context < tokens else []),
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
+        *([REPLAYED] if request["requests"] else []),
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
+from dysharp.api.serving_replay import Replayed
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.columns import Column, Columns
 from dysharp.base.values import named, older_name
@@ -48,6 +49,7 @@ class Serving:
     | `what_ifs` | the best point on other machines; empty unless asked for |
     | `systems` | the best point with dispatch under EP systems that were asked for |
     | `layers` | merged layers of the best point, if asked for |
+    | `replays` | what came of `requests` on the best layout, or on each of `layouts` |
     | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which draft tokens pay |
     """
 
@@ -73,6 +75,7 @@ class Serving:
     """Of weights, products, KV, state and rows (`Formats.to_dict`)."""
     learned: Interval | None = None
     """Of the TPOT of the best point, where rows of this very machine taught its costs; all points take it."""
+    replays: tuple[Replayed, ...] = ()
 
     apart = older_name("disaggregated")
 
@@ -93,7 +96,10 @@ class Serving:
         return math.ceil((self.users or 0) / point.scenario.concurrency)
 
     def sentences(self) -> tuple[str, ...]:
-        """The answer, what limits it, and why the next layout loses."""
+        """What came of requests that were replayed, the answer, what limits it, and why the next layout loses."""
+        return (*(line for one in self.replays[:1] for line in one.sentences()), *self._sentences())
+
+    def _sentences(self) -> tuple[str, ...]:
         limits = f"TPOT of {self.slo.tpot:g} ms and TTFT of {self.slo.ttft:g} ms"
         if not self.best:
             if not self.points:
@@ -231,7 +237,7 @@ class Serving:
         return {
             **named(self, "model", "cluster", "gpus"), "engine": self.engine.name,
             "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, "users": self.users, "gpus_for_users": self.gpus_for_users,
-            **named(self, "sentences", "advice", "trust", "launch"),
+            **named(self, "sentences", "advice", "trust", "launch"), **({"replays": [one.to_dict() for one in self.replays]} if self.replays else {}),
             "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
             "disaggregated": pools, "apart": pools, "what_ifs": [*map(_change, self.what_ifs)],
         } | named(self, "overlap", "break_even", "systems", "layers", "slots", "formats") | {

@@ -44,7 +44,7 @@ def serve(ctx: click.Context, /, model: str, *, plot: Plot, report: ReportFile, 
 
     with bar("layouts", first if simulates and not quick and not closed["tensor"] else None) as update:
         done = search(model, tick=update, **(closed if quick else asked))
-    draw(plot, "serving.plot_serving", done)
+    draw(plot, "serving.plot_replay" if done.replays else "serving.plot_serving", done)
     if report is not None:
         from dysharp.show.serving import write_page
 
@@ -62,8 +62,12 @@ MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 def print_serving(done: Serving) -> None:
     """The sentences, then the tables."""
     from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, memory_line
+    from dysharp.api.serving_replay import REPLAYS
 
     print_lines([*done.sentences(), *done.trust()])
+    if done.replays:
+        click.echo()
+        print_columns(REPLAYS, done.replays)
     if done.best:
         click.echo()
         print_columns(POINTS, done.points_of(done.best[:MOST_BEST]))

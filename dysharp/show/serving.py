@@ -7,10 +7,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from dysharp import __version__
 from dysharp.api.serving_answer import POINTS, REJECTED, SYSTEMS, WHAT_IFS, Serving, memory_line
+from dysharp.api.serving_replay import REPLAYS
 from dysharp.base.columns import Columns
 from dysharp.base.files import write_text
 from dysharp.base.version import MODEL_VERSION
@@ -38,6 +40,18 @@ def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
     return axes
 
 
+def plot_replay(done: Serving, *, ax: Axes | None = None) -> Axes:
+    """Requests that wait and that run on a replica over time, one colour a layout that was replayed."""
+    with drawn(ax, 6.4, 4.2) as axes:
+        for one, colour in zip(done.replays, cycle(PALETTE), strict=False):
+            seconds, waiting, running = (np.array(column, dtype=float) for column in zip(*one.run.queue, strict=True))
+            axes.step(seconds / 1e6, running, color=colour, linewidth=1, label=f"{one.layout}: running")
+            axes.step(seconds / 1e6, waiting, color=colour, linewidth=1, linestyle=":", label=f"{one.layout}: waiting")
+        axes.set(xlabel="s", ylabel="requests of a replica", title=f"{done.model}: {done.replays[0].run.name}"[:70])
+        axes.legend(frameon=False)
+    return axes
+
+
 def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) -> None:
     if points:
         axes.plot([p.per_user for p in points], [p.tokens_per_gpu for p in points], "o", color=colour, markersize=4, label=label)
@@ -46,6 +60,7 @@ def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) 
 def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Path:
     """Write the page. `command` repeats it. Text of files and options is escaped."""
     tables: list[tuple[str, Columns, Sequence[Any]]] = [
+        ("Replay", REPLAYS, done.replays),
         ("Best layouts within the limits", POINTS, done.points_of(done.best)), ("What if", WHAT_IFS, done.changes()),
         ("EP systems", SYSTEMS, done.systems), ("Front", POINTS, done.points_of(done.front)), ("Layouts that do not fit", REJECTED, done.rejected),
     ]  # fmt: skip

@@ -1,0 +1,175 @@
+"""Bars of `serve --requests`: `python bench/replayed.py [--traces DIR] [--million] [--rows FILE]`. DIR, FILE: real ones, read where they lie.
+
+Scheduler against step-by-step references, Little's law, the formula against the replay, hits against a plain LRU, the grid of step times against
+`step_time`, seconds and memory. Expectations: docs/notebook/2026-11-28-replay-expected.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import resource
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from bench.serve_loop import says, searched
+from dysharp.costs.machine import machine_of
+from dysharp.model.batch import StepBatch
+from dysharp.model.formats import formats_of
+from dysharp.model.formats import published as kept_formats
+from dysharp.serving.engine import engine_of
+from dysharp.serving.layout import serve_layout_of
+from dysharp.serving.replay.fleet import replay
+from dysharp.serving.replay.prefixes import PrefixCache
+from dysharp.serving.replay.prices import StepPrices
+from dysharp.serving.replay.requests import requests_of
+from dysharp.serving.step import step_time
+from dysharp.serving.work import Replica
+from dysharp.specs import load_cluster, load_whole
+from tests.serving.replay.cases import CASES, plain_lru, same_times
+
+FEWEST = 600
+"""Requests of a point: of few users a mean over 30 rounds is that of 30 drawn lengths (chosen after the first run was seen)."""
+SHAPES = (("qwen3-30b", "tp=1"), ("deepseek-v3", "dp=8,ep=8"), ("gpt-oss-120b", "tp=2"))
+
+
+def replica_of(model: str = "qwen3-30b", layout: str = "tp=2") -> Replica:
+    """A model in FP8 on H200."""
+    return Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster("hw-dgx-h200"), "serving"))
+
+
+def references() -> None:
+    """Tiny cases, each rule once and drawn ones."""
+    wrong = [name for name, case in CASES.items() if not same_times(case)]
+    print(f"scheduler: {len(CASES) - len(wrong)} of {len(CASES)} cases as the step-by-step reference; differ: {wrong or 'none'}")
+
+
+def little() -> None:
+    """Requests in the system against rate times time in the system."""
+    done = replay(replica_of(), engine_of("vllm"), requests_of("rate=12,isl=1000,osl=200,spread=1,n=20000"))
+    for name, (inside, law) in {"whole run": done.little(), "measured part": done.little(measured=True)}.items():
+        print(f"Little's law, {name}: {inside:.2f} requests inside, rate x time {law:.2f} ({inside / law - 1:+.2%})")
+
+
+def agreement(points: int, seed: int) -> None:
+    """The formula beside the replay on points drawn at random from searches."""
+    drawn = random.Random(seed).sample([p for p in searched(6000) if p.replica.layout.pp == 1], points)
+    errors = []
+    for point in drawn:
+        asked = point.scenario
+        text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio=0.2,n={max(FEWEST, int(asked.concurrency) * 30)}"
+        ran = replay(point.replica, point.table.engine, requests_of(text), cap=point.memory.requests)
+        errors.append((point.served.rate / ran.rate - 1, point.served.tpot / ran.tpot.mean - 1, point.served.ttft / ran.ttft.mean - 1))
+    found = np.array(errors)
+    one = np.array([point.replica.layout.dp == 1 for point in drawn])
+    for words, part in (("all layouts", slice(None)), ("one attention group", one), ("several groups", ~one)):
+        named = "; ".join(says(name, found[part, i]) for i, name in enumerate(("rate", "TPOT", "TTFT")))
+        print(f"formula against replay, {words}, {len(found[part])} points: {named}")
+
+
+def hits(folder: Path) -> None:
+    """The cache beside a plain LRU, and reuse without a limit."""
+    for name in ("conversation", "synthetic"):
+        file = folder / f"mooncake_{name}.jsonl.gz"
+        if not file.exists():
+            print(f"{file.name}: absent")
+            continue
+        traced = [one.hashes for one in requests_of(str(file)).rows]
+        for capacity in (2_000, 20_000, 100_000, 1 << 40):
+            cache = PrefixCache(capacity)
+            own = sum(cache.touch(one) for one in traced)
+            blocks = sum(map(len, traced))
+            print(f"{name}, {capacity:,} blocks: {own:,} of {blocks:,} hit ({own / blocks:.1%}), plain LRU {plain_lru(traced, capacity):,}")
+
+
+def grid(seed: int) -> None:
+    """Steps on the grid beside `step_time`."""
+    draw, errors = random.Random(seed), []
+    for model, layout in SHAPES:
+        prices = StepPrices(replica_of(model, layout), engine_of("vllm"))
+        for _ in range(70):
+            decodes, context, tokens = int(2 ** draw.uniform(0, 9)), 2 ** draw.uniform(7, 15), draw.choice((0, int(2 ** draw.uniform(6, 13))))
+            past = draw.choice((0.0, 2 ** draw.uniform(8, 15)))
+            new = min(float(tokens), 2 ** draw.uniform(6, 13))
+            batch = StepBatch(decodes=decodes, context=context, prompts=tokens, seen=past + new / 2, past=past)
+            if not tokens:
+                batch = StepBatch(decodes=decodes, context=context)
+            exact = step_time(prices.replica, batch, tokens / new if tokens else 0.0).device
+            errors.append(prices.device(decodes, context, tokens, new, past) / exact - 1)
+    print(f"grid against step_time, {len(errors)} shapes: {says('device time', np.array(errors))}")
+
+
+def speed(count: int) -> None:
+    """Seconds of one core and the peak of memory."""
+    asked = requests_of(f"rate=22,isl=1155,osl=211,spread=1,n={count}")
+    begin = time.process_time()
+    done = replay(replica_of(), engine_of("vllm"), asked)
+    took, peak = time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{count:,} requests: {took:.1f} s of one core, {peak:.2f} GiB at most; {done.steps:,} steps, busy {done.busy:.0%} of the time")
+
+
+MODELS = {"DeepSeek-V3": "deepseek-v3", "MiniMax-M2.5": "minimax-m2.5", "gpt-oss-120b": "gpt-oss-120b", "Qwen3-235B": "qwen3-235b"}
+MACHINES = {"MI300X": "hw-mi300x", "B200": "hw-dgx-b200", "H100": "hw-dgx-h100"}
+
+
+def acceptance(accepted: float) -> tuple[float, ...]:
+    """Of each of three drafts, if all are accepted alike and a step gives so many tokens."""
+    alike = np.linspace(0.0, 1.0, 1001)
+    return (float(alike[np.argmin(abs(1 + alike + alike**2 + alike**3 - accepted))]),) * 3 if accepted else ()
+
+
+def published(file: Path) -> None:
+    """SGLang's runs of its cookbook beside their replay."""
+    errors = []
+    with file.open(encoding="utf-8", newline="") as text:
+        for row in csv.DictReader(text):
+            model = load_whole(next(name for key, name in MODELS.items() if key in row["model"]))
+            tp, groups, ep = int(row["tp"]), int(row["attn_dp"]), int(row["ep"])
+            layout = serve_layout_of(f"tp={tp // groups},dp={groups},ep={max(ep, tp if groups > 1 else 1)}")
+            rules, machine = engine_of("sglang"), machine_of(load_cluster(MACHINES[row["hardware"]]), "serving")
+            name = kept_formats(model)
+            formats = formats_of(name, rules.kv if formats_of(name, model=model).narrow else "bf16", model)
+            replica = Replica(model, formats, layout, machine, reducers=rules.reducers)
+            asked = f"users={row['concurrency']},isl={row['isl_mean']},osl={row['osl_mean']},ratio=0,n={row['requests']}"
+            done = replay(replica, rules, requests_of(asked), acceptance=acceptance(float(row["accept_length"] or 0)))
+            said = np.array([done.tpot.p50, done.tpot.p99, done.ttft.p50]) / 1e3
+            measured = np.array([float(row[key]) for key in ("tpot_median_ms", "tpot_p99_ms", "ttft_median_ms")])
+            errors.append((row["hardware"], *(said / measured - 1), said[1] / said[0] / (measured[1] / measured[0])))
+            print(f"{row['id']} {row['hardware']} {model.name} {layout.name}, {row['concurrency']} users: " + ", ".join(
+                f"{what} {a:.1f} (measured {b:.1f})" for what, a, b in zip(("TPOT", "P99", "TTFT"), said, measured, strict=True)))  # fmt: skip
+    for words in ("all", *MACHINES):
+        part = np.array([one[1:] for one in errors if words in ("all", one[0])])
+        print(f"{words}, {len(part)} runs: " + "; ".join(says(name, part[:, i]) for i, name in enumerate(("TPOT p50", "TPOT P99", "TTFT p50"))) +
+              f"; P99 over median, predicted over measured: {np.median(part[:, 3]):.2f}")  # fmt: skip
+
+
+def main() -> None:
+    """Print every bar."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=Path, default=Path("../shared/data/formats/requests"))
+    parser.add_argument("--points", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=59)
+    parser.add_argument("--million", action="store_true")
+    parser.add_argument("--rows", type=Path, help="only these runs of SGLang")
+    asked = parser.parse_args()
+    if asked.rows:
+        published(asked.rows)
+        return
+    references()
+    little()
+    hits(asked.traces)
+    grid(asked.seed)
+    speed(100_000)
+    agreement(asked.points, asked.seed)
+    if asked.million:
+        speed(1_000_000)
+
+
+if __name__ == "__main__":
+    main()

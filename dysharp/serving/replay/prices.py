@@ -1,0 +1,127 @@
+"""`StepPrices`: the time of a step by its shape, from `step_time` on a grid that is computed where it is first asked for.
+
+A step's parts add up (design note 0040): D(requests, context) of decoding requests, P(tokens, new, cached) of prompts, and C(requests, tokens) of
+both together, each linear between points of its grid. On top comes `Engine.step_us`, as in `StepTable`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from math import ceil
+
+from dysharp.model.batch import StepBatch
+from dysharp.serving.engine import Engine
+from dysharp.serving.step import draft_us, step_time
+from dysharp.serving.work import Replica
+
+Axis = tuple[float, ...]
+REQUESTS: Axis = (1, 2, 3, 4, 6, 8, *(8 * 2 ** (i / 2) for i in range(1, 17)))
+CONTEXT: Axis = (0, *(64 * 2**i for i in range(16)))
+TOKENS: Axis = (1, 16, 64, *(128 * 2 ** (i / 2) for i in range(17)))
+NEW: Axis = (1, *(16 * 2 ** (i / 2) for i in range(29)))
+PAST: Axis = (0, *(256 * 4**i for i in range(8)))
+LENGTH, SOME = 1024.0, 1024.0
+"""Prompt and context at which C is computed: it does not depend on them."""
+
+
+class Grid:
+    """A function on a grid, linear between its points and beyond its last."""
+
+    def __init__(self, axes: tuple[Axis, ...], at: Callable[..., float]) -> None:
+        self.axes, self.at = axes, at
+        self.points: dict[tuple[int, ...], float] = {}
+        self.cells: dict[tuple[int, ...], list[float]] = {}
+
+    def __call__(self, x: float, y: float, z: float = 0.0) -> float:
+        """The value at a place."""
+        first, second = self.axes[0], self.axes[1]
+        i = min(bisect_right(first, x, 1, len(first) - 1) - 1, len(first) - 2)
+        j = min(bisect_right(second, y, 1, len(second) - 1) - 1, len(second) - 2)
+        at, beside = (x - first[i]) / (first[i + 1] - first[i]), (y - second[j]) / (second[j + 1] - second[j])
+        if len(self.axes) == 2:
+            a, b, c, d = self.cells.get((i, j)) or self._cell((i, j))
+            low, high = a + (b - a) * beside, c + (d - c) * beside
+            return low + (high - low) * at
+        third = self.axes[2]
+        k = min(bisect_right(third, z, 1, len(third) - 1) - 1, len(third) - 2)
+        behind = (z - third[k]) / (third[k + 1] - third[k])
+        a, e, b, f, c, g, d, h = self.cells.get((i, j, k)) or self._cell((i, j, k))
+        a, b, c, d = a + (e - a) * behind, b + (f - b) * behind, c + (g - c) * behind, d + (h - d) * behind
+        low, high = a + (b - a) * beside, c + (d - c) * beside
+        return low + (high - low) * at
+
+    def _cell(self, cell: tuple[int, ...]) -> list[float]:
+        corners = [tuple(map(sum, zip(cell, step, strict=True))) for step in product((0, 1), repeat=len(cell))]
+        for corner in corners:
+            if corner not in self.points:
+                self.points[corner] = self.at(*(axis[i] for axis, i in zip(self.axes, corner, strict=True)))
+        self.cells[cell] = [self.points[corner] for corner in corners]
+        return self.cells[cell]
+
+
+class StepPrices:
+    """Times of steps of one replica in microseconds. `drafts`: tokens that MTP layers draft for every decoding request."""
+
+    def __init__(self, replica: Replica, engine: Engine, drafts: int = 0) -> None:
+        self.engine = engine.beside(replica.layout.dp)
+        self.replica, self.drafts, self.groups, self.stages = self.engine.runs(replica), drafts, replica.layout.dp, replica.layout.pp
+        self.part, self.launches = self.replica.stage_part, 0
+        self.tables = [self._tables(1.0), self._tables(1.0 / self.groups)] if self.groups > 1 else [self._tables(1.0)]
+
+    def _tables(self, share: float) -> tuple[Grid, Grid, Grid]:
+        """D, P and C where other groups have `share` of this group's tokens on average."""
+        replica = self.replica
+
+        def device(batch: StepBatch, ended: float = 0.0) -> float:
+            return step_time(replica, batch if share == 1.0 else replace(batch, mean=share * batch.tokens), ended).device
+
+        def decode(requests: float, context: float) -> float:
+            batch = StepBatch(decodes=requests, context=context, queries=1 + self.drafts)
+            return device(batch) + self.drafts * (draft_us(replica, batch) if self.drafts else 0.0)
+
+        def prompts(tokens: float, new: float, past: float) -> float:
+            return device(StepBatch(prompts=tokens, seen=past + new / 2, past=past), tokens / new)
+
+        def both(requests: float, tokens: float) -> float:
+            batch = StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts, prompts=tokens, seen=LENGTH / 2)
+            alone = device(StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts))
+            return device(batch, tokens / LENGTH) - alone - prompts(tokens, LENGTH, 0.0)
+
+        return Grid((REQUESTS, CONTEXT), decode), Grid((TOKENS, NEW, PAST), prompts), Grid((REQUESTS, TOKENS), both)
+
+    def device(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
+        """GPU time of a step of `requests` decoding requests with `context` cached tokens on average and `tokens` of prompts, `new` of each, behind
+        `past` cached ones, in the busiest group. `even`: tokens of all groups over those of as many groups like the busiest."""
+        found = [self._device(tables, requests, context, tokens, new, past) for tables in self.tables]
+        if len(found) == 1:
+            return found[0]
+        return found[1] + (found[0] - found[1]) * (even - 1 / self.groups) / (1 - 1 / self.groups)
+
+    def _device(self, tables: tuple[Grid, Grid, Grid], requests: float, context: float, tokens: float, new: float, past: float) -> float:
+        decode, prompts, both = tables
+        if not tokens:
+            return decode(requests, context)
+        alone = prompts(tokens, min(new, tokens), past)
+        return alone + decode(requests, context) + both(requests, tokens) if requests else alone
+
+    def us(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
+        """From step to step. With stages, each works on a part of the requests (`StepTable`)."""
+        step, part, stages = self.engine.step_us, self.part, self.stages
+        each = requests / stages
+        if not tokens:
+            return stages * step(self.replica, part * self.device(max(1.0, each), context, even=even), each)
+        if not self.launches:
+            self.launches = step_time(self.replica, StepBatch(prompts=LENGTH, seen=LENGTH / 2), 1.0).kernels
+        mixed = step(self.replica, part * self.device(each, context, tokens, new, past, even), each, ceil(self.launches * part))
+        if stages > 1 and requests:
+            mixed += (stages - 1) * step(self.replica, part * self.device(max(1.0, each), context, even=even), each)
+        return mixed
+
+    def first_us(self, requests: float, context: float, step: float) -> float:
+        """Time of a first token outside its own step of `step`, beside decoding requests: the other stages, and what `Engine.first_us` has."""
+        return self.engine.first_us(self.replica, self.us(requests, context)) + (self.stages - 1) * step
+
+    def text_us(self, tokens: float) -> float:
+        """Time of the one process that turns text into tokens."""
+        return self.engine.text_us(self.replica, tokens)

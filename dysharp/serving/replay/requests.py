@@ -1,0 +1,162 @@
+"""`Requests`: what comes to the replicas, from a file (`formats/`) or drawn from a text of KEY=VALUE (`drawn.py`)."""
+
+import csv
+import gzip
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.reading import json_of, open_regular, show_path
+from dysharp.base.units import MiB
+from dysharp.serving.replay.drawn import KEYS, drawn
+from dysharp.serving.replay.formats import aiperf, azure, lengths, mooncake, servegen, weka
+from dysharp.serving.replay.request import Request
+
+FORMATS = (mooncake, aiperf, azure, lengths, weka, servegen)
+MOST_LINE = 256 * MiB
+SEED = 0
+ON_FILES = ("n", "rate", "users", "speed")
+"""Keys behind the name of a file: its first N requests, arrivals drawn anew at a rate, users that each send one session after the other, a factor
+on all times."""
+Lines = Iterator[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests, in order of arrival where they have times."""
+
+    rows: tuple[Request, ...]
+    name: str
+    block: int = 0
+    """Tokens of a block that a hash names; 0: no hashes."""
+    users: int = 0
+    """Users who send one session after the other; 0: requests come when they say."""
+
+    @property
+    def prompt(self) -> float:
+        """Mean tokens in."""
+        return sum(row.prompt for row in self.rows) / len(self.rows)
+
+    @property
+    def output(self) -> float:
+        """Mean tokens out."""
+        return sum(row.output for row in self.rows) / len(self.rows)
+
+
+def requests_of(text: str, isl: float = 4096, osl: float = 1024) -> Requests:
+    """Requests of "FILE", "FILE,KEY=VALUE,..." or "KEY=VALUE,...", such as "rate=4,isl=2000" or "users=64". Raises `ConfigError`.
+
+    `isl`, `osl`: mean tokens of drawn requests whose text does not say them.
+    """
+    name, *rest = text.split(",")
+    if "=" in name and not Path(name).exists():
+        return Requests(*drawn(_values(text.split(","), KEYS), isl, osl))
+    return _with(_file(Path(name)), _values(rest, ON_FILES))
+
+
+def _values(parts: Iterable[str], known: Collection[str]) -> dict[str, float]:
+    """Numbers by key."""
+    found = dict[str, float]()
+    for part in parts:
+        key, _, value = part.strip().partition("=")
+        check_word(key, known, f"requests: found {show(part)}")
+        try:
+            found[key] = float(value)
+        except ValueError:
+            found[key] = math.nan
+        if not 0 <= found[key] < math.inf:
+            raise ConfigError(f"requests: {key}: found {show(value)}, expected a number from 0 on")
+    return found
+
+
+def _file(path: Path) -> Requests:
+    """The requests of a file, or of all files of a folder, by name. Raises `ConfigError` for a damaged line or another format."""
+    paths = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    lines = chain.from_iterable(map(_lines, paths))
+    begun = next(lines, None)
+    where, first = begun or (show_path(path), None)
+    kind: Any = next((one for one in FORMATS if one.fits(first)), None)
+    if kind is None:
+        raise ConfigError(f"{where}: found {show(str(first))[:80]}, expected {', '.join(one.NAME for one in FORMATS)}")
+    read: Callable[[Lines], Iterable[Request]] = kind.read
+    if kind is servegen:
+        read = partial(servegen.read, beside=_beside(path))
+    every: Lines = chain([(where, first)], lines)
+    if isinstance(first, list):
+        every = _named(list(servegen.COLUMNS), every) if kind is servegen else _named(first, lines)
+    rows = tuple(read(every))
+    if not rows:
+        raise ConfigError(f"{show_path(path)}: found no request, expected at least one")
+    if any(a.arrive > b.arrive for a, b in pairwise(rows) if a.after < 0 and b.after < 0):
+        raise ConfigError(f"{show_path(path)}: found times that go back, expected requests in order of arrival")
+    return Requests(rows, f"{kind.NAME} {path.name}", getattr(kind, "BLOCK", mooncake.BLOCK))
+
+
+def _lines(path: Path) -> Lines:
+    """(place, the value of a line): an object of JSON, or the cells of a line of CSV. One line is in memory at a time."""
+    where = show_path(path)
+    try:
+        raw = open_regular(path)
+        file: Any = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw  # type: ignore[attr-defined]  # noqa: SIM115  closed below
+        with raw, file:
+            for number in range(1, 1 << 62):
+                line = file.readline(MOST_LINE).decode()
+                if not line:
+                    return
+                place = f"{where}: line {number}"
+                if line.startswith("{"):
+                    yield place, _object(line, place)
+                elif line.strip():
+                    yield place, next(csv.reader([line.strip()]))
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _object(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return json_of(line, where)  # says what is wrong
+
+
+def _named(head: list[str], lines: Lines) -> Lines:
+    """Lines of CSV by the names of its columns, numbers as numbers."""
+    for where, cells in lines:
+        if not isinstance(cells, list) or len(cells) != len(head):
+            raise ConfigError(f"{where}: found {show(str(cells))[:80]}, expected {len(head)} columns")
+        yield where, {key: int(cell) if cell.isdigit() else cell for key, cell in zip(head, cells, strict=True)}
+
+
+def _beside(path: Path) -> dict[str, Any]:
+    """The histograms of a ServeGen client. Raises `ConfigError`."""
+    other = path.with_name(path.name.replace(*servegen.BESIDE))
+    if other == path or not other.exists():
+        raise ConfigError(f"{show_path(path)}: found no {show_path(other)}, expected the client's histograms beside its trace")
+    with open_regular(other) as raw:
+        data = raw.read(MOST_LINE)
+    held: dict[str, Any] = json_of((gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode(), show_path(other))
+    return held
+
+
+def _with(found: Requests, asked: dict[str, float]) -> Requests:
+    """The requests of a file as the keys behind its name want them."""
+    count = int(asked.get("n", len(found.rows)))
+    rows, speed = list(found.rows[:count]), asked.get("speed", 1.0)
+    if "rate" in asked:
+        first = [i for i, row in enumerate(rows) if row.after < 0]
+        times = np.cumsum(np.random.default_rng(SEED).exponential(1 / asked["rate"], len(first))).tolist()
+        for i, at in zip(first, times, strict=True):
+            rows[i] = rows[i]._replace(arrive=at)
+    elif found.name.startswith(lengths.NAME) and not asked.get("users"):
+        raise ConfigError(f"{found.name}: found no times, expected users=N or rate=R behind the name of the file")
+    if speed != 1:
+        rows = [row._replace(arrive=row.arrive / speed, pause=row.pause / speed) for row in rows]
+    return replace(found, rows=tuple(rows), users=int(asked.get("users", 0)))
