@@ -24,8 +24,8 @@ from dysharp.base.errors import DysharpError
 
 PAPER = ("deepep", "nvls", "deepep-ll", "dysharp-basic", "megatron-a2a", "dysharp", "comet", "fusion-only", "dysharp-comet", "moe-hub")
 REAL = (
-    "deepep", "deepep-v2", "deepep-ll", "hybrid-ep", "megatron-a2a", "megatron-ag", "trtllm-a2a", "nccl-ep", "mori", "flashinfer", "uccl-ep", "megamoe",
-    "ccfuser", "tutel", "comet-flux",
+    "deepep", "deepep-v2", "deepep-ll", "hybrid-ep", "megatron-a2a", "megatron-ag", "trtllm-a2a", "nccl-ep", "mori", "flashinfer", "uccl-ep",
+    "megamoe", "ccfuser", "tutel", "comet-flux",
 )  # fmt: skip
 MODELS = {
     "paper": ("S-8", "M-8", "L-8", "M-16", "paper-mixtral-8x7b", "paper-qwen3-235b", "deepseek-v2-lite"),
@@ -123,7 +123,8 @@ def earlier(file: Path, precision: float) -> None:
             kept: Mapping[str, str] = {key: line[key] for key in ("system", "model", "cluster")}
             point = {**kept, "gpus": int(line["gpus"]), "tokens": int(line["tokens"]), "routing": line["routing"] or None, "seed": int(line["seed"])}
             one = stopped_against_whole(point, precision)
-            print(f"{words(point)}: then {line['after_error']}, now {one['error']:+.4f}, at {one['stopped'] or 'all'}, {one['seconds']:.1f} s", flush=True)
+            now = f"now {one['error']:+.4f}, at {one['stopped'] or 'all'}, {one['seconds']:.1f} s"
+            print(f"{words(point)}: then {line['after_error']}, {now}", flush=True)
 
 
 def main() -> int:
@@ -156,8 +157,8 @@ def main() -> int:
     stopped = [one for one in found if one["stopped"]]
     holds = True
     for most, share in WITHIN:
-        within = sum(abs(one["error"]) <= most for one in found)
-        print(f"within {most:.1%}: {within} of {len(found)}; of the stopped ones {sum(abs(one['error']) <= most for one in stopped)} of {len(stopped)}")
+        within, few = (sum(abs(one["error"]) <= most for one in group) for group in (found, stopped))
+        print(f"within {most:.1%}: {within} of {len(found)}; of the stopped ones {few} of {len(stopped)}")
         holds &= within >= share * len(found)
     inside = sum(one["inside"] for one in stopped)
     print(f"inside their interval: {inside} of {len(stopped)} stopped")

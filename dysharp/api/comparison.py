@@ -17,7 +17,7 @@ from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
-from dysharp.runs.leading import NoEstimate, with_leading_tokens
+from dysharp.runs.known import PRECISION, WHOLE_ROWS, NoEstimate, layer_rows
 from dysharp.runs.precision import row_options
 from dysharp.runs.request import Request, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
@@ -112,7 +112,7 @@ def compare(
     first, on few tokens, with the same number of settings for each system. Each system then runs with its best setting and with its defaults, and the
     faster Row stays. `why`: the systems between deepep and the fastest system whose gain has parts (`why.LADDERS`) run, too, in paper form. A system
     whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error. A layer
-    over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise. Raises
+    over several NVLink domains with more than `known.WHOLE_ROWS` rows runs until its time is known, unless `window` or `exact` say otherwise. Raises
     TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     if request["workload"] is not None:
@@ -151,10 +151,10 @@ def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
 
 
 def chosen_systems(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:
-    """The systems asked for, or the usual ones, and the request with their form. A large layer over several domains has leading tokens."""
+    """The systems asked for, or the usual ones, and the request with their form. A large layer over several domains stops when its time is known."""
     asked = make_request(request)
-    if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
-        asked = with_leading_tokens(asked)
+    if request["window"] is None and not request["exact"] and asked.precision is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
+        asked = replace(asked, precision=PRECISION if layer_rows(asked) > WHOLE_ROWS else None)
     names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
     chosen = {name: get_system(name) for name in names}
     if not names or len(chosen) < len(names):
