@@ -71,7 +71,7 @@ _WINDOW = (
 )
 _PRECISION_OF_TIME = (
     "burst level: simulate the first tokens of each GPU until the layer time is known to so much, such as 0.5% (0.005); all tokens where it is not. "
-    "None: all tokens, but 0.5% for a large layer over several domains in `compare`."
+    "None: all tokens, but 1% for a large layer over several domains in `compare`."
 )
 _WORKLOAD = (
     "a collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests counts them), "

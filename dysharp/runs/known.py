@@ -26,7 +26,7 @@ from dysharp.workload.traffic import scheme_rows
 
 WHOLE_ROWS = 300_000
 """(token, expert) rows up to which `compare` over several domains and `advise` simulate all tokens."""
-PRECISION = 0.005
+PRECISION = 0.01
 """Of layers above `WHOLE_ROWS`."""
 FEWEST, PART = 512, 4
 """Tokens per GPU with which a layer stops at the earliest, and its tokens over those with which it stops at the latest. All blocks together are 2.5

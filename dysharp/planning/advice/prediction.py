@@ -172,15 +172,9 @@ class AdviceRuns:
     def predict(self, jobs: Sequence[Job], like: Row | None = None) -> list[Predicted | DysharpError]:
         """The prediction of each job, or the error with which it is refused. A large layer stops when its time is known.
 
-        `like`: each stops where this Row did, so that what both leave out is the same. Where one of the jobs then needs all tokens, all of them run.
+        `like`: each stops where this Row did, so that what both leave out is the same, or has all tokens.
         """
-        stops = [_until(job, like) for job in jobs]
-        results = self.rows(stops)
-        known = {i: rows[0] for i, rows in enumerate(results) if isinstance(rows, tuple)}
-        if any(stops[i].workload.request.window and not row.window for i, row in known.items()):
-            few = [i for i, row in known.items() if row.window]
-            for i, rows in zip(few, self.rows([jobs[i] for i in few]), strict=True):
-                results[i] = rows
+        results = self.rows([_until(job, like) for job in jobs])
         return [rows if isinstance(rows, DysharpError) else self._predicted(job, rows[0]) for job, rows in zip(jobs, results, strict=True)]
 
     def _predicted(self, job: Job, row: Row) -> Predicted:
