@@ -67,10 +67,10 @@ def layer_rows(request: Request, system: System | None = None) -> int:
 
 
 def may_stop(request: Request, system: System, options: Any) -> bool:
-    """Whether the rule knows the layer: rows are sent, all ranks are alike, tables of hubs are full from the first block on, and there are tokens to
-    leave out."""
+    """Whether the rule knows the layer: rows are sent, not in rings of NCCL, whose protocols and steps follow the size; all ranks are alike; tables of
+    hubs are full from the first block on; and there are tokens to leave out."""
     tables = hasattr(options, "rat_banks") or (hasattr(options, "al_misses") and request.cluster.al_tlb_entries > FEWEST)
-    return system.moves.sent != "none" and request.skew is None and not tables and (bool(request.window) or request.tokens >= PART * FEWEST)
+    return system.moves.sent not in ("none", "ring") and request.skew is None and not tables and (bool(request.window) or request.tokens >= PART * FEWEST)
 
 
 def busiest_rows(system: System, routing: Routing, options: Any, domain_gpus: int) -> int:
@@ -202,6 +202,8 @@ def until_known(workload: Workload, runs: Runs) -> Row:
     while True:
         full = block(size, False).simulated
         in_turn = gemms_are_alone(full) or not gemms_us(full)
+        if request.precision and not in_turn:
+            raise NoEstimate(f"precision of time: GEMMs of {full.system} overlap its transfers, so they are no part of a sum")
         known = Known(tuple(block(n * size // 4, in_turn) for n in range(1, 5)), block(request.tokens, in_turn))
         off, why = known.off(), known.refusal(most)
         if not why and off <= most:
