@@ -74,8 +74,11 @@ class Comparison:
         if not of:
             return []
         whose = "All times" if len(of) == len(self.rows) else f"Times of {', '.join(of)}"
-        window = next(iter(of.values()))
-        return [f"{whose} are estimates: the first {window['tokens']} of {window['of_tokens']} tokens per GPU were simulated."]
+        tokens, of_tokens = stops_of(self.rows)
+        first = min(self.rows, key=lambda row: row.layer_us)
+        near = [row.system for row in self.rows if row is not first and interval_of(row)[0] < interval_of(first)[1]]
+        level = [f"Their precision does not tell {first.system} from {', '.join(near)}."] if near else []
+        return [f"{whose} are estimates: the first {tokens} of {of_tokens} tokens per GPU were simulated.", *level]
 
     @property
     def columns(self) -> Columns:
@@ -91,6 +94,17 @@ class Comparison:
         more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)} | named(self, "why")
         found = named(self, "baseline", "baselines", "speedup", "header", "sentence")
         return {"rows": rows} | found | {name: value for name, value in more.items() if value}
+
+
+def stops_of(rows: Iterable[Row]) -> tuple[str, int]:
+    """The simulated tokens per GPU of Rows that have estimates, "512" or "512 to 2048", and all their tokens."""
+    windows = [row.window for row in rows if row.window]
+    return " to ".join(map(str, sorted({few(window["tokens"] for window in windows) for few in (min, max)}))), windows[0]["of_tokens"]
+
+
+def interval_of(row: Row) -> tuple[float, float]:
+    """Between which times nine of ten layers are; both the layer time where all tokens ran."""
+    return (row.window.get("low_us", row.layer_us), row.window.get("high_us", row.layer_us)) if row.window else (row.time_us, row.time_us)
 
 
 @takes(RequestArgs)

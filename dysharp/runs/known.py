@@ -67,10 +67,11 @@ def layer_rows(request: Request, system: System | None = None) -> int:
 
 
 def may_stop(request: Request, system: System, options: Any) -> bool:
-    """Whether the rule knows the layer: rows are sent, not in rings of NCCL, whose protocols and steps follow the size; all ranks are alike; tables of
-    hubs are full from the first block on; and there are tokens to leave out."""
+    """Whether the rule knows the layer: rows are sent, not in rings of NCCL, whose protocols and steps follow the size; all ranks are alike; tables
+    of hubs are full from the first block on; and there are tokens to leave out."""
     tables = hasattr(options, "rat_banks") or (hasattr(options, "al_misses") and request.cluster.al_tlb_entries > FEWEST)
-    return system.moves.sent not in ("none", "ring") and request.skew is None and not tables and (bool(request.window) or request.tokens >= PART * FEWEST)
+    steady = system.moves.sent not in ("none", "ring") and request.skew is None and not tables
+    return steady and (bool(request.window) or request.tokens >= PART * FEWEST)
 
 
 def busiest_rows(system: System, routing: Routing, options: Any, domain_gpus: int) -> int:
@@ -144,7 +145,8 @@ class Known:
         """(`value` of all tokens, its prediction interval either way): that of the experts, and the line by least squares through what the blocks
         have beside it. `by`: "rows" of the busiest link, or "tokens"."""
         x, y = (np.array(column, np.float64) for column in zip(*((getattr(block, by), block.beside(value)) for block in self.blocks), strict=True))
-        far = x - x.mean()
+        if not (far := x - x.mean()).any():
+            return self.line(value, "tokens")
         rate = float(far @ y / (far @ far))
         rest, ahead = y - y.mean() - rate * far, getattr(self.whole, by) - x.mean()
         spread = rest @ rest / max(1, len(x) - 2) * (1 + 1 / len(x) + ahead**2 / (far @ far))

@@ -78,14 +78,14 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
             request.progress(Step(system.name, index, count, stage, done, total))
 
     whole = dataclasses.replace(workload, request=dataclasses.replace(request, window=None, precision=None))
-    if request.window is None and (request.precision is None or not may_stop(request, system, options)):
-        return _run_layer(system, options, whole, on_stage)
     try:
-        return until_known(workload, _Runs(system, options, on_stage))
+        if request.window or (request.precision and may_stop(request, system, options)):
+            return until_known(workload, _Runs(system, options, on_stage))
     except NoEstimate:
         if request.precision is None:
             raise
-    check_memory(system, whole.request, options)
+    if request.precision:
+        check_memory(system, whole.request, options)
     return _run_layer(system, options, whole, on_stage)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
-from dysharp.api.comparison import COMPARED, marked, out_of_ranking
+from dysharp.api.comparison import COMPARED, marked, out_of_ranking, stops_of
 from dysharp.api.why import Part, Why
 from dysharp.base.columns import Column, Columns
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
@@ -73,7 +73,7 @@ def _print_windows(done: Comparison) -> None:
     rows = [row for row in done.rows if row.window]
     if not rows:
         return
-    size, tokens = rows[0].window["tokens"], rows[0].window["of_tokens"]
+    size, tokens = stops_of(rows)
     whole = ", ".join(row.system for row in done.rows if not row.window)
     but = f" ({whole}: of all {tokens})" if whole else ""
     print_lines(["", f"the table is of the first {size} tokens of each GPU{but}; this is the estimate for all {tokens}"])
