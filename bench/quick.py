@@ -9,7 +9,7 @@ import numpy as np
 
 from dysharp.planning.quick import CLOSED, FORMS, quick_layers
 from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.leading import NoEstimate
+from dysharp.runs.known import NoEstimate
 from dysharp.runs.request import Request, make_request, takes
 from dysharp.runs.together import simulate_together
 from dysharp.systems import get_system

@@ -136,8 +136,9 @@ class Row:
     `dropped_rows`       (token, expert) rows of the routing that the system drops by its capacity
     `warnings`           parts of the prediction outside the validated range, on hw clusters; rows that the system drops;
                          hardware that it assumes between domains
-    `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us, apart, path_us,
-                         surroundings_us} (`runs.leading`); `apart`: relative difference of two estimates; empty when all tokens were run
+    `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us, apart, low_us,
+                         high_us, path_us, surroundings_us} (`runs.known`); nine of ten layers are from `low_us` to `high_us`, `apart` of the
+                         time to both sides; `half_window_time_us`: from half the tokens; empty when all tokens were run
     `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, host_us} on hw clusters where
                          GEMMs run, else empty
     `skew`               {start_us, slow}: start time and factor of GEMM times of each rank; empty when all ranks are

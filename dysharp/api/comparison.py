@@ -20,7 +20,7 @@ from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.finite import Survival, ways
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
-from dysharp.runs.leading import NoEstimate, with_leading_tokens
+from dysharp.runs.known import PRECISION, WHOLE_ROWS, NoEstimate, layer_rows
 from dysharp.runs.precision import row_options
 from dysharp.runs.request import Request, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
@@ -81,8 +81,11 @@ class Comparison:
         if not of:
             return []
         whose = "All times" if len(of) == len(self.rows) else f"Times of {', '.join(of)}"
-        window = next(iter(of.values()))
-        return [f"{whose} are estimates: the first {window['tokens']} of {window['of_tokens']} tokens per GPU were simulated."]
+        tokens, of_tokens = stops_of(self.rows)
+        first = min(self.rows, key=lambda row: row.layer_us)
+        near = [row.system for row in self.rows if row is not first and interval_of(row)[0] < interval_of(first)[1]]
+        level = [f"Their precision does not tell {first.system} from {', '.join(near)}."] if near else []
+        return [f"{whose} are estimates: the first {tokens} of {of_tokens} tokens per GPU were simulated.", *level]
 
     @property
     def columns(self) -> Columns:
@@ -99,6 +102,17 @@ class Comparison:
         more |= named(self, "why", "finite", "gain_map")
         found = named(self, "baseline", "baselines", "speedup", "header", "sentence")
         return {"rows": rows} | found | {name: value for name, value in more.items() if value}
+
+
+def stops_of(rows: Iterable[Row]) -> tuple[str, int]:
+    """The simulated tokens per GPU of Rows that have estimates, "512" or "512 to 2048", and all their tokens."""
+    windows = [row.window for row in rows if row.window]
+    return " to ".join(map(str, sorted({few(window["tokens"] for window in windows) for few in (min, max)}))), windows[0]["of_tokens"]
+
+
+def interval_of(row: Row) -> tuple[float, float]:
+    """Between which times nine of ten layers are; both the layer time where all tokens ran."""
+    return (row.window.get("low_us", row.layer_us), row.window.get("high_us", row.layer_us)) if row.window else (row.time_us, row.time_us)
 
 
 @takes(RequestArgs)
@@ -123,8 +137,8 @@ def compare(
     faster Row stays. `why`: the systems between deepep and the fastest system whose gain has parts (`why.LADDERS`) run, too, in paper form. `mapped`:
     also where each mechanism pays (`gain_map`), for a layer on a paper cluster. `finite`: all run at packet level, and the fastest and its baseline
     also without the end of each resource (`finite.ways`). A system whose leading tokens (`window`) give no estimate is left out, with a warning; as
-    `baseline` it is an error. A layer over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless
-    `window` says otherwise. Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
+    `baseline` it is an error. A layer over several NVLink domains with more than `known.WHOLE_ROWS` rows runs until its time is known, unless
+    `window` or `exact` say otherwise. Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     if finite:
         if tuned or mapped:
@@ -190,10 +204,10 @@ def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
 
 
 def chosen_systems(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:
-    """The systems asked for, or the usual ones, and the request with their form. A large layer over several domains has leading tokens."""
+    """The systems asked for, or the usual ones, and the request with their form. A large layer over several domains stops when its time is known."""
     asked = make_request(request)
-    if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
-        asked = with_leading_tokens(asked)
+    if request["window"] is None and not request["exact"] and asked.precision is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
+        asked = replace(asked, precision=PRECISION if layer_rows(asked) > WHOLE_ROWS else None)
     names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
     chosen = {name: get_system(name) for name in names}
     if not names or len(chosen) < len(names):

@@ -22,7 +22,10 @@ PARTS = Argument(None, "with --chakra: most nodes of one operator between two GP
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
-@options(RequestArgs, window=None, direction={"metavar": "fwd|bwd", "help": "Forward pass or backward pass."}, fidelity={"metavar": "burst"})
+@options(
+    RequestArgs, window=None, precision_of_time=None, exact=None, direction={"metavar": "fwd|bwd", "help": "Forward pass or backward pass."},
+    fidelity={"metavar": "burst"},
+)  # fmt: skip
 def trace(
     system: str, *, out: Annotated[str | None, Argument(None, _OUT, "FILE", None, "-o --out"), {"type": Out(*ENDINGS)}], plot: Plot,
     chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], parts: Annotated[int | None, PARTS],

@@ -67,7 +67,11 @@ _OPTIONS = (
 )
 _WINDOW = (
     "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU, and estimate the whole layer. 0: all tokens. "
-    "None: all tokens, but `compare` chooses leading tokens for a large layer over several domains."
+    "None: all tokens, or as `precision_of_time` says."
+)
+_PRECISION_OF_TIME = (
+    "burst level: simulate the first tokens of each GPU until the layer time is known to so much, such as 0.5% (0.005); all tokens where it is not. "
+    "None: all tokens, but 1% for a large layer over several domains in `compare`."
 )
 _WORKLOAD = (
     "a collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests counts them), "
@@ -125,6 +129,8 @@ class RequestArgs(_ModelArgs, SharedArgs, total=False):
 
     workload: Annotated["str | Work | None", WORKLOAD]
     window: Annotated[int | None, Argument(None, _WINDOW, "T")]
+    precision_of_time: Annotated[str | float | None, Argument(None, _PRECISION_OF_TIME, "P")]
+    exact: Annotated[bool, Argument(False, "simulate all tokens, whatever the size of the layer.")]
     start: Annotated[str | None, Argument(None, _START, "S")]
     slow: Annotated[str | None, Argument(None, _SLOW, "S")]
 

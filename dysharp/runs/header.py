@@ -66,10 +66,10 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     if request.skew is not None:
         lines.append(f"skew: {skew_line(request.skew)}")
     if request.window is not None:
-        lines.append(
-            f"leading tokens: only the first {request.window} tokens of each GPU are simulated; the time of all {request.tokens} is an estimate"
-            + ("; --window 0 simulates all" if request.chosen else "")
-        )
+        few = f"only the first {request.window} tokens of each GPU are simulated"
+        lines.append(f"leading tokens: {few}; the time of all {request.tokens} is an estimate")
+    elif request.precision is not None:
+        lines.append(f"precision of time: {100 * request.precision:g} %, and all tokens where fewer do not tell; --exact simulates all")
     if unmeasured:
         lines.append(f"warning: {unmeasured}")
     if cluster.family == "paper":

@@ -9,7 +9,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.base.errors import DysharpError
 from dysharp.base.values import frozen
-from dysharp.runs.leading import NoEstimate, leading_workload
+from dysharp.runs.known import NoEstimate, first_workload
 from dysharp.runs.memory import check_memory, within
 from dysharp.runs.options import Value, options_of
 from dysharp.runs.request import Workload
@@ -35,9 +35,9 @@ class Job:
 
     @property
     def n_rows(self) -> int:
-        """(token, expert) rows of all its runs; with leading tokens, half of them and a quarter run, too."""
+        """(token, expert) rows of all its runs; with a window, 1/4, 1/2 and 3/4 of it run, too."""
         r = self.workload.request
-        tokens = sum(self.sizes) or (r.tokens if r.window is None else r.window + r.window // 2 + r.window // 4)
+        tokens = sum(self.sizes) or (r.tokens if r.window is None else 5 * r.window // 2)
         return tokens * r.cluster.n_gpus * r.model.topk
 
     @property
@@ -46,14 +46,14 @@ class Job:
         system = get_system(self.system)
         return all(plan.__module__.startswith("dysharp.systems.") for plan in (system.paper, system.real) if plan)
 
-    def leading(self, tokens: int | None) -> Job:
-        """The job from so many leading tokens; None: from all."""
-        request = dataclasses.replace(self.workload.request, window=tokens, chosen=tokens is not None)
+    def to(self, precision: float | None, tokens: int | None = None) -> Job:
+        """The job until its time is known to `precision`, from so many `tokens` if given; None: exactly."""
+        request = dataclasses.replace(self.workload.request, window=tokens, precision=precision)
         return dataclasses.replace(self, workload=dataclasses.replace(self.workload, request=request))
 
     def parts(self) -> list[Workload]:
         """The workload of each run."""
-        return [leading_workload(self.workload, n) for n in self.sizes] or [self.workload]
+        return [first_workload(self.workload, n) for n in self.sizes] or [self.workload]
 
     def to_send(self) -> Job:
         """The job as it can be sent to a process: without its progress, and without tokens that it does not simulate."""

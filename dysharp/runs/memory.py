@@ -10,6 +10,7 @@ from typing import Any
 
 from dysharp.base.errors import ConfigError, OverShare
 from dysharp.base.units import GiB
+from dysharp.runs.known import PART
 from dysharp.runs.request import Request
 from dysharp.systems import System
 from dysharp.workload import make_routing
@@ -113,7 +114,8 @@ def within(part: float) -> Iterator[None]:
 
 def check_memory(system: System, r: Request, options: Any) -> None:
     """Raise ConfigError when a run would need more memory than the computer has, OverShare when only this process's part is too small."""
-    timed = r if r.window is None else dataclasses.replace(r, tokens=r.window)
+    few = r.window or (r.precision and max(1, r.tokens // PART))  # `run_point` checks all tokens where these do not tell
+    timed = dataclasses.replace(r, tokens=few) if few else r
     usable, part = usable_bytes(), _part.get()
     if most_bytes(timed) <= part * usable:
         return

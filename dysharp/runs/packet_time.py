@@ -34,7 +34,7 @@ def packet_time(systems: Sequence[str], **request: Unpack[RequestArgs]) -> str:
     known = {key: value for key, value in asked.options.items() if "." not in key or key.partition(".")[0] in chosen}
     given = options_by_system(known, chosen, asked.model, asked.cluster)
     routing = make_workload(asked).routing
-    share = 1.0 if asked.window is None else 1.75 * asked.window / asked.tokens  # leading tokens run with half and a quarter of them, too
+    share = 1.0 if asked.window is None else 2.5 * asked.window / asked.tokens  # 1/4, 1/2 and 3/4 of them run, too
     passes = 2 if asked.direction == "both" else 1
     one_pass = sum(_packets(system, options_of(system, given[name]), routing, asked.model.row_bytes) for name, system in chosen.items())
     return estimate_line(share * passes * one_pass, asked.cluster.n_gpus)

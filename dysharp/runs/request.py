@@ -25,6 +25,7 @@ from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work, parse_sub_layer
 
 MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
 FIDELITIES = ("burst", "packet")
+MOST_IMPRECISE = 0.05
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
@@ -37,8 +38,8 @@ class Request:
     """The arguments of one call, loaded and checked.
 
     tokens   tokens per GPU
-    window   tokens per GPU that are simulated; None = all
-    chosen   whether `compare` chose `window`: a system without an estimate from leading tokens then runs with all tokens
+    window   tokens per GPU that are simulated; None = all, or as `precision` says
+    precision  part of the layer time to which it has to be known, else all tokens run (`runs.known`); None = exactly
     fabric   fields of `FabricConfig` that differ from the cluster's, sorted by name
     options  options of systems, not yet checked: {"system.option": value}
     skew     start times and speeds of the ranks; None = all alike
@@ -60,7 +61,7 @@ class Request:
     progress: Progress | None
     skew: Skew | None
     waiting: bool = True
-    chosen: bool = False
+    precision: float | None = None
 
 
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
@@ -124,7 +125,25 @@ def make_request(args: RequestArgs) -> Request:
         layer=args["layer"], placement=args["placement"], direction=direction, seed=args["seed"], fidelity=fidelity, window=window,
         fabric=tuple(sorted(fabric.items())), options=options, progress=args["progress"],
         skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),
+        precision=_precision(args["precision_of_time"], bool(args["exact"] or window), fidelity),
     )  # fmt: skip
+
+
+def _precision(given: str | float | None, all_tokens: bool, fidelity: str) -> float | None:
+    """The part of the time, of "0.5%" or 0.005. Raises ConfigError for another value, and beside arguments that say how many tokens run."""
+    if given is None:
+        return None
+    text = str(given).strip()
+    try:
+        part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= MOST_IMPRECISE:
+        raise ConfigError(f"precision_of_time: found {show(given)}, expected above 0% and at most 5%, such as 0.5%")
+    if all_tokens or fidelity != "burst":
+        where = "beside window or exact" if all_tokens else "at packet level"
+        raise ConfigError(f'precision_of_time: found it {where}, expected it alone and fidelity "burst"')
+    return part
 
 
 @frozen
@@ -140,7 +159,7 @@ class CollectiveRequest:
     progress: Progress | None
 
 
-_OF_LAYERS = ("model", "tokens", "layer", "routing", "placement", "direction", "window", "start", "slow")
+_OF_LAYERS = ("model", "tokens", "layer", "routing", "placement", "direction", "window", "precision_of_time", "exact", "start", "slow")
 """Arguments that a collective has no use for."""
 
 

@@ -1,4 +1,4 @@
-"""`run`, and one system on a shared workload: all passes, a window, the faster of several GEMM variants."""
+"""`run`, and one system on a shared workload: all passes, until its time is known, the faster of several GEMM variants."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -7,19 +7,21 @@ from typing import Any, Unpack
 from dysharp.analysis import Row, both_passes
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.program import Program
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.header import header_of
-from dysharp.runs.leading import NoEstimate, gemms_us, run_window
+from dysharp.runs.known import NoEstimate, busiest_rows, may_stop, until_known
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import OnStage, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
 from dysharp.runs.request import Request, Workload, make_collective_request, make_request, make_workload, takes
-from dysharp.systems import System, all_systems, get_system
+from dysharp.specs import Cluster
+from dysharp.systems import System, get_system
 from dysharp.systems.collectives import get_collective
-from dysharp.systems.registry import FUSED_GEMMS
+from dysharp.workload import Routing
 
 
 @takes(RequestArgs)
@@ -75,31 +77,44 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
         if request.progress:
             request.progress(Step(system.name, index, count, stage, done, total))
 
-    if request.window is None:
-        return _run_layer(system, options, workload, on_stage)
+    whole = dataclasses.replace(workload, request=dataclasses.replace(request, window=None, precision=None))
     try:
-        return run_window(workload, lambda part: _run_layer(system, options, part, on_stage), _gemms_alone_us)
+        if request.window or (request.precision and may_stop(request, system, options)):
+            return until_known(workload, _Runs(system, options, on_stage))
     except NoEstimate:
-        if not request.chosen:
+        if request.precision is None:
             raise
-    whole = dataclasses.replace(request, window=None, chosen=False)
-    check_memory(system, whole, options)
-    row = _run_layer(system, options, dataclasses.replace(workload, request=whole), on_stage)
-    why = f"{request.window} leading tokens give no estimate, so all {request.tokens} were simulated"
-    return dataclasses.replace(row, warnings=(*row.warnings, why))
+    if request.precision:
+        check_memory(system, whole.request, options)
+    return _run_layer(system, options, whole, on_stage)
 
 
-def _gemms_alone_us(workload: Workload) -> float:
-    """Time of the GEMMs of a workload in the bound, which has no transfers, at burst level and in one NVLink domain. 0: not known."""
-    system = next(s for s in all_systems().values() if s.bound and s.costs.gemms)
-    options = options_of(system, {"gemms": next(word for word in system.costs.gemms if word != FUSED_GEMMS)})
-    try:
-        cluster = dataclasses.replace(workload.request.cluster, scale_out=None)
-    except ConfigError:  # a mesh has no links to more GPUs
-        return 0.0
-    request = dataclasses.replace(workload.request, cluster=cluster, fidelity="burst", fabric=(), waiting=False, progress=None)
-    check_memory(system, request, options)
-    return gemms_us(_run_layer(system, options, dataclasses.replace(workload, request=request), lambda *_: None))
+@frozen
+class _Runs:
+    """How a layer of one system is simulated (`known.Runs`)."""
+
+    system: System
+    options: Any
+    on_stage: OnStage
+
+    def layer(self, workload: Workload) -> Row:
+        """One run."""
+        return _run_layer(self.system, self.options, workload, self.on_stage)
+
+    def experts(self, workload: Workload) -> Row | None:
+        """One run at burst level, in one NVLink domain."""
+        if (free := self.system.with_free_transfers()) is None:
+            return None
+        try:
+            cluster = dataclasses.replace(workload.request.cluster, scale_out=None)
+        except ConfigError:  # a mesh has no links to more GPUs
+            return None
+        request = dataclasses.replace(workload.request, cluster=cluster, fidelity="burst", fabric=(), waiting=False, progress=None)
+        return _run_layer(free, self.options, dataclasses.replace(workload, request=request), lambda *_: None)
+
+    def rows(self, routing: Routing, cluster: Cluster) -> int:
+        """Of the busiest link."""
+        return busiest_rows(self.system, routing, self.options, cluster.domain_gpus)
 
 
 def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnStage) -> Row:

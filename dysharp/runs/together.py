@@ -16,7 +16,7 @@ from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
 from dysharp.runs.job import Job, Result, row_here, rows_of
 from dysharp.runs.kept import OnResult, kept_or_run
-from dysharp.runs.leading import NoEstimate
+from dysharp.runs.known import NoEstimate
 from dysharp.runs.options import options_by_system
 from dysharp.runs.progress import Progress, Step
 from dysharp.runs.request import Request

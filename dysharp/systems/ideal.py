@@ -1,8 +1,6 @@
 """Lower bound: communication takes no time, experts run at full speed; all tensors are still produced."""
 
-import numpy as np
-
-from dysharp.program import Kind, To, frozen
+from dysharp.program import frozen
 from dysharp.systems.building import LayerBuilder, as_tiles_fill, check
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
@@ -43,15 +41,7 @@ FACTS = Facts(
 
 @system("ideal", FACTS)
 def plan(layer: LayerBuilder, options: Options) -> None:
-    """The Program: one local op per GPU stands for Dispatch and brings all rows of the GPU's experts at once.
-
-    All sums exist as soon as all results exist.
-    """
+    """The Program. All sums exist as soon as all results exist."""
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
-    gpus = np.arange(layer.n_gpus, dtype=np.int32)
-    rows = np.bincount(layer.p.slot // layer.routing.placement.slots_per_gpu, minlength=layer.n_gpus)
-    template = layer.transfer("dispatch.free", Kind.PUT, "dispatch", "copy", layer.sent_buffer, layer.arrived)
-    issuers = layer.issuers("free")
-    to = To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of)))
-    layer.add(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
-    layer.combine_free(as_tiles_fill(layer, second_first=False).results)
+    layer.dispatch_free()
+    layer.combine_free(layer.join_tiles(as_tiles_fill(layer, second_first=False).results))

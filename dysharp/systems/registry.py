@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +39,8 @@ Plan = Callable[..., Any]
 """(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
 KindOf = Callable[[Layer, Any], "type[Kernels]"]
 Made = TypeVar("Made", bound="type[Kernels] | KindOf")
-Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
-"""A plan as the System keeps it."""
+Whole = Callable[..., Program]
+"""A plan as the System keeps it: (model, cluster, routing, direction, options), and `free` of a plan with a LayerBuilder."""
 FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 
@@ -82,6 +82,12 @@ class System(Facts):
             return program
         program = dataclasses.replace(program, declared=dataclasses.replace(program.declared, kernel_sms=self.kernel_sms(model, cluster, options)))
         return with_kernel_sms(program) if direction == "bwd" else program
+
+    def with_free_transfers(self) -> System | None:
+        """The system whose GEMMs run one after the other between transfers that cost nothing; None: its plan makes its own builder (`system`)."""
+        if any(plan and len(inspect.signature(plan).parameters) != 2 for plan in (self.paper, self.real)):  # `wraps` keeps the plan's signature
+            return None
+        return dataclasses.replace(self, paper=partial(self.paper, free=True), real=self.real and partial(self.real, free=True))
 
     def kernel_sms(self, model: Model, cluster: Cluster, options: Any) -> int:
         """SMs of each communication kernel of the real form; 0 = not known."""
@@ -189,16 +195,21 @@ def kernels(
 
 def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None, kind: KindOf | None = None) -> Whole:
     """The plan with five arguments."""
+    from dysharp.systems.building.experts import one_after_another
     from dysharp.systems.building.paper_layers import begun
 
     if len(inspect.signature(plan).parameters) != 2:
         return plan
 
     @wraps(plan)
-    def whole(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+    def whole(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any, free: bool = False) -> Program:
         layer = Layer(model, cluster, routing, direction)
         more = (begins(layer, options) if begins else {}) | ({"kind": kind(layer, options)} if kind else {})
         builder = begun(name, facts, layer, options, **more)
+        if free:
+            builder.dispatch_free()
+            builder.combine_free(one_after_another(builder, None, facts.costs if kind else None))
+            return builder.build("none")
         plan(builder, options)
         return builder.build(facts.moves, options)
 

@@ -16,7 +16,7 @@ from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.what_if import what_ifs
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.formats import resource_words
-from dysharp.runs.leading import NoEstimate
+from dysharp.runs.known import NoEstimate
 from dysharp.runs.progress import Step
 from dysharp.runs.request import make_request
 from dysharp.runs.together import Workers
@@ -108,18 +108,18 @@ def test_names_of_nics_as_words() -> None:
 
 def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their Rows; where the baseline has no estimate, that is the error."""
-    from dysharp.runs import leading
+    from dysharp.runs.known import Known
 
-    def unsettled(found: leading.Leading, *rest: Any) -> None:
-        if found.full.system == "deepep":
-            raise NoEstimate("window: 32 leading tokens of deepep give no estimate")
+    def unsettled(found: Known, most: float) -> str:
+        return "they do not tell" if found.blocks[-1].simulated.system == "deepep" else ""
 
-    monkeypatch.setattr(leading.Leading, "_check", unsettled)
+    monkeypatch.setattr("dysharp.runs.known.REFUSED", 1e9)
+    monkeypatch.setattr(Known, "refusal", unsettled)
     asked: dict[str, Any] = {"systems": ["deepep", "megatron-a2a"], "cluster": "paper-dgx-h100-x2", **SMALL, "tokens": 64, "window": 32}
-    done = ds.compare(**asked)
+    done, why = ds.compare(**asked), "window: 32 leading tokens of deepep give no estimate"
     assert [row.system for row in done.rows] == ["megatron-a2a"]
-    assert done.to_dict()["left_out"] == {"deepep": "window: 32 leading tokens of deepep give no estimate"}
-    assert "warning: deepep is left out: window: 32 leading tokens of deepep give no estimate" in done.header
+    assert done.to_dict()["left_out"] == {"deepep": f"{why}: they do not tell; simulate more tokens"}
+    assert f"warning: deepep is left out: {why}: they do not tell; simulate more tokens" in done.header
     assert "All times are estimates: the first 32 of 64 tokens per GPU were simulated." in " ".join(str(done).split())
     with pytest.raises(SimulationError, match="leading tokens of deepep give no estimate"):
         ds.compare(baseline="deepep", **asked)

@@ -17,7 +17,7 @@ from dysharp.api import comparison, network_curve, tensor_parallel, training
 from dysharp.api.comparison import compare
 from dysharp.base.errors import ConfigError
 from dysharp.planning.advice.tuning import TuningSearch
-from dysharp.runs.leading import NoEstimate
+from dysharp.runs.known import NoEstimate
 from dysharp.specs import load_cluster, load_whole
 from tests.figures.made_rows import numbers
 from tests.show.held import Lines, lines_of, stored_lines

@@ -163,7 +163,7 @@ def test_packaged_clusters_are_their_gpus(name: str) -> None:
 
 
 def test_a_window_extrapolates_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.runs.leading.REFUSED", 1e9)
+    monkeypatch.setattr("dysharp.runs.known.REFUSED", 1e9)
     row = ds.run("dysharp", model=MODEL, cluster=CLUSTER, gpus=4, tokens=64, fidelity="packet", window=16)
     assert row.time_us == pytest.approx(row.program_us + Surroundings(**row.surroundings_us).device_us)
     assert row.window["time_us"] == pytest.approx(row.time_us + 48 * row.window["us_per_token"])

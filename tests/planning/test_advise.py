@@ -29,9 +29,9 @@ from dysharp.measured.trust import (
 )
 from dysharp.planning.advice.advise import Advice, percent
 from dysharp.planning.advice.candidates import UNJUDGED, nothing_to_rank
-from dysharp.planning.advice.tuning import edge_of, fewest_near_best
+from dysharp.planning.advice.tuning import does_not_grow, edge_of, fewest_near_best
 from dysharp.runs.formats import resource_words
-from dysharp.runs.leading import Leading, NoEstimate, does_not_grow
+from dysharp.runs.known import Known
 from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing
@@ -109,12 +109,21 @@ def test_the_fewest_sms_within_one_percent() -> None:
     assert [edge_of(n, (4, 8, 24)) for n in (4, 8, 24)] == ["fewest", "", "most"]
 
 
-def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"systems": ["deepep-ll"], "cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
-    whole = ds.advise("deepseek-v2-lite", **given)
-    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 1000)
-    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 6300)
-    few = ds.advise("deepseek-v2-lite", **given)
+@pytest.fixture
+def stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of 512 tokens are large, and stop at 128."""
+    monkeypatch.setattr("dysharp.planning.advice.prediction.WHOLE_ROWS", 1000)
+    monkeypatch.setattr("dysharp.planning.advice.prediction.PRECISION", 0.5)
+    monkeypatch.setattr("dysharp.runs.known.FEWEST", 128)
+
+
+FEW = {"systems": ["deepep-ll"], "cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
+
+
+def test_large_layers_stop_when_they_are_known(request: pytest.FixtureRequest) -> None:
+    whole = ds.advise("deepseek-v2-lite", **FEW)
+    request.getfixturevalue("stops")
+    few = ds.advise("deepseek-v2-lite", **FEW)
     assert (whole.best.row.window, few.best.row.tokens_per_gpu, few.best.tokens) == ({}, 128, 512)
     assert few.best.time_us == pytest.approx(whole.best.time_us, rel=0.1)
     assert sum(few.best.parts_us().values()) == pytest.approx(few.best.time_us)
@@ -122,30 +131,20 @@ def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.Monke
     assert few.best.row.window is not None
     assert few.best.interval.typical >= few.best.row.window["apart"] > 0
     assert not any("tokens 128 is outside" in text for text in few.best.warnings)
+    assert {entry.predicted.row.tokens_per_gpu for entry in few.what_if if entry.change == "links x2"} == {128}, "it stops where its base did"
 
 
-def test_what_is_compared_has_one_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
-    whole = ds.advise("deepseek-v2-lite", systems=["deepep-ll"], **given)
-    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 1000)
-    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 6300)
-    check, untold = Leading._check, "links-x2"
-
-    def some_do_not_tell(self: Leading, *times: Any) -> None:
-        if untold in (self.full.system, self.full.cluster[-len(untold) :]):
-            raise NoEstimate("leading tokens do not tell")
-        check(self, *times)
-
-    monkeypatch.setattr(Leading, "_check", some_do_not_tell)
-    done = ds.advise("deepseek-v2-lite", systems=["deepep-ll"], **given)
+def test_what_is_compared_has_one_estimator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ds.advise("deepseek-v2-lite", **FEW)
+    request.getfixturevalue("stops")
+    usual = Known.refusal
+    monkeypatch.setattr(Known, "refusal", lambda self, most: "" if "links-x2" not in self.blocks[-1].simulated.cluster else usual(self, 0.0) or "no")
+    done = ds.advise("deepseek-v2-lite", **FEW)
     assert done.best.row.window
-    assert {bool(entry.predicted.row.window) for entry in done.what_if} == {False}
-    assert {entry.best_us for entry in done.what_if} == {whole.best.time_us}
-    assert {entry.change: entry.difference_us for entry in done.what_if}["links x2"] < 0
-    untold = "deepep"
-    both = ds.advise("deepseek-v2-lite", systems=["deepep", "deepep-ll"], options={"deepep.n_sm": 20}, **given)
-    assert [bool(entry.row.window) for entry in (*both.ranking, *both.unjudged)] == [False, False]
-    assert both.best.time_us == whole.best.time_us
+    changes = {entry.change: entry for entry in done.what_if}
+    assert (changes["links x2"].predicted.row.window, changes["links x2"].best_us) == ({}, whole.best.time_us)
+    assert changes["links x2"].difference_us < 0
+    assert {entry.best_us for entry in done.what_if if entry.predicted.row.window} <= {done.best.time_us}
 
 
 def test_a_step_of_chunks_is_not_extended(advice: Advice) -> None:

@@ -13,7 +13,7 @@ from dysharp.analysis import Row as Result
 from dysharp.base.errors import DysharpError
 from dysharp.figures.studies.study import Draw, latin_hypercube, load_study
 from dysharp.program.skew import Skew
-from dysharp.runs import causes, formats, header, leading, memory, options, packet_time, request, skew
+from dysharp.runs import causes, formats, header, known, memory, options, packet_time, request, skew
 from dysharp.runs.job import Job
 from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
@@ -63,28 +63,20 @@ def row(tokens: int, us: float, gemms: float, late: float = 0.0, **more: Any) ->
 
 
 def windows() -> Iterator[Row]:
-    """Estimates from leading tokens, and why there is none."""
+    """Estimates from the first tokens, and why there is none."""
     sets = {
-        "line": ((16, 30.0, 8.0), (32, 50.0, 16.0), (64, 90.0, 32.0)), "late": ((16, 30.0, 8.0, 2.0), (32, 50.0, 16.0, 2.0), (64, 90.0, 32.0, 2.0)),
-        "curve": ((16, 30.0, 8.0), (32, 52.0, 16.0), (64, 93.0, 30.0)), "bent": ((16, 30.0, 8.0), (32, 40.0, 16.0), (64, 90.0, 32.0)),
-        "still": ((16, 30.0, 8.0), (32, 50.0, 16.0), (64, 50.0, 16.0)), "wave": ((16, 30.0, 8.0), (32, 50.0, 16.0), (64, 70.0, 38.0)),
-        "edge": ((16, 30.0, 8.0, 0.5), (32, 50.0, 16.0, 1.5), (64, 90.0, 32.0, 1.35)),
+        "line": (30.0, 50.0, 70.0, 90.0), "curve": (30.0, 52.0, 73.0, 93.0), "bent": (30.0, 40.0, 64.0, 90.0), "still": (30.0, 50.0, 50.0, 51.0),
     }  # fmt: skip
-    for (name, rows), growth, bound in itertools.product(sets.items(), (None, 1.7, 4.0), (0.8, 1.3)):
-        made = [dataclasses.replace(one, bound_us=bound * one.time_us) for one in (row(int(n), *rest) for n, *rest in rows)]
-        try:
-            yield f"{name} {growth} {bound}", flat(leading.Leading(made[0], made[1], made[2], 128, growth).estimate())
-        except leading.NoEstimate as error:
-            yield f"{name} {growth} {bound}", (str(error),)
-        yield (
-            f"{name} {growth} {bound}, facts",
-            (leading.gemms_are_alone(made[2]), leading.gemms_us(made[2]), leading.does_not_grow(made[1], made[2])),
-        )
+    for (name, times), gemms, bound in itertools.product(sets.items(), (None, 8.0), (0.8, 1.3)):
+        rows = [dataclasses.replace(row(16 * n, us, 8.0), bound_us=bound * us, workload_bound_us=0.0) for n, us in enumerate(times, 1)]
+        experts = [None if gemms is None else row(16 * n, gemms + 0.1 * n, gemms) for n in (1, 2, 3, 4, 8)]
+        blocks = [known.Block(16 * n, one, free, 40 * n) for n, one, free in zip((1, 2, 3, 4, 8), [*rows, None], experts, strict=True)]
+        made = known.Known(tuple(blocks[:4]), blocks[4])
+        of_row = known.gemms_are_alone(rows[-1]), known.gemms_us(rows[-1])
+        yield f"{name} {gemms} {bound}", (*flat(made.window(made.off())), made.refusal(0.1), *of_row)
     for system, tokens, gpus in itertools.product((None, "deepep", "nvls-naive", "ideal", "dysharp"), (40, 20_000, 200_000), (4, 32)):
         chosen = all_systems().get(system or "")
-        one = asked(tokens=tokens, gpus=gpus)
-        yield f"{system} {tokens} {gpus}", (leading.leading_tokens(one, chosen), leading.leading_tokens(one, chosen, 20_000))
-        yield f"{system} {tokens} {gpus}, with", (leading.with_leading_tokens(one, chosen).window,)
+        yield f"{system} {tokens} {gpus}", (known.layer_rows(asked(tokens=tokens, gpus=gpus), chosen),)
 
 
 def limits() -> Iterator[Row]:
@@ -119,8 +111,8 @@ def headers() -> Iterator[Row]:
         ("paper-gh200-nvl32-x2", {"gpus": 64, "placement": "eplb:slots=64"}), (worn, {"gpus": 16}),
     ):  # fmt: skip
         one = asked(cluster=cluster, tokens=8, **more)
-        for shown in (one, dataclasses.replace(one, window=4, chosen=True), dataclasses.replace(one, window=4, skew=slow)):
-            yield f"{one.cluster.name} {shown.window} {shown.chosen}", header.header_of(request.make_workload(shown))
+        for shown in (one, dataclasses.replace(one, precision=0.005), dataclasses.replace(one, window=4, skew=slow)):
+            yield f"{one.cluster.name} {shown.window} {shown.precision}", header.header_of(request.make_workload(shown))
         yield f"{one.cluster.name}, settings", header.settings_of("deepep", "real", {"n_sm": 20}, one)
         work = request.make_workload(one)
         yield f"{one.cluster.name}, rows", (Job("deepep", {}, work).n_rows, Job("deepep", {}, work, (3, 5)).n_rows, digest_of(one.tokens)[:6])

@@ -41,24 +41,23 @@ def test_systems_that_only_names_run() -> None:
 LARGE = {**SMALL, "tokens": 256, "systems": ["deepep"]}
 
 
-def test_compare_chooses_leading_tokens_of_a_large_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so, names the way to all tokens, and gives what the same window gives; `window` 0 simulates all tokens."""
-    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 10_000)
-    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 64 * 16 * 8)
-    monkeypatch.setattr("dysharp.runs.leading.REFUSED", 1e9)
+def test_compare_stops_a_large_layer_when_its_time_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so, names the way to all tokens, and gives what the same window gives; `window` 0 and `exact` simulate all tokens."""
+    monkeypatch.setattr("dysharp.api.comparison.WHOLE_ROWS", 10_000)
+    monkeypatch.setattr("dysharp.api.comparison.PRECISION", 1e9)
+    monkeypatch.setattr("dysharp.runs.known.FEWEST", 64)
+    monkeypatch.setattr("dysharp.runs.known.REFUSED", 1e9)
     done = dysharp.compare(**LARGE)
     asked = dysharp.compare(**LARGE, window=64)
     assert [row.window for row in done.rows] == [row.window for row in asked.rows] != [{}]
-    assert any("--window 0 simulates all" in line for line in done.header)
-    whole = dysharp.compare(**LARGE, window=0)
-    assert not any(row.window for row in whole.rows)
+    assert any("--exact simulates all" in line for line in done.header)
+    for whole in (dysharp.compare(**LARGE, window=0), dysharp.compare(**LARGE, exact=True)):
+        assert not any(row.window for row in whole.rows)
 
 
-def test_a_system_without_an_estimate_runs_with_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 10_000)
-    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 32 * 16 * 8)
-    monkeypatch.setattr("dysharp.runs.leading.REFUSED", 0.0)
-    done = dysharp.compare(**{**LARGE, "tokens": 128})
-    whole = dysharp.compare(**{**LARGE, "tokens": 128}, window=0)
-    assert [row.time_us for row in done.rows] == [row.time_us for row in whole.rows]
-    assert any("32 leading tokens give no estimate, so all 128 were simulated" in line for line in done.header)
+def test_a_layer_that_is_not_known_runs_with_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dysharp.api.comparison.WHOLE_ROWS", 10_000)
+    monkeypatch.setattr("dysharp.api.comparison.PRECISION", 1e-12)
+    monkeypatch.setattr("dysharp.runs.known.FEWEST", 32)
+    done, whole = dysharp.compare(**LARGE), dysharp.compare(**LARGE, exact=True)
+    assert [(row.window, row.digest) for row in done.rows] == [({}, row.digest) for row in whole.rows]

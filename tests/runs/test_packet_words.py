@@ -35,7 +35,7 @@ def test_the_estimate_counts_systems_passes_and_leading_tokens() -> None:
     one = packets(["deepep"])
     assert packets(["deepep", "comet"]) == pytest.approx(2 * one, rel=0.1)
     assert packets(["deepep"], direction="both") == pytest.approx(2 * one, rel=0.1)
-    assert packets(["deepep"], window=512) == pytest.approx(1.75 / 4 * one, rel=0.1)
+    assert packets(["deepep"], window=512) == pytest.approx(2.5 / 4 * one, rel=0.1)
     assert packets(["dysharp"]) < one
     assert packet_time(["deepep"], **SMALL) == ""
 

@@ -47,7 +47,7 @@ def _header(done: Advice) -> list[str]:
     few = done.best.row.tokens_per_gpu
     lines = [line for line in done.header if not line.startswith(("warning: ", "note: ", "placement "))][:_HEADER_LINES]
     if done.best.row.window:
-        lines.append(f"times of {done.best.tokens} tokens are extended from the first {few} and {few // 2} tokens of each GPU")
+        lines.append(f"times of {done.best.tokens} tokens are extended from the first {few} tokens of each GPU")
     return lines
 
 

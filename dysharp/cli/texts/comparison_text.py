@@ -5,7 +5,7 @@ from functools import partial
 
 from dysharp.analysis import Row
 from dysharp.api import Comparison
-from dysharp.api.comparison import COMPARED, marked, out_of_ranking
+from dysharp.api.comparison import COMPARED, marked, out_of_ranking, stops_of
 from dysharp.api.gain_map import GainMap
 from dysharp.api.why import Part, Why
 from dysharp.base.columns import Column, Columns
@@ -86,20 +86,20 @@ def _print_windows(done: Comparison) -> None:
     rows = [row for row in done.rows if row.window]
     if not rows:
         return
-    size, tokens = rows[0].window["tokens"], rows[0].window["of_tokens"]
+    size, tokens = stops_of(rows)
     whole = ", ".join(row.system for row in done.rows if not row.window)
     but = f" ({whole}: of all {tokens})" if whole else ""
     print_lines(["", f"the table is of the first {size} tokens of each GPU{but}; this is the estimate for all {tokens}"])
     print_columns(Columns(
         Column("system", of=marked), "layer us=layer_us:.1f",
         Column("per_token", "us per token", ".3f", lambda row: row.window["us_per_token"] if row.window else "simulated"),
-        Column("half", "from half the tokens", of=_from_half, number=True),
+        Column("within", "nine of ten within", of=_within, number=True),
         Column("speedup", "speed-up", ".2f", lambda row: done.speedup[row.system]),
     ), done.rows)  # fmt: skip
 
 
-def _from_half(row: Row) -> str:
-    return f"{row.window['half_window_time_us'] / row.layer_us - 1:+.1%}".replace("%", " %") if row.window else UNKNOWN
+def _within(row: Row) -> str:
+    return f"{row.window['apart']:.1%}".replace("%", " %") if row.window else UNKNOWN
 
 
 def _print_tuned(done: Comparison) -> None:

@@ -117,7 +117,7 @@ def _window_facts(row: Row) -> list[tuple[str, str]]:
         (
             "whole layer, estimated",
             f"{w['time_us']:.2f} us for {w['of_tokens']} tokens per GPU, {w['us_per_token']:.4f} us per token; "
-            f"half the leading tokens give {w['half_window_time_us']:.2f} us",
+            f"nine of ten layers are within {w['apart']:.1%}".replace("%", " %"),
         ),
         ("leading tokens", f"the first {w['tokens']} tokens of each GPU; all facts below describe them"),
     ]

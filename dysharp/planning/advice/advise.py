@@ -18,7 +18,7 @@ from dysharp.planning.advice.candidates import candidates, nothing_to_rank, opti
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
 from dysharp.planning.advice.what_if import WhatIf, what_ifs
-from dysharp.runs.arguments import AdviseArgs
+from dysharp.runs.arguments import AdviseArgs, RequestArgs, arguments_of
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
@@ -195,7 +195,8 @@ def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase |
     if phase is not None:
         request["direction"] = passes_of(phase, request["direction"])
         request["tokens"] = phase.tokens if request["tokens"] is None else request["tokens"]
-    asked = make_request({**request, "model": model, "workload": None, "window": None, "start": None, "slow": None})  # type: ignore[typeddict-unknown-key]
+    every = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
+    asked = make_request({**every, **request, "model": model})  # type: ignore[typeddict-item]
     asked = dataclasses.replace(asked, waiting=False)  # advice reads the critical path instead
     if phase is not None:
         asked = dataclasses.replace(asked, routing=replayed(phase, asked.routing))

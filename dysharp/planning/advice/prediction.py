@@ -15,7 +15,7 @@ from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
 from dysharp.runs.header import header_of
 from dysharp.runs.job import Job, Result
-from dysharp.runs.leading import REFUSED, leading_tokens
+from dysharp.runs.known import PRECISION, WHOLE_ROWS, layer_rows
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase
 from dysharp.runs.progress import Step
@@ -24,9 +24,6 @@ from dysharp.runs.together import Workers
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 from dysharp.systems.building.experts import AROUND
-
-APART = 1 + 2 * REFUSED
-"""Estimates farther apart keep their order."""
 
 
 @frozen
@@ -119,10 +116,12 @@ class Predicted:
         return found | named(self, "edge", "warnings")
 
 
-def _leading(job: Job, like: Row | None) -> int | None:
-    """The leading tokens of a job: as many as `like` has, if the system sends rows."""
-    system = get_system(job.system)
-    return like.window.get("tokens") if like and system.moves.sent != "none" else leading_tokens(job.workload.request, system)
+def _until(job: Job, like: Row | None) -> Job:
+    """The job, stopped where its layer is large; where `like` stopped, if that is given."""
+    request, system = job.workload.request, get_system(job.system)
+    if system.moves.sent == "none" or (not like.window if like else layer_rows(request, system) <= WHOLE_ROWS):
+        return job
+    return job.to(PRECISION, like.window["tokens"] if like else None)
 
 
 def eager_is_known(row: Row) -> bool:
@@ -171,19 +170,11 @@ class AdviceRuns:
         return self._workers.rows(jobs, self.request.progress)
 
     def predict(self, jobs: Sequence[Job], like: Row | None = None) -> list[Predicted | DysharpError]:
-        """The prediction of each job, or the error with which it is refused: of all tokens, or from leading tokens of a large layer.
+        """The prediction of each job, or the error with which it is refused. A large layer stops when its time is known.
 
-        Two estimators do not compare. `like`: as many leading tokens as this Row. Where those of a job do not tell, all tokens of all jobs run;
-        without `like`, of the jobs that estimates put within `APART` of the fastest.
+        `like`: each stops where this Row did, so that what both leave out is the same, or has all tokens.
         """
-        most = [_leading(job, like) for job in jobs]
-        results = self.rows([job.leading(n) for job, n in zip(jobs, most, strict=True)])
-        known = {i: rows[0] for i, rows in enumerate(results) if isinstance(rows, tuple)}
-        if any(most[i] and not row.window for i, row in known.items()):
-            near_us = APART * min(row.layer_us for row in known.values())
-            few = [i for i, row in known.items() if row.window and (like or row.layer_us < near_us)]
-            for i, rows in zip(few, self.rows([jobs[i] for i in few]), strict=True):
-                results[i] = rows
+        results = self.rows([_until(job, like) for job in jobs])
         return [rows if isinstance(rows, DysharpError) else self._predicted(job, rows[0]) for job, rows in zip(jobs, results, strict=True)]
 
     def _predicted(self, job: Job, row: Row) -> Predicted:

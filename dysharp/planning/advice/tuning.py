@@ -13,7 +13,7 @@ from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
 from dysharp.runs.job import Job, Result
-from dysharp.runs.leading import SEARCH_ROWS, does_not_grow, extended, leading_tokens
+from dysharp.runs.known import extended, layer_rows
 from dysharp.runs.options import EVERYWHERE, FIELDS, Value, option_choices, options_by_system
 from dysharp.runs.progress import Step
 from dysharp.runs.request import Request, Workload, make_workload
@@ -22,6 +22,10 @@ from dysharp.systems import System, is_real
 
 BUDGET = 9
 """Settings that are tried of each system. A system whose knobs have fewer values is tried with all values."""
+SEARCH_ROWS = 20_000
+"""Most rows of the tokens with which settings of one system are compared. No time is estimated from them."""
+STEP_SHARE, GROWTH = 0.1, 1.1
+"""An operator with more than this share of the layer must take this many times as long when these tokens double."""
 NEAR = 1.01
 """A number of SMs is near the fastest when its layer takes at most this many times as long."""
 KNOBS: Mapping[str, tuple[int, ...]] = {
@@ -74,7 +78,7 @@ def search(
     request = workload.request
     open_knobs = {name: [knob for knob in knobs if has_knob(system, request, options[name], knob)] for name, system in systems.items()}
     grids = {name: grid(systems[name], request, own) for name, own in open_knobs.items() if own}
-    most = {name: leading_tokens(request, systems[name], SEARCH_ROWS) for name in grids}
+    most = {name: _few_tokens(request, systems[name]) for name in grids}
     sizes = {name: () if n is None else (n // 2, n) for name, n in most.items()}
     keys = [(name, setting) for name, settings in grids.items() for setting in settings]
     found = runs([Job(name, {**options[name], **setting}, workload, sizes[name]) for name, setting in keys])
@@ -86,6 +90,24 @@ def search(
             unknown |= {name} if len(rows) > 1 and does_not_grow(*rows[-2:]) else set()
     unknown |= {name for name, entries in tried.items() if sizes[name] and len(entries) > 1 and len({us for _, us in entries}) == 1}
     return {name: _search(() if name in unknown else tried[name], len(grids[name]), sizes[name] or (request.tokens,)) for name in grids}
+
+
+def _few_tokens(request: Request, system: System) -> int | None:
+    """Tokens per GPU that a search runs, at least 32; None: all, because the layer is small or no rows are sent."""
+    each = layer_rows(request, system) // request.tokens
+    n = 1 << max(5, (SEARCH_ROWS // each).bit_length() - 1)
+    return None if system.moves.sent == "none" or request.tokens * each <= SEARCH_ROWS or n >= request.tokens else n
+
+
+def does_not_grow(before: Row, row: Row) -> str:
+    """The operator whose time does not grow from `before` to `row`, which has more tokens; "" = none.
+
+    Such an operator works in steps, for example a wave of chunks. Few tokens then say nothing about many.
+    """
+    for name in ("dispatch", "combine"):
+        if row.path_us[name] > STEP_SHARE * row.time_us and row.path_us[name] < GROWTH * before.path_us[name]:
+            return name.capitalize()
+    return ""
 
 
 def tune(systems: Mapping[str, System], request: Request) -> dict[str, TuningSearch]:

@@ -72,25 +72,30 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dic
     done, trials, left_out = [], *_trials(runs, best)
     tries = [(trial, job) for trial in trials for job in (trial.job, trial.more_sms) if job is not None]
     found: dict[str, Predicted] = {}
-    same = [runs.job(best.system, _given(best.row))] if best.row.window else []  # all its tokens run, too, where a change needs all
-    results = runs.predict([*(job for _, job in tries), *same], best.row)
-    base = results.pop() if same else best
-    if isinstance(base, DysharpError):  # changes need all tokens, and the memory holds those of none
-        return (), {trial.name: str(base) for trial in trials}
+    results: list[Predicted | DysharpError] = runs.predict([job for _, job in tries], best.row)
+    whole: Predicted | DysharpError = best
+    if best.row.window and any(_is_whole(one) for one in results):  # compared with all tokens of the best
+        (whole,) = runs.predict([runs.job(best.system, _given(best.row))], dataclasses.replace(best.row, window={}))
     for (trial, _), one in zip(tries, results, strict=True):
-        if isinstance(one, DysharpError):
+        if isinstance(one := whole if isinstance(whole, DysharpError) and _is_whole(one) else one, DysharpError):
             left_out.setdefault(trial.name, str(one))
         elif trial.name not in found or one.time_us < found[trial.name].time_us:
             found[trial.name] = one
     for trial in trials:
         if (predicted := found.get(trial.name)) is None:
             continue
+        base = whole if isinstance(whole, Predicted) and _is_whole(predicted) else best
         dropped = get_system(predicted.row.system).costs.drops if predicted.row.form == "paper" else ""
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
         sms = _more_sms(predicted, best) if trial.more_sms else ""
         notes = ", ".join(filter(None, (trial.note, sms)))
         done.append(WhatIf(trial.name, "; ".join(filter(None, (trial.assumes + free, sms))), predicted, base.time_us, notes))
     return tuple(done), {name: why for name, why in left_out.items() if name not in found}
+
+
+def _is_whole(one: Predicted | DysharpError) -> bool:
+    """Whether all tokens ran because fewer did not tell: rows that nobody sends need no estimate."""
+    return isinstance(one, Predicted) and not one.row.window and get_system(one.system).moves.sent != "none"
 
 
 def _more_sms(changed: Predicted, best: Predicted) -> str:

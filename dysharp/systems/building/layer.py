@@ -274,11 +274,18 @@ class LayerBuilder(SoftwareBase):
         self.limit(sessions_that_fit(self.model, self.cluster, self.combine_aux), "reduction_table", source, batch.op)
         return batch
 
-    def combine_free(self, results: I32) -> None:
-        """Sums without cost: one JOIN per GPU, which waits for the ops `results[tile]` of all tiles on all GPUs."""
-        own = self.join_tiles(results)
+    def dispatch_free(self) -> None:
+        """One local op per GPU stands for Dispatch and brings all rows of the GPU's experts at once."""
+        gpus = np.arange(self.n_gpus, dtype=np.int32)
+        rows = np.bincount(self.p.slot // self.routing.placement.slots_per_gpu, minlength=self.n_gpus)
+        template = self.transfer("dispatch.free", Kind.PUT, "dispatch", "copy", self.sent_buffer, self.arrived)
+        to = To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(self.row_of)))
+        self.add(template, gpus, issuer=self.issuers("free"), bytes=self.sent_bytes, to=to)
+
+    def combine_free(self, finished: I32) -> None:
+        """Sums without cost: one JOIN per GPU, which waits for the ops `finished[gpu]` of all GPUs."""
         template = Template("combine.free", Kind.JOIN, "combine", "sum", src=self.result, dst=self.summed_buffer)
-        self.wait_all(self.add(template, self.gpus), own)
+        self.wait_all(self.add(template, self.gpus), finished)
 
     # ---- the pass -----------------------------------------------------------------------------------------------------------
 
