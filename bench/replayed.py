@@ -163,7 +163,7 @@ def pairs() -> None:
         again = [Request(200.0 * i, prefix + 16, 2, names[kind]) for i, kind in enumerate((0, 0, *range(1, 8), 0))]
         done = replay(replica, engine_of("vllm"), Requests(tuple(again), "pairs", 16), tiers=[TierSize("host", 500, 54)])
         ttft, text = done.columns["ttft"][np.argsort(done.columns["number"])] / 1e3, StepPrices(replica, engine_of("vllm")).text_us(prefix + 16) / 1e3
-        print(f"prefix of {prefix:,}: recomputed {ttft[0]:,.0f} ms, in HBM {ttft[1]:.0f}, from host {ttft[-1]:.0f}; {text:.0f} ms of each: text to tokens")
+        print(f"prefix of {prefix:,}: recomputed {ttft[0]:,.0f} ms, in HBM {ttft[1]:.0f}, from host {ttft[-1]:.0f}; {text:.0f} of each: text")
 
 
 def main() -> None:

@@ -63,6 +63,8 @@ class Replayed:
         more += [f"{blocks:,} blocks came from {name}" for name, blocks in run.tiers.items()]
         more += [f"{run.preemptions:,} preemptions"] if run.preemptions else []
         more += [f"{run.refused:,} requests refused: longer than context or cache"] if run.refused else []
+        lost = run.requests - run.refused - len(run.columns["end"])
+        more += [f"{lost:,} requests never end: no replica is up"] if lost else []
         more += [f"${self.per_million:.2f} per million output tokens"] if self.per_million is not None else []
         if more:
             yield f"{'; '.join(more)[:1].upper()}{'; '.join(more)[1:]}."

@@ -1,6 +1,5 @@
 """`Requests`: what comes to the replicas, from a file (`formats/`) or drawn from a text of KEY=VALUE (`drawn.py`)."""
 
-import csv
 import gzip
 import json
 import math
@@ -113,18 +112,14 @@ def _lines(path: Path) -> Lines:
                     return
                 place = f"{where}: line {number}"
                 if line.startswith("{"):
-                    yield place, _object(line, place)
+                    try:
+                        yield place, json.loads(line)
+                    except (ValueError, RecursionError):
+                        yield place, json_of(line, place)  # says what is wrong
                 elif line.strip():
-                    yield place, next(csv.reader([line.strip()]))
+                    yield place, line.strip().split(",")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _object(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return json_of(line, where)  # says what is wrong
 
 
 def _named(head: list[str], lines: Lines) -> Lines:
