@@ -105,9 +105,9 @@ def replays(
 
     if asked["pools"]:
         pools = pools_of(asked["pools"], start)
-        return (run(" + ".join(f"{one.count} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
+        return (run(" + ".join(f"{one.number} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
     counted = [(point, Pool(point.replica, gpus // point.replica.layout.gpus)) for point in points]
-    return tuple(run(f"{pool.count} x {point.replica.layout.name}", pool) for point, pool in counted)
+    return tuple(run(f"{pool.number} x {point.replica.layout.name}", pool) for point, pool in counted)
 
 
 _NUMBER = r"(?=[\d.]*[1-9])(\d+(?:\.\d+)?)"
