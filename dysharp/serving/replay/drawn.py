@@ -27,9 +27,7 @@ def drawn(asked: dict[str, float], isl: float, osl: float) -> tuple[tuple[Reques
     get, users, rate = asked.get, int(asked.get("users", 0)), asked.get("rate", 0.0)
     if bool(users) == bool(rate):
         raise ConfigError("requests: found both or none of rate and users, expected rate=R (requests a second) or users=N")
-    count, turns, draw = int(get("n", N)), int(get("turns", 1)), np.random.default_rng(int(get("seed", 0)))
-    if min(count, turns) < 1:
-        raise ConfigError("requests: found n or turns of 0, expected at least 1")
+    count, turns, draw = max(1, int(get("n", N))), max(1, int(get("turns", 1))), np.random.default_rng(int(get("seed", 0)))
     times = _gaps(draw, count, get("burst", 1.0)).cumsum() / rate if rate else np.zeros(count)
     lengths = [_lengths(draw, mean, count * turns, asked) for mean in (get("isl", isl), get("osl", osl))]
     pauses = draw.exponential(get("pause", 0.0), count * turns)
