@@ -8,13 +8,22 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.serving.replay.request import Request
 
-KEYS = {
-    "rate": "sessions a second, at random (Poisson)", "users": "users who send one session after the other", "n": "sessions (1000)",
-    "burst": "coefficient of variation of the gaps between arrivals (gamma; 1: Poisson)", "isl": "mean tokens that a user sends in a turn",
-    "osl": "mean tokens of an output", "spread": "sigma of log-normal lengths (0: equal)", "ratio": "shortest over longest length, uniform",
-    "turns": "requests of a session; each has all tokens before it in its prompt", "pause": "mean seconds from an output to the next turn",
-    "shared": "tokens at the head of every prompt that all sessions have in common", "seed": "of all draws (0)",
-}  # fmt: skip
+KEYS = ("rate", "users", "n", "burst", "isl", "osl", "spread", "ratio", "turns", "pause", "shared", "seed")
+"""What a text may say.
+
+rate     sessions a second, at random (Poisson)
+users    users who send one session after the other
+n        sessions (1000)
+burst    coefficient of variation of the gaps between arrivals (gamma; 1: Poisson)
+isl      mean tokens that a user sends in a turn
+osl      mean tokens of an output
+spread   sigma of log-normal lengths (0: equal)
+ratio    shortest over longest length, uniform
+turns    requests of a session; each has all tokens before it in its prompt
+pause    mean seconds from an output to the next turn
+shared   tokens at the head of every prompt that all sessions have in common
+seed     of all draws (0)
+"""
 BLOCK = 16
 """Tokens of a block of a drawn conversation: vLLM's block_size."""
 N = 1000
