@@ -139,7 +139,7 @@ class Fleet:
         self.members = np.bincount(self.root, minlength=len(rows)).tolist()
         self.heap: list[tuple[float, int, int, Any]] = []
         self.order = count()
-        self.turn = 0
+        self.turn, self.load = 0, (0, 0)
         self.gaps, self.line, self.record = Gaps(), Timeline(), Record()
 
     def run(self, failures: Iterable[Failure] = (), gpus: int = 1) -> Replay:
@@ -242,14 +242,21 @@ class Fleet:
                 for job in [job for group in server.groups for job in group.evacuate()]:
                     job.version += 1
                     self._send(now, job, self.decoders if job.made else self.takers)
+            self._sample(server, now)
             return
         end = server.begin(now)
-        self.line.add(now, sum(len(group.waiting) for group in server.groups), sum(len(group.running) for group in server.groups))
+        self._sample(server, now)
         if end is not None:
             self._push(end, STEP, (server, server.version))
         for ready, version, job in server.loading:
             self._push(ready, READY, (job, version, server))
         server.loading.clear()
+
+    def _sample(self, server: Server, now: float) -> None:
+        """Who waits and who runs, over all replicas."""
+        before, server.load = server.load, (sum(len(one.waiting) for one in server.groups), sum(len(one.running) for one in server.groups))
+        self.load = self.load[0] + server.load[0] - before[0], self.load[1] + server.load[1] - before[1]
+        self.line.add(now, *self.load)
 
     @staticmethod
     def _later(server: Server, job: Job, step: float) -> float:

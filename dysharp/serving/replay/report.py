@@ -62,7 +62,7 @@ class Replay:
     | `requests`, `measured`, `refused`, `preemptions` | numbers; refused: longer than the model's context or the memory |
     | `warm_up`, `window`, `drain` | microseconds before, in and behind what is measured |
     | `hit` | part of all prompt tokens whose cache was there; `tiers`: blocks that came from each tier |
-    | `queue` | (time, waiting, running) of single replicas |
+    | `queue` | (time, waiting, running) of all replicas |
     """
 
     name: str

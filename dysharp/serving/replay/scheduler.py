@@ -294,7 +294,7 @@ class Server:
         self.prompts = self.cuts = False
         self.decoding: list[Group] = []
         self.steps = self.since = self.version = 0
-        self.down = False
+        self.down, self.load = False, (0, 0)
         self.busy = self.reader = self.sent = 0.0
         """`reader`, `sent`: when the process that turns text into tokens, and the way out for caches, are free."""
 

@@ -126,6 +126,8 @@ def test_a_failure_is_answered_by_what_survives() -> None:
     whole, down = (replay(pool, engine_of("vllm"), asked, failures=failures) for failures in ((), [Failure(0, 20.0)]))
     assert len(down.columns["end"]) == len(whole.columns["end"]) == 600
     assert down.tpot.p99 > whole.tpot.p99
+    assert whole.queue[-1][1:] == down.queue[-1][1:] == (0, 0)
+    assert max(running for _, _, running in whole.queue) > 10
 
 
 def test_requests_beyond_context_and_memory_are_refused() -> None:
