@@ -12,6 +12,7 @@ import random
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -25,10 +26,11 @@ from dysharp.model.formats import formats_of
 from dysharp.model.formats import published as kept_formats
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.replay.fleet import replay
+from dysharp.serving.replay.fleet import TierSize, replay
 from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.serving.replay.prices import StepPrices
-from dysharp.serving.replay.requests import requests_of
+from dysharp.serving.replay.request import Request
+from dysharp.serving.replay.requests import Requests, requests_of
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole
@@ -149,6 +151,21 @@ def published(file: Path) -> None:
               f"; P99 over median, predicted over measured: {np.median(part[:, 3]):.2f}")  # fmt: skip
 
 
+PREFIXES = (1_000, 64_000)
+
+
+def pairs() -> None:
+    """A prefix that is recomputed, in HBM, in host memory: a lone request on one H20."""
+    model = replace(load_whole("qwen3-30b"), context=0)
+    replica = Replica(model, formats_of("bf16"), serve_layout_of("tp=1"), machine_of(load_cluster("hw-hgx-h20"), "serving"))
+    for prefix in PREFIXES:
+        names = [tuple((kind, block) for block in range(prefix // 16)) for kind in range(8)]
+        again = [Request(200.0 * i, prefix + 16, 2, names[kind]) for i, kind in enumerate((0, 0, *range(1, 8), 0))]
+        done = replay(replica, engine_of("vllm"), Requests(tuple(again), "pairs", 16), tiers=[TierSize("host", 500, 54)])
+        ttft, text = done.columns["ttft"][np.argsort(done.columns["number"])] / 1e3, StepPrices(replica, engine_of("vllm")).text_us(prefix + 16) / 1e3
+        print(f"prefix of {prefix:,}: recomputed {ttft[0]:,.0f} ms, in HBM {ttft[1]:.0f}, from host {ttft[-1]:.0f}; {text:.0f} of each: text")
+
+
 def main() -> None:
     """Print every bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -157,7 +174,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=59)
     parser.add_argument("--million", action="store_true")
     parser.add_argument("--rows", type=Path, help="only these runs of SGLang")
+    parser.add_argument("--pairs", action="store_true", help="only first tokens behind a cached prefix")
     asked = parser.parse_args()
+    if asked.pairs:
+        pairs()
+        return
     if asked.rows:
         published(asked.rows)
         return

@@ -63,6 +63,8 @@ class Replayed:
         more += [f"{blocks:,} blocks came from {name}" for name, blocks in run.tiers.items()]
         more += [f"{run.preemptions:,} preemptions"] if run.preemptions else []
         more += [f"{run.refused:,} requests refused: longer than context or cache"] if run.refused else []
+        lost = run.requests - run.refused - len(run.columns["end"])
+        more += [f"{lost:,} requests never end: no replica is up"] if lost else []
         more += [f"${self.per_million:.2f} per million output tokens"] if self.per_million is not None else []
         if more:
             yield f"{'; '.join(more)[:1].upper()}{'; '.join(more)[1:]}."
@@ -103,9 +105,9 @@ def replays(
 
     if asked["pools"]:
         pools = pools_of(asked["pools"], start)
-        return (run(" + ".join(f"{one.count} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
+        return (run(" + ".join(f"{one.number} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
     counted = [(point, Pool(point.replica, gpus // point.replica.layout.gpus)) for point in points]
-    return tuple(run(f"{pool.count} x {point.replica.layout.name}", pool) for point, pool in counted)
+    return tuple(run(f"{pool.number} x {point.replica.layout.name}", pool) for point, pool in counted)
 
 
 _NUMBER = r"(?=[\d.]*[1-9])(\d+(?:\.\d+)?)"

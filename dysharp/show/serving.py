@@ -41,13 +41,13 @@ def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
 
 
 def plot_replay(done: Serving, *, ax: Axes | None = None) -> Axes:
-    """Requests that wait and that run on a replica over time, one colour a layout that was replayed."""
+    """Requests that wait and that run over time, one colour a layout that was replayed."""
     with drawn(ax, 6.4, 4.2) as axes:
         for one, colour in zip(done.replays, cycle(PALETTE), strict=False):
             seconds, waiting, running = (np.array(column, dtype=float) for column in zip(*one.run.queue, strict=True))
             axes.step(seconds / 1e6, running, color=colour, linewidth=1, label=f"{one.layout}: running")
             axes.step(seconds / 1e6, waiting, color=colour, linewidth=1, linestyle=":", label=f"{one.layout}: waiting")
-        axes.set(xlabel="s", ylabel="requests of a replica", title=f"{done.model}: {done.replays[0].run.name}"[:70])
+        axes.set(xlabel="s", ylabel="requests", title=f"{done.model}: {done.replays[0].run.name}"[:70])
         axes.legend(frameon=False)
     return axes
 

@@ -57,7 +57,7 @@ def test_pools_a_failure_and_a_plot(tmp_path: Path) -> None:
 
 def test_texts_of_pools_tiers_and_failures() -> None:
     start = Replica(load_whole("qwen3-30b"), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster("hw-dgx-h200"), "serving"))
-    assert [(pool.count, pool.replica.layout.name) for pool in pools_of("2:tp=4;1:dp=8,ep=8", start)] == [(2, "TP4"), (1, "DP8 EP8")]
+    assert [(pool.number, pool.replica.layout.name) for pool in pools_of("2:tp=4;1:dp=8,ep=8", start)] == [(2, "TP4"), (1, "DP8 EP8")]
     assert tiers_of("host=200@50,disk=2000@6.5") == [TierSize("host", 200, 50), TierSize("disk", 2000, 6.5)]
     assert failures_of("0@60+30,1@5") == [Failure(0, 60, 30), Failure(1, 5)]
     for read, text, said in (

@@ -8,13 +8,22 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.serving.replay.request import Request
 
-KEYS = {
-    "rate": "sessions a second, at random (Poisson)", "users": "users who send one session after the other", "n": "sessions (1000)",
-    "burst": "coefficient of variation of the gaps between arrivals (gamma; 1: Poisson)", "isl": "mean tokens that a user sends in a turn",
-    "osl": "mean tokens of an output", "spread": "sigma of log-normal lengths (0: equal)", "ratio": "shortest over longest length, uniform",
-    "turns": "requests of a session; each has all tokens before it in its prompt", "pause": "mean seconds from an output to the next turn",
-    "shared": "tokens at the head of every prompt that all sessions have in common", "seed": "of all draws (0)",
-}  # fmt: skip
+KEYS = ("rate", "users", "n", "burst", "isl", "osl", "spread", "ratio", "turns", "pause", "shared", "seed")
+"""What a text may say.
+
+rate     sessions a second, at random (Poisson)
+users    users who send one session after the other
+n        sessions (1000)
+burst    coefficient of variation of the gaps between arrivals (gamma; 1: Poisson)
+isl      mean tokens that a user sends in a turn
+osl      mean tokens of an output
+spread   sigma of log-normal lengths (0: equal)
+ratio    shortest over longest length, uniform
+turns    requests of a session; each has all tokens before it in its prompt
+pause    mean seconds from an output to the next turn
+shared   tokens at the head of every prompt that all sessions have in common
+seed     of all draws (0)
+"""
 BLOCK = 16
 """Tokens of a block of a drawn conversation: vLLM's block_size."""
 N = 1000
@@ -27,9 +36,7 @@ def drawn(asked: dict[str, float], isl: float, osl: float) -> tuple[tuple[Reques
     get, users, rate = asked.get, int(asked.get("users", 0)), asked.get("rate", 0.0)
     if bool(users) == bool(rate):
         raise ConfigError("requests: found both or none of rate and users, expected rate=R (requests a second) or users=N")
-    count, turns, draw = int(get("n", N)), int(get("turns", 1)), np.random.default_rng(int(get("seed", 0)))
-    if min(count, turns) < 1:
-        raise ConfigError("requests: found n or turns of 0, expected at least 1")
+    count, turns, draw = max(1, int(get("n", N))), max(1, int(get("turns", 1))), np.random.default_rng(int(get("seed", 0)))
     times = _gaps(draw, count, get("burst", 1.0)).cumsum() / rate if rate else np.zeros(count)
     lengths = [_lengths(draw, mean, count * turns, asked) for mean in (get("isl", isl), get("osl", osl))]
     pauses = draw.exponential(get("pause", 0.0), count * turns)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ DRAFTED = 16
 SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Replica number `replica` stops `at` seconds for `lasts` seconds; what it had begins anew elsewhere."""
 
     replica: int
@@ -44,8 +43,7 @@ class Failure:
     lasts: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class TierSize:
+class TierSize(NamedTuple):
     """A tier of the KV cache of one GPU: `GB`, and `GBps` on the way to the GPU."""
 
     name: str
@@ -53,12 +51,16 @@ class TierSize:
     GBps: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(NamedTuple):
     """Replicas of one kind."""
 
     replica: Replica
-    count: int = 1
+    number: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them."""
+        return self.number * self.replica.layout.gpus
 
 
 def replay(
@@ -75,25 +77,22 @@ def replay(
     decoders = servers(pool, engine, requests, () if prefill else tiers, draws, prefix_cache)
     first = servers(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), prefix_cache) if prefill else []
     if prefill:
-        sender, gpus = prefill.replica, sum(one.count * one.replica.layout.gpus for one in (pool, prefill))
+        sender, gpus = prefill.replica, pool.gpus + prefill.gpus
         send = lambda tokens: (transfer_us(sender, tokens, gpus), sender.model.n_layers)  # noqa: E731
     steps = steps_of(np.array([row.output for row in requests.rows]), draws)
     fleet = Fleet(decoders, requests, steps, router, first=first, send=send, context=pool.replica.model.context, tick=tick)
-    return fleet.run(failures, sum(one.count * one.replica.layout.gpus for one in (pool, prefill) if one))
+    return fleet.run(failures, pool.gpus + (prefill.gpus if prefill else 0))
 
 
 def steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> list[int]:
     """Decode steps behind the first token, drawn: a step gives one token and those of its drafts up to the first that is refused."""
     left = np.maximum(outputs, 1) - 1
-    if not acceptance:
-        steps: list[int] = left.tolist()
-        return steps
     draw, done = np.random.default_rng(SEED), np.zeros(len(left), dtype=int)
     reached = np.cumprod(acceptance)
-    while (busy := np.flatnonzero(left > 0)).size:
+    while acceptance and (busy := np.flatnonzero(left > 0)).size:
         left[busy] -= 1 + (draw.random(busy.size)[:, None] < reached).sum(axis=1)
         done[busy] += 1
-    found: list[int] = done.tolist()
+    found: list[int] = (done if acceptance else left).tolist()
     return found
 
 
@@ -113,7 +112,7 @@ def servers(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[Tier
         lower = [Tier(one.name, int(one.GB * 1e9 / token), token / (one.GBps * 1e3)) for one in tiers] if size else []
         return Group(rules, one, PrefixCache(blocks, weight, lower), size, block, growth)
 
-    return [Server(one, [group() for _ in range(layout.dp)], prices, 1 + drafts) for _ in range(pool.count)]
+    return [Server(one, [group() for _ in range(layout.dp)], prices, 1 + drafts) for _ in range(pool.number)]
 
 
 class Fleet:
@@ -140,7 +139,7 @@ class Fleet:
         self.members = np.bincount(self.root, minlength=len(rows)).tolist()
         self.heap: list[tuple[float, int, int, Any]] = []
         self.order = count()
-        self.turn = 0
+        self.turn, self.load = 0, (0, 0)
         self.gaps, self.line, self.record = Gaps(), Timeline(), Record()
 
     def run(self, failures: Iterable[Failure] = (), gpus: int = 1) -> Replay:
@@ -243,14 +242,21 @@ class Fleet:
                 for job in [job for group in server.groups for job in group.evacuate()]:
                     job.version += 1
                     self._send(now, job, self.decoders if job.made else self.takers)
+            self._sample(server, now)
             return
         end = server.begin(now)
-        self.line.add(now, sum(len(group.waiting) for group in server.groups), sum(len(group.running) for group in server.groups))
+        self._sample(server, now)
         if end is not None:
             self._push(end, STEP, (server, server.version))
         for ready, version, job in server.loading:
             self._push(ready, READY, (job, version, server))
         server.loading.clear()
+
+    def _sample(self, server: Server, now: float) -> None:
+        """Who waits and who runs, over all replicas."""
+        before, server.load = server.load, (sum(len(one.waiting) for one in server.groups), sum(len(one.running) for one in server.groups))
+        self.load = self.load[0] + server.load[0] - before[0], self.load[1] + server.load[1] - before[1]
+        self.line.add(now, *self.load)
 
     @staticmethod
     def _later(server: Server, job: Job, step: float) -> float:
@@ -292,7 +298,7 @@ class Fleet:
         server = self.servers[what.replica]
         server.down = what.lasts > 0
         if 0 < what.lasts < math.inf:
-            self._push(now + what.lasts * 1e6, FAIL, replace(what, lasts=0.0))
+            self._push(now + what.lasts * 1e6, FAIL, what._replace(lasts=0.0))
         end = server.cut(now) if server.jump > 1 else None if server.jump else now
         if end is not None:
             server.version += server.jump == 0

@@ -7,7 +7,7 @@ both together, each linear between points of its grid. On top comes `Engine.step
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from functools import cache, partial
 from math import ceil
 
 from dysharp.model.batch import StepBatch
@@ -26,38 +26,26 @@ LENGTH, SOME = 1024.0, 1024.0
 
 
 class Grid:
-    """A function on a grid, linear between its points and beyond its last."""
+    """A function of two numbers on a grid, linear between its points and beyond its last."""
 
-    def __init__(self, axes: tuple[Axis, ...], at: Callable[..., float]) -> None:
-        self.axes, self.at = axes, at
-        self.points: dict[tuple[int, ...], float] = {}
-        self.cells: dict[tuple[int, ...], list[float]] = {}
+    def __init__(self, first: Axis, second: Axis, at: Callable[[float, float], float]) -> None:
+        self.first, self.second, self.at = first, second, cache(at)
+        self.cells: dict[tuple[int, int], tuple[float, ...]] = {}
 
-    def __call__(self, x: float, y: float, z: float = 0.0) -> float:
+    def __call__(self, x: float, y: float) -> float:
         """The value at a place."""
-        first, second = self.axes[0], self.axes[1]
-        i = min(bisect_right(first, x, 1, len(first) - 1) - 1, len(first) - 2)
-        j = min(bisect_right(second, y, 1, len(second) - 1) - 1, len(second) - 2)
-        at, beside = (x - first[i]) / (first[i + 1] - first[i]), (y - second[j]) / (second[j + 1] - second[j])
-        if len(self.axes) == 2:
-            a, b, c, d = self.cells.get((i, j)) or self._cell((i, j))
-            low, high = a + (b - a) * beside, c + (d - c) * beside
-            return low + (high - low) * at
-        third = self.axes[2]
-        k = min(bisect_right(third, z, 1, len(third) - 1) - 1, len(third) - 2)
-        behind = (z - third[k]) / (third[k + 1] - third[k])
-        a, e, b, f, c, g, d, h = self.cells.get((i, j, k)) or self._cell((i, j, k))
-        a, b, c, d = a + (e - a) * behind, b + (f - b) * behind, c + (g - c) * behind, d + (h - d) * behind
-        low, high = a + (b - a) * beside, c + (d - c) * beside
+        (i, at), (j, beside) = place(self.first, x), place(self.second, y)
+        cell = self.cells.get((i, j))
+        if cell is None:
+            cell = self.cells[i, j] = tuple(self.at(a, b) for a in self.first[i : i + 2] for b in self.second[j : j + 2])
+        low, high = cell[0] + (cell[1] - cell[0]) * beside, cell[2] + (cell[3] - cell[2]) * beside
         return low + (high - low) * at
 
-    def _cell(self, cell: tuple[int, ...]) -> list[float]:
-        corners = [tuple(map(sum, zip(cell, step, strict=True))) for step in product((0, 1), repeat=len(cell))]
-        for corner in corners:
-            if corner not in self.points:
-                self.points[corner] = self.at(*(axis[i] for axis, i in zip(self.axes, corner, strict=True)))
-        self.cells[cell] = [self.points[corner] for corner in corners]
-        return self.cells[cell]
+
+def place(axis: Axis, value: float) -> tuple[int, float]:
+    """The cell of a value on an axis, and how far into it the value is."""
+    i = min(bisect_right(axis, value, 1, len(axis) - 1) - 1, len(axis) - 2)
+    return i, (value - axis[i]) / (axis[i + 1] - axis[i])
 
 
 class StepPrices:
@@ -69,8 +57,8 @@ class StepPrices:
         self.part, self.launches = self.replica.stage_part, 0
         self.tables = [self._tables(1.0), self._tables(1.0 / self.groups)] if self.groups > 1 else [self._tables(1.0)]
 
-    def _tables(self, share: float) -> tuple[Grid, Grid, Grid]:
-        """D, P and C where other groups have `share` of this group's tokens on average."""
+    def _tables(self, share: float) -> tuple[Grid, list[Grid], Grid]:
+        """D, P at each of `PAST`, and C where other groups have `share` of this group's tokens on average."""
         replica = self.replica
 
         def device(batch: StepBatch, ended: float = 0.0) -> float:
@@ -80,15 +68,16 @@ class StepPrices:
             batch = StepBatch(decodes=requests, context=context, queries=1 + self.drafts)
             return device(batch) + self.drafts * (draft_us(replica, batch) if self.drafts else 0.0)
 
-        def prompts(tokens: float, new: float, past: float) -> float:
+        def prompts(past: float, tokens: float, new: float) -> float:
             return device(StepBatch(prompts=tokens, seen=past + new / 2, past=past), tokens / new)
 
         def both(requests: float, tokens: float) -> float:
             batch = StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts, prompts=tokens, seen=LENGTH / 2)
             alone = device(StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts))
-            return device(batch, tokens / LENGTH) - alone - prompts(tokens, LENGTH, 0.0)
+            return device(batch, tokens / LENGTH) - alone - prompts(0.0, tokens, LENGTH)
 
-        return Grid((REQUESTS, CONTEXT), decode), Grid((TOKENS, NEW, PAST), prompts), Grid((REQUESTS, TOKENS), both)
+        behind = [Grid(TOKENS, NEW, partial(prompts, past)) for past in PAST]
+        return Grid(REQUESTS, CONTEXT, decode), behind, Grid(REQUESTS, TOKENS, both)
 
     def device(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
         """GPU time of a step of `requests` decoding requests with `context` cached tokens on average and `tokens` of prompts, `new` of each, behind
@@ -98,11 +87,15 @@ class StepPrices:
             return found[0]
         return found[1] + (found[0] - found[1]) * (even - 1 / self.groups) / (1 - 1 / self.groups)
 
-    def _device(self, tables: tuple[Grid, Grid, Grid], requests: float, context: float, tokens: float, new: float, past: float) -> float:
+    @staticmethod
+    def _device(tables: tuple[Grid, list[Grid], Grid], requests: float, context: float, tokens: float, new: float, past: float) -> float:
         decode, prompts, both = tables
         if not tokens:
             return decode(requests, context)
-        alone = prompts(tokens, min(new, tokens), past)
+        k, part = place(PAST, past)
+        alone = prompts[k](tokens, min(new, tokens))
+        if part:
+            alone += (prompts[k + 1](tokens, min(new, tokens)) - alone) * part
         return alone + decode(requests, context) + both(requests, tokens) if requests else alone
 
     def us(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:

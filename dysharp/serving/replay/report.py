@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ SAMPLES = 1024
 Column = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """A quantity over requests or tokens; times in microseconds."""
 
     mean: float
@@ -63,7 +62,7 @@ class Replay:
     | `requests`, `measured`, `refused`, `preemptions` | numbers; refused: longer than the model's context or the memory |
     | `warm_up`, `window`, `drain` | microseconds before, in and behind what is measured |
     | `hit` | part of all prompt tokens whose cache was there; `tiers`: blocks that came from each tier |
-    | `queue` | (time, waiting, running) of single replicas |
+    | `queue` | (time, waiting, running) of all replicas |
     """
 
     name: str
@@ -109,7 +108,7 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
-        spreads = {name: {key: getattr(getattr(self, name), key) / 1e3 for key in Spread.__slots__} for name in ("ttft", "tpot", "itl", "latency")}
+        spreads = {name: {key: getattr(getattr(self, name), key) / 1e3 for key in Spread._fields} for name in ("ttft", "tpot", "itl", "latency")}
         same = ("name", "gpus", "requests", "measured", "refused", "preemptions", "hit", "tiers", "busy", "steps")
         return {name: getattr(self, name) for name in same} | {f"{name}_ms": value for name, value in spreads.items()} | {
             "requests_per_s": self.rate, "output_tokens_per_s": self.output_rate, "input_tokens_per_s": self.input_rate,
@@ -159,11 +158,12 @@ class Record:
         tiers: dict[str, int] = {}
         for tier in (one for group in groups for one in group.cache.tiers):
             tiers[tier.name] = tiers.get(tier.name, 0) + tier.hits
+        between = Spread(gaps.sum / max(1, gaps.n), *(gaps.at(part) for part in (0.5, 0.9, 0.99)))
         hit, asked = sum(group.hit for group in groups), sum(group.asked for group in groups)
         per_s = 1e6 / window
         return Replay(
             requests.name, gpus, len(requests.rows), int(measured.sum()), self.refused, sum(group.preemptions for group in groups),
             begin, window, total - last, len(numbers) * per_s, float(outputs[numbers].sum()) * per_s, float(prompts[numbers].sum()) * per_s,
-            spread_of(found["ttft"][measured]), spread_of(found["tpot"][several]), Spread(gaps.mean, *(gaps.at(part) for part in (0.5, 0.9, 0.99))),
+            spread_of(found["ttft"][measured]), spread_of(found["tpot"][several]), between,
             spread_of(later[measured]), hit / max(1, asked), tiers, busy / max(total, 1e-9), self.steps, tuple(line.rows), found,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """`Request`: what a user sends, and the fields of files that say so."""
 
 from collections.abc import Hashable, Mapping
-from math import isfinite
+from math import inf
 from typing import Any, NamedTuple
 
 from dysharp.base.errors import ConfigError, show
@@ -22,20 +22,20 @@ class Request(NamedTuple):
     """A smaller number goes first where the engine has priorities."""
 
 
-def whole(row: Mapping[str, Any], key: str, where: str, least: int = 0) -> int:
-    """A whole number of a file. Raises `ConfigError`."""
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
-        raise ConfigError(f"{where}: {key}: found {show(value)}, expected a whole number from {least} on")
-    return value
-
-
 def number(row: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     """A number from 0 on of a file. Raises `ConfigError`."""
     value = row.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
         raise ConfigError(f"{where}: {key}: found {show(value)}, expected a number from 0 on")
     return float(value)
+
+
+def whole(row: Mapping[str, Any], key: str, where: str, least: int = 0) -> int:
+    """A whole number of a file. Raises `ConfigError`."""
+    value = row.get(key)
+    if type(value) is not int or not least <= value < 1 << 31:
+        raise ConfigError(f"{where}: {key}: found {show(value)}, expected a whole number from {least} on")
+    return value
 
 
 def names(row: Mapping[str, Any], where: str) -> list[int]:

@@ -1,15 +1,17 @@
 """`Requests`: what comes to the replicas, from a file (`formats/`) or drawn from a text of KEY=VALUE (`drawn.py`)."""
 
-import csv
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BufferedReader
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from dysharp.serving.replay.request import Request
 
 FORMATS = (mooncake, aiperf, azure, lengths, weka, servegen)
 MOST_LINE = 256 * MiB
+MOST = 10_000_000
+POSITIVE = ("n", "rate", "users", "speed", "turns", "isl", "osl")
 SEED = 0
 ON_FILES = ("n", "rate", "users", "speed")
 """Keys behind the name of a file: its first N requests, arrivals drawn anew at a rate, users that each send one session after the other, a factor
@@ -72,8 +76,9 @@ def _values(parts: Iterable[str], known: Collection[str]) -> dict[str, float]:
             found[key] = float(value)
         except ValueError:
             found[key] = math.nan
-        if not 0 <= found[key] < math.inf:
-            raise ConfigError(f"requests: {key}: found {show(value)}, expected a number from 0 on")
+        if not 0 <= found[key] < MOST or (key in POSITIVE and not found[key]):
+            least = "above 0" if key in POSITIVE else "from 0 on"
+            raise ConfigError(f"requests: {key}: found {show(value)}, expected a number {least} and below {MOST:,}")
     return found
 
 
@@ -92,7 +97,7 @@ def _file(path: Path) -> Requests:
     every: Lines = chain([(where, first)], lines)
     if isinstance(first, list):
         every = _named(list(servegen.COLUMNS), every) if kind is servegen else _named(first, lines)
-    rows = tuple(read(every))
+    rows = tuple(read(every if isinstance(first, list) else _objects(every)))
     if not rows:
         raise ConfigError(f"{show_path(path)}: found no request, expected at least one")
     if any(a.arrive > b.arrive for a, b in pairwise(rows) if a.after < 0 and b.after < 0):
@@ -100,31 +105,35 @@ def _file(path: Path) -> Requests:
     return Requests(rows, f"{kind.NAME} {path.name}", getattr(kind, "BLOCK", mooncake.BLOCK))
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file, unpacked where it is packed. Raises `ConfigError` for one that cannot be read."""
+    try:
+        with open_regular(path) as raw, gzip.open(raw) if cast(BufferedReader, raw).peek(2)[:2] == b"\x1f\x8b" else raw as file:
+            yield file
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{show_path(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
 def _lines(path: Path) -> Lines:
     """(place, the value of a line): an object of JSON, or the cells of a line of CSV. One line is in memory at a time."""
-    where = show_path(path)
-    try:
-        raw = open_regular(path)
-        file: Any = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw  # type: ignore[attr-defined]  # noqa: SIM115  closed below
-        with raw, file:
-            for number in range(1, 1 << 62):
-                line = file.readline(MOST_LINE).decode()
-                if not line:
-                    return
-                place = f"{where}: line {number}"
-                if line.startswith("{"):
-                    yield place, _object(line, place)
-                elif line.strip():
-                    yield place, next(csv.reader([line.strip()]))
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with _opened(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE).decode(), ""), 1):
+            place = f"{show_path(path)}: line {number}"
+            if line.startswith("{"):
+                try:
+                    yield place, json.loads(line)
+                except (ValueError, RecursionError):
+                    yield place, json_of(line, place)  # says what is wrong
+            elif line.strip():
+                yield place, line.strip().split(",")
 
 
-def _object(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return json_of(line, where)  # says what is wrong
+def _objects(lines: Lines) -> Lines:
+    for where, value in lines:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}: found {show(str(value))[:80]}, expected an object of JSON")
+        yield where, value
 
 
 def _named(head: list[str], lines: Lines) -> Lines:
@@ -132,23 +141,22 @@ def _named(head: list[str], lines: Lines) -> Lines:
     for where, cells in lines:
         if not isinstance(cells, list) or len(cells) != len(head):
             raise ConfigError(f"{where}: found {show(str(cells))[:80]}, expected {len(head)} columns")
-        yield where, {key: int(cell) if cell.isdigit() else cell for key, cell in zip(head, cells, strict=True)}
+        yield where, {key: int(cell) if cell.isdecimal() else cell for key, cell in zip(head, cells, strict=True)}
 
 
 def _beside(path: Path) -> dict[str, Any]:
     """The histograms of a ServeGen client. Raises `ConfigError`."""
     other = path.with_name(path.name.replace(*servegen.BESIDE))
-    if other == path or not other.exists():
-        raise ConfigError(f"{show_path(path)}: found no {show_path(other)}, expected the client's histograms beside its trace")
-    with open_regular(other) as raw:
-        data = raw.read(MOST_LINE)
-    held: dict[str, Any] = json_of((gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode(), show_path(other))
+    if other == path:
+        raise ConfigError(f"{show_path(path)}: found a ServeGen client, expected a name with {' and '.join(servegen.BESIDE)} beside it")
+    with _opened(other) as file:
+        held: dict[str, Any] = json_of(file.read(MOST_LINE).decode(), show_path(other))
     return held
 
 
 def _with(found: Requests, asked: dict[str, float]) -> Requests:
     """The requests of a file as the keys behind its name want them."""
-    count = int(asked.get("n", len(found.rows)))
+    count = max(1, int(asked.get("n", len(found.rows))))
     rows, speed = list(found.rows[:count]), asked.get("speed", 1.0)
     if "rate" in asked:
         first = [i for i, row in enumerate(rows) if row.after < 0]

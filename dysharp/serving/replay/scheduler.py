@@ -13,9 +13,8 @@ import functools
 import heapq
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dysharp.base.errors import check_word, show
 from dysharp.serving.engine import Engine
@@ -31,8 +30,7 @@ LOADED = -1
 """Priority of a request whose cached blocks have come: it has its memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """Who runs and who waits: a table of `data/schedulers.toml`."""
 
     name: str
@@ -296,7 +294,7 @@ class Server:
         self.prompts = self.cuts = False
         self.decoding: list[Group] = []
         self.steps = self.since = self.version = 0
-        self.down = False
+        self.down, self.load = False, (0, 0)
         self.busy = self.reader = self.sent = 0.0
         """`reader`, `sent`: when the process that turns text into tokens, and the way out for caches, are free."""
 
@@ -432,11 +430,6 @@ class Gaps:
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.sum, self.n = 0.0, 0
-
-    @property
-    def mean(self) -> float:
-        """Mean in microseconds."""
-        return self.sum / max(1, self.n)
 
     def add(self, us: float, count: int) -> None:
         """`count` tokens came `us` behind the ones before them."""

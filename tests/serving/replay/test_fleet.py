@@ -126,6 +126,9 @@ def test_a_failure_is_answered_by_what_survives() -> None:
     whole, down = (replay(pool, engine_of("vllm"), asked, failures=failures) for failures in ((), [Failure(0, 20.0)]))
     assert len(down.columns["end"]) == len(whole.columns["end"]) == 600
     assert down.tpot.p99 > whole.tpot.p99
+    few = replay(pool, engine_of("vllm"), requests_of("rate=10,isl=1000,osl=200,n=60"), failures=[Failure(0, 2.0)])
+    assert few.queue[-1][1:] == (0, 0)  # what the replica had is counted where it went
+    assert 10 < max(waiting + running for _, waiting, running in few.queue) <= 60
 
 
 def test_requests_beyond_context_and_memory_are_refused() -> None:

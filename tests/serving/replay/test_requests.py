@@ -89,7 +89,7 @@ def test_servegen_draws_the_rate_and_the_tokens(tmp_path: Path) -> None:
     assert {row.output for row in rows} == {7}
     assert np.mean([row.prompt for row in rows]) == pytest.approx(175, rel=0.05)
     (tmp_path / "x-dataset.json").unlink()
-    with pytest.raises(ConfigError, match="expected the client's histograms beside its trace"):
+    with pytest.raises(ConfigError, match="json: cannot be read: No such file"):
         requests_of(str(tmp_path / "x-trace.csv"))
 
 
@@ -99,6 +99,8 @@ def test_servegen_draws_the_rate_and_the_tokens(tmp_path: Path) -> None:
         ([{**MOONCAKE[0], "input_length": -1}], "line 1: input_length: found -1, expected a whole number from 1 on"),
         ([MOONCAKE[0], {**MOONCAKE[1], "timestamp": "x"}], "line 2: timestamp: found 'x', expected a number from 0 on"),
         ([MOONCAKE[0], '{"timestamp": 3, "input_len'], "line 2: .*"),
+        ([MOONCAKE[0], "xyz"], "line 2: found .*, expected an object of JSON"),
+        (["0,0,0,,0,0", "1,2,3,Gamma,1,1"], "found a ServeGen client, expected a name with trace.csv and dataset.json beside it"),
         ([MOONCAKE[0], {**MOONCAKE[1], "hash_ids": [1, "a"]}], "line 2: hash_ids: found .*, expected a list of whole numbers"),
         ([MOONCAKE[1], MOONCAKE[0]], "found times that go back, expected requests in order of arrival"),
         ([{**AIPERF[0], "session_id": None}], "line 1: session_id: found None, expected a name"),
@@ -121,8 +123,9 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, rows: list[object
     ("text", "said"),
     [
         ("rate=2,users=3", "found both or none of rate and users"), ("isl=3", "found both or none of rate and users"),
-        ("rate=x", "requests: rate: found 'x', expected a number from 0 on"), ("rat=3", "requests: found 'rat=3'.*rate"),
-        ("rate=1,n=0", "found n or turns of 0"), ("/no/such/file", "cannot be read"),
+        ("rate=x", "requests: rate: found 'x', expected a number above 0"), ("rat=3", "requests: found 'rat=3'.*rate"),
+        ("rate=1,n=0", "requests: n: found '0', expected a number above 0"), ("rate=1,n=1e12", "requests: n: found '1e12'"),
+        ("/no/such/file", "cannot be read"),
     ],
 )  # fmt: skip
 def test_texts_that_say_nothing_are_refused(text: str, said: str) -> None:

@@ -25,7 +25,7 @@ def read(lines: Iterable[tuple[str, Any]]) -> Iterator[Request]:
     for session, (where, whole_session) in enumerate(lines):
         if whole_session.get("block_size") != BLOCK:
             raise ConfigError(f"{where}: block_size: found {show(whole_session.get('block_size'))}, expected {BLOCK}")
-        yield from _session(whole_session["requests"], session, where, numbers)
+        yield from _session(whole_session.get("requests"), session, where, numbers)
 
 
 def _session(rows: Any, session: int, where: str, numbers: Iterator[int]) -> Iterator[Request]:
