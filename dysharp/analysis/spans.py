@@ -50,7 +50,7 @@ class Unions(NamedTuple):
 
 
 @block
-def union_keep(unions, g, start, end):
+def _union_keep(unions, g, start, end):
     """Write down an interval of group g."""
     n = unions.written[0]
     unions.group[n] = g
@@ -60,7 +60,7 @@ def union_keep(unions, g, start, end):
 
 
 @kernel
-def union_add(unions, g, which, start, end):
+def _union_add(unions, g, which, start, end):
     """Add [start, end] to group g: into one of its intervals that grow where they touch, else in its place."""
     end = max(start, end)
     low = unions.last[g, which, 0]
@@ -69,29 +69,29 @@ def union_add(unions, g, which, start, end):
         start = min(start, low)
         end = max(end, high)
     elif high >= 0:
-        union_keep(unions, g, low, high)
+        _union_keep(unions, g, low, high)
     unions.last[g, which, 0] = start
     unions.last[g, which, 1] = end
 
 
 @kernel
-def union_close(unions):
+def _union_close(unions):
     """Write down the intervals that grew."""
     last = unions.last
     for g in range(last.shape[0]):
         for which in range(2):
             if last[g, which, 1] >= 0:
-                union_keep(unions, g, last[g, which, 0], last[g, which, 1])
+                _union_keep(unions, g, last[g, which, 0], last[g, which, 1])
 
 
 @block
-def moving_add(moving, g, start, leaves, lands, done):
+def _moving_add(moving, g, start, leaves, lands, done):
     """A train moves from its start until it leaves the up link, and again from the end of its queue in the switch."""
     if lands > leaves:
-        union_add(moving, g, 0, start, leaves)
-        union_add(moving, g, 1, lands, done)
+        _union_add(moving, g, 0, start, leaves)
+        _union_add(moving, g, 1, lands, done)
     else:
-        union_add(moving, g, 0, start, done)
+        _union_add(moving, g, 0, start, done)
 
 
 @kernel
@@ -120,13 +120,13 @@ def spans_read(columns, order, n_operators, present, moving):
         leaves = end[o]
         if counted[t] and start[o] >= 0:
             g = node[o] * n_operators + operator[t]
-            union_add(present, g, 0, ready[o], done[o])
-            moving_add(moving, g, start[o], leaves, max(leaves, done[o] - hops[t] - ack[t]) if pushed[t] else leaves, done[o])
+            _union_add(present, g, 0, ready[o], done[o])
+            _moving_add(moving, g, start[o], leaves, max(leaves, done[o] - hops[t] - ack[t]) if pushed[t] else leaves, done[o])
         if pushed[t]:
             for k in range(ptr[o], ptr[o + 1]):
                 if member_node[k] != node[o] and member[k] >= 0:
                     g = member_node[k] * n_operators + operator[t]
-                    union_add(present, g, 1, start[o], member[k])
-                    moving_add(moving, g, start[o], leaves, max(leaves, member[k] - hops[t]), member[k])
-    union_close(present)
-    union_close(moving)
+                    _union_add(present, g, 1, start[o], member[k])
+                    _moving_add(moving, g, start[o], leaves, max(leaves, member[k] - hops[t]), member[k])
+    _union_close(present)
+    _union_close(moving)

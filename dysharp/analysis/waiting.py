@@ -40,7 +40,7 @@ PARTS = ("moving", "resource", "own", "peers")
 
 
 @frozen
-class IntervalTable:
+class _IntervalTable:
     """Intervals of all ranks that do not touch, sorted by rank, operator and time: `[n]` each."""
 
     ptr: I64
@@ -88,7 +88,7 @@ def _fill(out: dict[str, I64], rank: int, begin: int, moving: Spans, both: Spans
         out[part][rank] = more
 
 
-def _tables(program: Program, trace: Trace) -> tuple[IntervalTable, IntervalTable]:
+def _tables(program: Program, trace: Trace) -> tuple[_IntervalTable, _IntervalTable]:
     """The intervals in which operators wait for a resource or move, and in which they move."""
     from dysharp.analysis.spans import Columns, ready_in_turn, spans_read  # numba loads here and nowhere earlier
 
@@ -117,13 +117,13 @@ def _unions(n_groups: int, most: int) -> Unions:
     return Unions(last, np.empty(most, np.int32), np.empty((most, 2), np.int64), np.zeros(1, np.int64))
 
 
-def _table(program: Program, time_ps: int, unions: Unions) -> IntervalTable:
+def _table(program: Program, time_ps: int, unions: Unions) -> _IntervalTable:
     """The unions of the intervals of each group. One merge over all groups: the times of each group lie above the times of the group before."""
     n, step, n_groups = int(unions.written[0]), time_ps + 2, program.n_nodes * len(program.operators)
     above = unions.group[:n].astype(np.int64) * step
     start, end = merged(unions.times[:n, 0] + above, unions.times[:n, 1] + above)
     ptr = np.searchsorted(start, np.arange(n_groups + 1) * step)
-    return IntervalTable(ptr, start % step, end % step, len(program.operators))
+    return _IntervalTable(ptr, start % step, end % step, len(program.operators))
 
 
 def _starts(program: Program, trace: Trace) -> I64:

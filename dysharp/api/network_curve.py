@@ -284,7 +284,7 @@ def network(load: str | float | Iterable[float] = LOADS, **request: Unpack[Netwo
     most_periods = request["max_periods"]
     protocol = Protocol(period, warm_up, warm_up + 4 if most_periods is None else most_periods)
     loads = parse_loads(load if isinstance(load, str) else ",".join(str(x) for x in ([load] if isinstance(load, int | float) else load)))
-    check_runs(chosen, loads, seed)
+    _check_runs(chosen, loads, seed)
     _compile(progress)
     done: dict[float, NetworkPoint] = {}
     total = len(loads)
@@ -303,7 +303,7 @@ def network(load: str | float | Iterable[float] = LOADS, **request: Unpack[Netwo
     return NetworkCurve(chosen, protocol, seed, tuple(done[one_load] for one_load in sorted(done)), edge)
 
 
-def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
+def _check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
     """Raise ConfigError for traffic that the network cannot take: before anything runs."""
     Draws(setting.config, setting.traffic, loads[0], seed)
     for load in loads:

@@ -40,7 +40,7 @@ class Ranked:
     """Different Rows, forward and backward."""
 
 
-def rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
+def _rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
     """Rows of the routed experts of `best`, from the store where they are kept, and {EP group: why it has none}."""
     found: dict[RowKey, EpTimes] = {}
     left_out: dict[str, str] = {}
@@ -74,7 +74,7 @@ def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
 
 def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> Ranked:
     """`best`, ordered by their cost with Rows; layouts without a Row follow with their closed-form cost."""
-    rows, left_out = rows_for(coster, best, seed, tick)
+    rows, left_out = _rows_for(coster, best, seed, tick)
     own = Coster(coster.task, coster.machine, coster.space, rows)
     pairs = [(one, own.cost_of(one.values, one.number)) for one in best if row_key(one.values) in rows]
     pairs.sort(key=lambda pair: pair[1].step_us)

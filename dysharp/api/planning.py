@@ -186,7 +186,7 @@ class Answer:
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
         found |= {"quick": True} if self.quick else {}
         found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
-        found["formats"] = formats_of_plan(one).to_dict(one.coster.machine.products)
+        found["formats"] = _formats_of_plan(one).to_dict(one.coster.machine.products)
         if self.checked:
             found["checked"] = one.entry(self.checked, cluster)
         if self.what_ifs:
@@ -232,7 +232,7 @@ def _whole(one: Costed) -> str:
     return f"{text_of(one)} ({form})" if form else text_of(one)
 
 
-def formats_of_plan(one: Planned) -> Formats:
+def _formats_of_plan(one: Planned) -> Formats:
     """The formats of the best layout of a plan. Its closed forms send BF16 rows both ways."""
     task, training_recipe = one.task, one.coster.training_recipe(one.found.best[0].values)
     known = training_recipe.formats or default_formats(training_recipe.products(task.model), task.precision)
@@ -250,7 +250,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear or shape.stack for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention or a stack, expected attention in every layer: a search does not model it")
-    own, given = machine_of(machine), given_of(asked["tries"])
+    own, given = machine_of(machine), _given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
     wanted = [_in_formats(model, training_recipe_for(model, own), own, asked["precision"]) for model in shapes]
@@ -298,7 +298,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
         else "no experts"
     )
     return (
-        formats_of_plan(first).line(task.model, machine.products),
+        _formats_of_plan(first).line(task.model, machine.products),
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",
@@ -319,7 +319,7 @@ def _what_ifs(one: Planned) -> dict[str, Costed]:
     return found
 
 
-def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+def _given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     """Lists of values per dimension of a space. Raises `ConfigError`."""
     given: dict[str, tuple[Any, ...]] = {}
     for text in tries:
@@ -390,7 +390,7 @@ def _checked(done: Plan, text: str) -> Costed:
     if layout.fsdp not in (1, layout.dp * layout.cp):
         raise ConfigError(f"plan: --check: found fsdp={layout.fsdp}, expected 1, or the {layout.dp * layout.cp} ranks of dp x cp")
     values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
-    values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
+    values |= {key: value[0] for key, value in _given_of([f"{key}={value}" for key, value in own.items()]).items()}
     coster = one.coster
     space = Space(**{key: (values[key],) if key in values else listed for key, listed in coster.space.lists.items()})
     done_one = _fastest_form(Coster(one.task, coster.machine, space), layout.stages)

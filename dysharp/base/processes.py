@@ -178,7 +178,7 @@ class Processes:
             context = multiprocessing.get_context("spawn" if self._anew else "fork")
             self._pool = ProcessPoolExecutor(self._most, mp_context=context, initializer=_begin, initargs=(os.getpid(), self._anew))
         try:
-            with without_main() if self._anew else nullcontext():
+            with _without_main() if self._anew else nullcontext():
                 return self._pool.submit(tasks[task].work, part)
         except BrokenProcessPool:
             queue.put_back(task, part)
@@ -245,7 +245,7 @@ def end_with(parent: int) -> None:
 
 
 @contextmanager
-def without_main() -> Iterator[None]:
+def _without_main() -> Iterator[None]:
     """A process that begins anew here (method "spawn") does not run the caller's script again, which may have no `__main__` guard."""
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}

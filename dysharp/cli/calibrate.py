@@ -66,7 +66,7 @@ def calibrate(
     if as_json:
         print_answer(done.to_dict())
     else:
-        print_calibration(done) if isinstance(done, Calibration) else print_learning(done)
+        print_calibration(done) if isinstance(done, Calibration) else _print_learning(done)
     print_header(())
 
 
@@ -133,7 +133,7 @@ def _print_diff(files: Sequence[str], answer: Answer | None, as_json: bool) -> N
     print_answer(rows) if as_json else print_columns(DIFFERENCES, rows)
 
 
-def print_learning(done: Learning) -> None:
+def _print_learning(done: Learning) -> None:
     """Errors, then costs, then what no row touches."""
     out, errors = console(), [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
     before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)

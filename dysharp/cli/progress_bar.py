@@ -30,7 +30,7 @@ Show = Callable[[Sequence[str]], None]
 """Puts lines above the bar, in place of those that stand there; nothing happens without a terminal."""
 
 
-class Update(Protocol):
+class _Update(Protocol):
     """`update(done, total, text)`: `done` of `total` units, 0 = unknown. `share`: part of the work that is done, where units differ in size."""
 
     def __call__(self, done: int, total: int, text: str, share: float | None = None) -> None: ...
@@ -122,14 +122,14 @@ def _made(first: First) -> Sequence[str]:
 
 
 @contextmanager
-def bar(unit: str, first: First | None = None) -> Iterator[Update]:
+def bar(unit: str, first: First | None = None) -> Iterator[_Update]:
     """`update(done, total, text)` that draws a bar or prints lines, and counts `unit`. The bar is gone afterwards."""
     with _reports(unit, first) as reports:
         yield reports.update
 
 
 @contextmanager
-def bar_below(unit: str) -> Iterator[tuple[Update, Show]]:
+def bar_below(unit: str) -> Iterator[tuple[_Update, Show]]:
     """As `bar`, and what shows the best so far above it."""
     with _reports(unit) as reports:
         yield reports.update, reports.show

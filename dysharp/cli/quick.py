@@ -25,7 +25,7 @@ def refuse_files(**files: str | None) -> None:
         raise ConfigError(f"--quick: found --{given[0]}, expected none (it shows a simulation)")
 
 
-def first_lines(answer: str, columns: Columns, rows: Iterable[Any]) -> list[str]:
+def _first_lines(answer: str, columns: Columns, rows: Iterable[Any]) -> list[str]:
     """A first answer for a terminal."""
     from dysharp.base.text import table
 
@@ -36,12 +36,12 @@ def lines_of(done: QuickAnswer) -> list[str]:
     """Layers as a first answer."""
     from dysharp.planning.quick import LAYERS
 
-    return first_lines(done.sentence(), LAYERS, done.by_time)
+    return _first_lines(done.sentence(), LAYERS, done.by_time)
 
 
 def lines_of_steps(done: Steps) -> list[str]:
     """Steps as a first answer."""
-    return first_lines(done.sentence(), done.columns, done.rows())
+    return _first_lines(done.sentence(), done.columns, done.rows())
 
 
 def print_quick(done: QuickAnswer, as_json: bool, *, advice: bool = False, one: bool = False) -> None:

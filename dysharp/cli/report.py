@@ -73,12 +73,12 @@ def report(
 
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")
-    stored = [read_rows(file) for file in files]
+    stored = [_read_rows(file) for file in files]
     rows, left_out = ([entry for each in part for entry in each] for part in zip(*stored, strict=True))
     write_report(report_of_rows(rows, command_line(ctx), title or "", left_out), out)
 
 
-def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
+def _read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
     """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
     from dysharp.base.reading import json_of, read_text
     from dysharp.show.html_report import check_row

@@ -77,9 +77,9 @@ def print_blocks(blocks: list[Hardware]) -> None:
         print_table(("block", "sequences", "cycles", "cycles to an answer, waits included"), rows, left=1)
     if blocks[0].proven:
         click.echo()
-        print_proofs(blocks)
+        _print_proofs(blocks)
     if blocks[0].cost:
-        print_areas(blocks)
+        _print_areas(blocks)
     if blocks[0].library_kge is not None:
         click.echo("\nlogic in the cells of the library, by its NAND2")
         print_table(("block", "kGE"), [(b.block, f"{b.library_kge:.2f}") for b in blocks])
@@ -89,7 +89,7 @@ def _latest(block: Hardware) -> str:
     return str(max(done.answer_cycles for _, done in block.checked))
 
 
-def print_proofs(blocks: list[Hardware]) -> None:
+def _print_proofs(blocks: list[Hardware]) -> None:
     """Every promise with what it assumes, and whether it was proven."""
     proofs = [proof for block in blocks for proof in block.proven]
     if proofs:
@@ -98,7 +98,7 @@ def print_proofs(blocks: list[Hardware]) -> None:
         print_table(("block", "holds", "by", "promise", "assumed"), rows, left=5)
 
 
-def print_areas(blocks: list[Hardware]) -> None:
+def _print_areas(blocks: list[Hardware]) -> None:
     """Cost by block, and our areas by part beside the published ones."""
     from dysharp.api.hardware import beside_papers
     from dysharp.silicon.area import total
@@ -120,7 +120,7 @@ def print_hardware(found: Hardware) -> None:
     for path in filter(None, (found.path, found.testbench)):
         click.echo(f"written: {path}")
     asked = bool(found.checked or found.proven or found.trace or found.cost or found.library_kge is not None)
-    print_answers(found)
+    _print_answers(found)
     if asked or found.path or found.testbench:
         click.echo()
     facts: list[tuple[str, Any]] = [(found.block, found.meaning)]
@@ -136,7 +136,7 @@ def print_hardware(found: Hardware) -> None:
         print_table(("memory", "words", "bits", "read ports", "write ports"), cells)
 
 
-def print_answers(found: Hardware) -> None:
+def _print_answers(found: Hardware) -> None:
     """What was checked, proven, traced and synthesised."""
     for parameters, done in found.checked:
         click.echo(f"equal to the model: {done.sequences} sequences, {done.cycles} cycles ({_words(parameters)}; {_words(done.seen)})")
@@ -145,7 +145,7 @@ def print_answers(found: Hardware) -> None:
     if t := found.trace:
         counts = f"{t.results} results, {t.bypasses} bypasses, {t.evictions} evictions"
         click.echo(f"one port of {t.model}, {t.routing} routing: {len(t.steps)} packets, {counts}; block, protocol and packet level agree")
-    print_proofs([found])
+    _print_proofs([found])
     if found.proven and found.cost:
         click.echo()
     if found.cost:

@@ -25,7 +25,7 @@ _PLACED = Argument(..., "placement file to write, for --placement OUT.json.", "O
 _FORMAT = Argument("auto", "format of the dump; `dysharp routing import --format help` lists all.", "F", None, "--format")
 
 
-class RoutingGroup(click.Group):
+class _RoutingGroup(click.Group):
     """`dysharp routing X` describes X unless X is one of the subcommands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ class RoutingGroup(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=RoutingGroup)
+@click.group(cls=_RoutingGroup)
 def routing() -> None:
     """Describe recorded or drawn routing; import routing and placements of other tools.
 
@@ -85,7 +85,7 @@ def _formats() -> dict[str, str]:
     return {name: summary(name) for name in FORMATS}
 
 
-class HintArgs(TypedDict):
+class _HintArgs(TypedDict):
     """What a dump may leave out."""
 
     experts: Annotated[int | None, Argument(None, "routed experts of a layer, where the file does not say.", "E")]
@@ -101,7 +101,7 @@ class HintArgs(TypedDict):
 
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@options(HintArgs, format_name={"is_eager": True, "callback": helps(_formats, 16), "shell_complete": complete_from(_formats, "help", "auto")})
+@options(_HintArgs, format_name={"is_eager": True, "callback": helps(_formats, 16), "shell_complete": complete_from(_formats, "help", "auto")})
 def import_(
     files: tuple[str, ...], out: TraceFile, format_name: Annotated[str, _FORMAT], *, gpus: Gpus, as_json: Json, **values: Any
 ) -> None:  # fmt: skip

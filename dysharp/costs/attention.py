@@ -138,14 +138,14 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     before it. Up to `CLUSTER` parts meet in one cluster.
     """
     if call.masked:
-        return masked_us(gpu, constants, call)
+        return _masked_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
     rows = np.asarray(call.rows if call.packed else few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
     tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     parts = np.minimum(blocks, np.maximum(1.0, np.floor(gpu.n_sms / tiles)))
-    block = lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
+    block = _lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
     start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
     compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, own_bytes(call))
     sums = np.where(parts > (CLUSTER if persistent else 1), light_us(gpu, constants), 0.0)
@@ -158,13 +158,13 @@ def few_rows(queries: F64, latent: bool) -> F64:
     return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
 
 
-def lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
+def _lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
     """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
     queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
     return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
 
 
-def masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
+def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention."""
     blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
     products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)

@@ -141,7 +141,7 @@ def _in_cache(machine: Machine, call: AttentionCall, formats: Formats) -> Attent
 
 def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> Iterator[OpTime]:
     yield from _index(machine, op, batch)
-    rows, sparse = batch.decodes * batch.queries, is_sparse(op, batch)
+    rows, sparse = batch.decodes * batch.queries, _is_sparse(op, batch)
     if latents := rows + batch.prompts * sparse:
         nope = op.qk_dim - op.rope_dim
         absorbed = machine.gemm(latents, op.kv_rank, nope, "bf16", op.heads) + machine.gemm(latents, op.v_dim, op.kv_rank, "bf16", op.heads)
@@ -163,14 +163,14 @@ def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> I
         yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.heads), formats)))
 
 
-def is_sparse(op: Core, batch: StepBatch) -> bool:
+def _is_sparse(op: Core, batch: StepBatch) -> bool:
     """Whether prompts attend to chosen tokens alone."""
     return bool(op.index_top) and batch.past + batch.new > op.index_top
 
 
 def expanded_rows(op: Core, batch: StepBatch) -> float:
     """Cached tokens whose keys and values a step expands per head: those of prompts, which are expanded again, unless attention is sparse."""
-    return 0.0 if is_sparse(op, batch) or not batch.prompts else batch.prompts * (1 + batch.past / batch.new)
+    return 0.0 if _is_sparse(op, batch) or not batch.prompts else batch.prompts * (1 + batch.past / batch.new)
 
 
 def _index(machine: Machine, op: Core, batch: StepBatch) -> Iterator[OpTime]:

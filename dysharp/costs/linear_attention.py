@@ -70,7 +70,7 @@ def update_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
 def gradient_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
     """The backward pass of `prefill_us`."""
     if call.scan:
-        return SCAN_AGAIN * scan_us(gpu, constants, call)
+        return SCAN_AGAIN * _scan_us(gpu, constants, call)
     return prefill_us(gpu, constants, call, BACKWARD_PASSES, BACKWARD_CHAINS)
 
 
@@ -80,14 +80,14 @@ def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet, kernels: int = PA
     A head of a sequence is a chain; an SM takes one at a time.
     """
     if call.scan:
-        return scan_us(gpu, constants, call)
+        return _scan_us(gpu, constants, call)
     rows = call.sequences * call.tokens * call.row_bytes
     passes = kernels * float(memory_kernel_us(gpu, constants, rows)) + float(hbm_us(gpu, constants, 2 * call.sequences * call.state_bytes))
     chains, chunks = call.sequences * call.value_heads, -(-call.tokens // CHUNK)
     return passes + waves * CHUNK_US * chunks * math.ceil(chains / gpu.n_sms)
 
 
-def scan_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
+def _scan_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
     """Kernels of Mamba-2 through memory: rows, states of chunks, and products of keys and queries of a chunk in FP32, written and read."""
     states, products = SCAN_STATES * call.state_bytes / SCAN_CHUNK, 2 * STATE_BYTES * SCAN_CHUNK * call.key_heads
     moved = call.sequences * call.tokens * (SCAN_ROWS * call.row_bytes + states + products)

@@ -21,7 +21,7 @@ _SAME = ir.FunctionType(cgutils.voidptr_t, [cgutils.voidptr_t])
 _WORDS = 3  # of an array: its address, rows, columns
 
 
-class StateArray(types.Type):
+class _StateArray(types.Type):
     """An array of the state. `width`: its number of columns where that is known to all who compile (`Annotated` in the state), else 0."""
 
     def __init__(self, dtype: types.Type, ndim: int, width: int) -> None:
@@ -55,7 +55,7 @@ def _known(kind: Any, width: int) -> Any:
     if isinstance(kind, types.Array):
         if kind.layout != "C" or kind.ndim > 2:
             raise TypingError(f"state: found {kind}, expected an array of one or two dimensions in C order")
-        return StateArray(kind.dtype, kind.ndim, width)
+        return _StateArray(kind.dtype, kind.ndim, width)
     return kind
 
 
@@ -74,9 +74,9 @@ def _size(kind: Any) -> int:
     return _WORDS if isinstance(kind, types.Array) else 0
 
 
-@register_model(StateArray)
+@register_model(_StateArray)
 class _TableModel(models.StructModel):
-    def __init__(self, manager: Any, kind: StateArray) -> None:
+    def __init__(self, manager: Any, kind: _StateArray) -> None:
         super().__init__(manager, kind, [("data", types.CPointer(kind.dtype)), ("rows", types.intp), ("columns", types.intp)])
 
 
@@ -122,7 +122,7 @@ def _field(context: Any, builder: Any, kind: types.Type, base: Any, at: int) -> 
     """Value of a field of type `kind` whose words begin at word `at` behind the address `base`."""
     if isinstance(kind, Address):
         return cgutils.pointer_add(builder, base, at * 8)
-    if not isinstance(kind, StateArray):
+    if not isinstance(kind, _StateArray):
         return context.get_dummy_value()
     table = cgutils.create_struct_proxy(kind)(context, builder)
     pointer = context.get_value_type(types.CPointer(kind.dtype))
@@ -155,14 +155,14 @@ def _address_getattr(context: Any, builder: Any, address: Address, value: Any, a
 
 @infer_getattr
 class _TableAttributes(AttributeTemplate):
-    key = StateArray
+    key = _StateArray
 
-    def resolve_shape(self, table: StateArray) -> types.Type:
+    def resolve_shape(self, table: _StateArray) -> types.Type:
         return types.UniTuple(types.intp, table.ndim)
 
 
-@lower_getattr(StateArray, "shape")
-def _table_shape(context: Any, builder: Any, kind: StateArray, value: Any) -> Any:
+@lower_getattr(_StateArray, "shape")
+def _table_shape(context: Any, builder: Any, kind: _StateArray, value: Any) -> Any:
     table = cgutils.create_struct_proxy(kind)(context, builder, value)
     return context.make_tuple(builder, types.UniTuple(types.intp, kind.ndim), [table.rows, table.columns][: kind.ndim])
 
@@ -170,16 +170,16 @@ def _table_shape(context: Any, builder: Any, kind: StateArray, value: Any) -> An
 @infer_global(len)
 class _Len(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
-        return signature(types.intp, *args) if isinstance(args[0], StateArray) else None
+        return signature(types.intp, *args) if isinstance(args[0], _StateArray) else None
 
 
-@lower_builtin(len, StateArray)
+@lower_builtin(len, _StateArray)
 def _table_len(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return cgutils.create_struct_proxy(sig.args[0])(context, builder, args[0]).rows
 
 
 def _is_index(table: Any, index: Any) -> bool:
-    if not isinstance(table, StateArray):
+    if not isinstance(table, _StateArray):
         return False
     each: list[Any] = [index] if isinstance(index, types.Integer) else [*getattr(index, "types", ())]
     return len(each) == table.ndim and all(isinstance(kind, types.Integer) for kind in each)
@@ -197,7 +197,7 @@ class _SetItem(AbstractTemplate):
         return signature(types.none, args[0], args[1], args[0].dtype) if _is_index(*args[:2]) else None
 
 
-def _cell(context: Any, builder: Any, kind: StateArray, value: Any, index: Any, at: Any) -> Any:
+def _cell(context: Any, builder: Any, kind: _StateArray, value: Any, index: Any, at: Any) -> Any:
     """Pointer to one number of a table."""
     table = cgutils.create_struct_proxy(kind)(context, builder, value)
     each = [(index, at)] if isinstance(index, types.Integer) else list(zip(index, cgutils.unpack_tuple(builder, at), strict=True))
@@ -209,12 +209,12 @@ def _cell(context: Any, builder: Any, kind: StateArray, value: Any, index: Any, 
     return builder.gep(table.data, [flat])
 
 
-@lower_builtin(operator.getitem, StateArray, types.Any)
+@lower_builtin(operator.getitem, _StateArray, types.Any)
 def _table_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return context.unpack_value(builder, sig.return_type, _cell(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
 
 
-@lower_builtin(operator.setitem, StateArray, types.Any, types.Any)
+@lower_builtin(operator.setitem, _StateArray, types.Any, types.Any)
 def _table_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     value = context.cast(builder, args[2], sig.args[2], sig.args[0].dtype)
     context.pack_value(builder, sig.args[0].dtype, value, _cell(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
@@ -224,7 +224,7 @@ def _prefetch(typing: Any, table: Any, row: Any, column: Any) -> Any:
     """Begin to read the cache line of a number of the state, which an event needs soon. Changes nothing, and any row is allowed."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if isinstance(table, StateArray):
+        if isinstance(table, _StateArray):
             parts = cgutils.create_struct_proxy(table)(context, builder, args[0])
             place = context.cast(builder, args[1], row, types.intp)
             flat = place if table.ndim == 1 else builder.add(builder.mul(place, parts.columns), context.cast(builder, args[2], column, types.intp))

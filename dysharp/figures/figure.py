@@ -48,7 +48,7 @@ class Drawing:
     models: tuple[str, ...] = ()
 
 
-def drawing_of(table: Any, where: str) -> Drawing:
+def _drawing_of(table: Any, where: str) -> Drawing:
     """The table [drawing]. Raises ConfigError for unknown keys, kinds and metrics."""
     drawing = typed(Drawing, table, where)
     word(drawing.kind, KINDS, f"{where}.kind")
@@ -158,7 +158,7 @@ def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
     paper = str(table.get("paper", ""))
     word(paper, tuple(PAPERS), f"{where}: paper")
-    drawing = drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
+    drawing = _drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
     headline = tuple(map(str, _list(table, "headline", where, "a list of names")))
     for claim in headline:
         word(claim, tuple(c.name for c in checks if c.variants), f"{where}: headline")

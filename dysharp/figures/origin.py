@@ -23,7 +23,7 @@ def _simulated(name: str) -> Any:
     return (all_tensor_parallel() | all_collectives() | all_systems()).get(name) or get_system(name)
 
 
-class Simulation:
+class _Simulation:
     """What the points of a simulated system answer."""
 
     def check(self, point: Point) -> None:
@@ -57,7 +57,7 @@ class Simulation:
 
 
 @dataclass(frozen=True)
-class Calculation(Simulation):
+class _Calculation(_Simulation):
     """The same of a calculated system: choices and passes change nothing."""
 
     of: Calculated
@@ -76,10 +76,10 @@ class Calculation(Simulation):
         return point
 
 
-def origin_of(system: str) -> Simulation:
+def origin_of(system: str) -> _Simulation:
     """What the points of a system answer. Any name that is no calculated system is a simulated one."""
     found = all_calculated().get(system)
-    return Simulation() if found is None else Calculation(found)
+    return _Simulation() if found is None else _Calculation(found)
 
 
 def row_of(point: Point, part: float = 1.0) -> dict[str, Any]:

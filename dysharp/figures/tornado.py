@@ -37,7 +37,7 @@ DYSHARP = HEADLINES["dysharp"]
 
 
 @dataclass(frozen=True, slots=True)
-class Swing:
+class _Swing:
     """One choice at one value. `ratios[baseline]`: time of the baseline divided by time of the headline's system.
 
     `change[baseline]`: relative change of the ratio against the packaged choices.
@@ -87,7 +87,7 @@ class Tornado:
         ours = float(rows[points[self.headline.system]]["time_us"])
         return {name: float(rows[points[name]]["time_us"]) / ours for name in self.headline.baselines}
 
-    def bars(self, rows: Rows) -> list[Swing]:
+    def bars(self, rows: Rows) -> list[_Swing]:
         """Bars by the largest effect of their choice, descending. A value with a failed point has no bar.
 
         Raises ConfigError if `rows` lacks a point of the packaged choices.
@@ -96,7 +96,7 @@ class Tornado:
         if base is None:
             raise ConfigError(f"tornado: found no finished point for {self.model} with the packaged choices, expected all of them")
         found = ((c, value, self.ratios(rows, {c.name: value})) for c in list_choices() for value in values_of(c))
-        bars = [Swing(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}) for c, value, ratios in found if ratios]
+        bars = [_Swing(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}) for c, value, ratios in found if ratios]
         size: dict[str, float] = {}
         for b in bars:
             size[b.choice.name] = max(size.get(b.choice.name, 0.0), *map(abs, b.change.values()))
@@ -114,21 +114,21 @@ class Tornado:
             "Brackets hold the change against the packaged choices (`=`: less than 0.005 %). The largest effect comes first.",
         )
 
-    def results(self, rows: Rows, bars: Iterable[Swing]) -> list[Result]:
+    def results(self, rows: Rows, bars: Iterable[_Swing]) -> list[Result]:
         """The bars as Results for `--json`, one per ratio. `bound`: the change against the packaged choices."""
         lines = [("packaged choices", name, ratio, "-") for name, ratio in (self.ratios(rows, {}) or {}).items()]
         lines += [(_place(bar), name, ratio, _percent(bar.change[name])) for bar in bars for name, ratio in bar.ratios.items()]
         what = f"speedup of {self.headline.system} over"
         return [Result(place, f"{what} {name}", None, ratio, change, OTHER_CHOICE) for place, name, ratio, change in lines]
 
-    def table(self, rows: Rows, bars: Iterable[Swing]) -> tuple[list[str], list[list[str]]]:
+    def table(self, rows: Rows, bars: Iterable[_Swing]) -> tuple[list[str], list[list[str]]]:
         """The printed table: names of columns, and one line per bar, the packaged choices first."""
         lines = [["packaged choices", *(f"{ratio:.3f}" for ratio in (self.ratios(rows, {}) or {}).values())]]
         lines += [[_place(bar), *(f"{ratio:.3f} ({_percent(bar.change[name])})" for name, ratio in bar.ratios.items())] for bar in bars]
         return ["choice", *(f"speed-up over {name}" for name in self.headline.baselines)], lines
 
 
-def _place(bar: Swing) -> str:
+def _place(bar: _Swing) -> str:
     unit = f" {bar.choice.unit}" if bar.choice.unit else ""
     packaged = "automatic" if bar.choice.value == bar.choice.automatic else bar.choice.value
     return f"{bar.choice.name}: {packaged} -> {bar.value}{unit}"

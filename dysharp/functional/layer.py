@@ -266,7 +266,7 @@ def check_computes(program: Program) -> None:
     raise ConfigError(f'functional machine: {where}: found a COMPUTE of tile {p.ops.key[op]}, expected a tile of a region "expert"')
 
 
-class TileMemory(Protocol):
+class _TileMemory(Protocol):
     """Memory of `run_tile`: buffers by name, gate weights and gate gradients, all `[rows, ...]`."""
 
     weight: Array
@@ -275,7 +275,7 @@ class TileMemory(Protocol):
     def rows(self, name: str) -> Array: ...
 
 
-def run_tile(fn: str, e: int, tile: slice, memory: TileMemory, t: Tensors, columns: ColumnRange = ALL_COLUMNS) -> None:
+def run_tile(fn: str, e: int, tile: slice, memory: _TileMemory, t: Tensors, columns: ColumnRange = ALL_COLUMNS) -> None:
     """The arithmetic of one COMPUTE, with its rounding points (docs/design/0004, Numbers).
 
     `e`: logical expert. `columns`: as in `Template.columns`; the GEMMs of results write only these.

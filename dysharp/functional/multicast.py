@@ -115,7 +115,7 @@ class DyMulticastObjectProp:
         object.__setattr__(self, "stage", index(self.stage))
 
 
-class OwnDevice(Protocol):
+class _OwnDevice(Protocol):
     """The part of a `Device` that objects use."""
 
     n_gpus: int
@@ -135,9 +135,9 @@ class DyMulticastObject:
     fewer than 128 rows. The table in `dysharp.functional.multicast` says what a stage, a tile and a bound GPU are.
     """
 
-    def __init__(self, device: OwnDevice, prop: DyMulticastObjectProp, n_tokens: int, base: int, stride: int) -> None:
+    def __init__(self, device: _OwnDevice, prop: DyMulticastObjectProp, n_tokens: int, base: int, stride: int) -> None:
         self.device, self.prop, self.n_tokens, self.base, self.stride = device, prop, n_tokens, base, stride
-        self.bound: dict[int, BoundMemory] = {}
+        self.bound: dict[int, _BoundMemory] = {}
 
     def address(self, token: int, offset: int = 0) -> int:
         """Multimem address of byte `offset` of the block of `token`.
@@ -164,7 +164,7 @@ class DyMulticastObject:
         counts: list[Any] = list(nactive) if hasattr(nactive, "__iter__") else [nactive]
         if len(counts) != d.experts_per_gpu or not all(is_whole(n) and n >= 0 for n in counts):
             raise ConfigError(f"bind nactive on GPU {gpu}: found {show(nactive)}, expected {d.experts_per_gpu} counts of at least 0")
-        self.bound[index(gpu)] = BoundMemory(self, gpu, tuple(map(index, counts)))
+        self.bound[index(gpu)] = _BoundMemory(self, gpu, tuple(map(index, counts)))
 
     def memory(self, gpu: int, stage: int, local_expert: int) -> Array:
         """`[nactive, bsize / element bytes]` of the device's dtype: the memory itself, one row per block in layout order.
@@ -221,7 +221,7 @@ class DyMulticastObject:
 
     # ---- checks of arguments -----------------------------------------------------------------------------------------
 
-    def _on(self, call: str, gpu: int) -> BoundMemory:
+    def _on(self, call: str, gpu: int) -> _BoundMemory:
         if not is_whole(gpu) or gpu not in self.bound:
             raise ConfigError(f"{call} gpu: found {show(gpu)}, expected a GPU that has bound the object ({few(self.bound)})")
         return self.bound[gpu]
@@ -245,7 +245,7 @@ class DyMulticastObject:
         return index(local), index(tile[1])
 
 
-class BoundMemory:
+class _BoundMemory:
     """An object on one GPU: memory by stage and local expert, the tables of the hub, and the ready tiles."""
 
     def __init__(self, obj: DyMulticastObject, gpu: int, nactive: tuple[int, ...]) -> None:

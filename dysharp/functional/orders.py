@@ -22,7 +22,7 @@ class Pool(Protocol):
     def __len__(self) -> int: ...
 
 
-class NewestPool:
+class _NewestPool:
     """Adversary: pops the event that was added last, so early events wait as long as possible."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class NewestPool:
         return len(self._events)
 
 
-class RandomPool(NewestPool):
+class RandomPool(_NewestPool):
     """Pops any event, with equal chance."""
 
     def __init__(self, seed: int) -> None:
@@ -55,7 +55,7 @@ class RandomPool(NewestPool):
         return events.pop()
 
 
-class BiasedPool:
+class _BiasedPool:
     """Adversary: pops events of the kinds `last` only if there is no other event. Other events pop in random order."""
 
     def __init__(self, seed: int, last: frozenset[int]) -> None:
@@ -122,7 +122,7 @@ def make_pool(order: str, seed: int, trace: Trace | None, deliveries: frozenset[
     if order in ("trace", "oldest"):
         return TimedPool() if order == "trace" else OldestPool()
     if order in ("random", "newest"):
-        return RandomPool(seed) if order == "random" else NewestPool()
+        return RandomPool(seed) if order == "random" else _NewestPool()
     if order in ("late-delivery", "late-completion"):
-        return BiasedPool(seed, deliveries if order == "late-delivery" else completions)
+        return _BiasedPool(seed, deliveries if order == "late-delivery" else completions)
     raise ConfigError(f"order {order!r}: unknown{nearest(order, ORDERS)}")

@@ -34,11 +34,11 @@ def emulate_sub_layer(
     has left the table (timeout). Raises EmulationMismatch where ops wait for ever, or a tile misses a chunk.
     """
     inputs = work.inputs(seed)
-    found = SubLayerTensors(program, work, inputs, order, seed, trace, places, expire).run()
+    found = _SubLayerTensors(program, work, inputs, order, seed, trace, places, expire).run()
     return compared(system, program, work, order, found, work.reference(*inputs))
 
 
-class SubLayerTensors(Chunkwise):
+class _SubLayerTensors(Chunkwise):
     """One run of a sub-layer. `tables[home]`: its merge table. `cached`: by address, what the switch keeps."""
 
     first = PARTIAL

@@ -137,7 +137,7 @@ assert CONTROL[-1].width == 8
 
 
 @frozen
-class CommandEncoding:
+class _CommandEncoding:
     """How one command is encoded. `answer`: the packet travels on an answer channel."""
 
     name: str
@@ -147,13 +147,13 @@ class CommandEncoding:
     layout: Layout
 
 
-def _rule(name: str, half: Half, data: Data, answer: bool = False) -> CommandEncoding:
+def _rule(name: str, half: Half, data: Data, answer: bool = False) -> _CommandEncoding:
     layout = Layout(name, half.value + CONTROL)
     assert layout.bits == FLIT_BITS, name
-    return CommandEncoding(name, half, data, answer, layout)
+    return _CommandEncoding(name, half, data, answer, layout)
 
 
-RULES: Final[dict[Command, CommandEncoding]] = {
+RULES: Final[dict[Command, _CommandEncoding]] = {
     Command.DYST: _rule("dymultimem.st", Half.REQUEST, Data.PAYLOAD),
     Command.DYLD: _rule("dymultimem.ld_reduce", Half.REQUEST, Data.WANTED),
     Command.DYST_REPLICA: _rule("dymultimem.st replica", Half.REPLICA, Data.PAYLOAD),

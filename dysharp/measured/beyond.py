@@ -67,7 +67,7 @@ H100 = "h100-sxm"
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class _Claim:
     """A paper's mean absolute error of its simulator, in percent; which of our measurements are of that kind. The papers' own rows are not public."""
 
     paper: str
@@ -86,9 +86,9 @@ def _all_to_all(entry: Parsed) -> bool:
 
 
 CLAIMS = (
-    Claim("DySHARP", "GEMMs on H100", 6.0, _family("dense-gemm", "grouped-gemm")),
-    Claim("DySHARP", "DeepEP on H100", 6.0, _family("deepep-dispatch", "deepep-combine", "deepep-ll")),
-    Claim("MoE-Hub", "NCCL all-to-all", 4.36, _all_to_all),
+    _Claim("DySHARP", "GEMMs on H100", 6.0, _family("dense-gemm", "grouped-gemm")),
+    _Claim("DySHARP", "DeepEP on H100", 6.0, _family("deepep-dispatch", "deepep-combine", "deepep-ll")),
+    _Claim("MoE-Hub", "NCCL all-to-all", 4.36, _all_to_all),
 )
 """All-to-all of 0.5 to 256 MB, here from 1 MiB, on Hopper and Blackwell. Sources: DySHARP (arXiv 2605.05607), methodology: "within 6 %";
 MoE-Hub, methodology: 4.36 %."""

@@ -32,33 +32,33 @@ from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyCase(Case):
+class _CopyCase(Case):
     """A copy with `n_bytes` of reads and writes in sum."""
 
     n_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchCase(Case):
+class _LaunchCase(Case):
     """A launch of `calls` empty kernels."""
 
     calls: float = 1.0
 
 
-def _copy(m: Measurement) -> CopyCase:
+def _copy(m: Measurement) -> _CopyCase:
     n_bytes = 2 * number(m, "bytes")
-    return CopyCase(gpu=gpu_of(m), n_bytes=n_bytes, work=n_bytes / 1e3, shape="copy")
+    return _CopyCase(gpu=gpu_of(m), n_bytes=n_bytes, work=n_bytes / 1e3, shape="copy")
 
 
-def _copy_us(case: CopyCase, gpu: Gpu, constants: Constants) -> F64:
+def _copy_us(case: _CopyCase, gpu: Gpu, constants: Constants) -> F64:
     return operators.hbm_us(gpu, constants, case.n_bytes)
 
 
-def _graph_us(case: LaunchCase, gpu: Gpu, constants: Constants) -> F64:
+def _graph_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
     return np.asarray(case.calls) * operators.launch_us(gpu, constants)
 
 
-def _eager_us(case: LaunchCase, gpu: Gpu, constants: Constants) -> F64:
+def _eager_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
     return np.asarray(case.calls) * moe.host_us(gpu, constants, 1.0)
 
 
@@ -71,12 +71,12 @@ def _is_copy(m: Measurement) -> bool:
     return m.kind == "hbm_bandwidth" and m.unit == "GB/s" and isinstance(size, (int, float)) and size > 0
 
 
-def _graph(m: Measurement) -> LaunchCase:
-    return LaunchCase(gpu=gpu_of(m), shape="launch")
+def _graph(m: Measurement) -> _LaunchCase:
+    return _LaunchCase(gpu=gpu_of(m), shape="launch")
 
 
-def _eager(m: Measurement) -> LaunchCase:
-    return LaunchCase(gpu=gpu_of(m), shape="eager launch")
+def _eager(m: Measurement) -> _LaunchCase:
+    return _LaunchCase(gpu=gpu_of(m), shape="eager launch")
 
 
 MEMORY = Family("memory", _is_copy, _copy, _copy_us, in_bars=False, level=Level.GPU)

@@ -82,7 +82,7 @@ C = TypeVar("C", bound=Case)
 DtypesOf = Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
 
 
-def no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     """For families whose data types are not compared."""
     return ()
 
@@ -102,7 +102,7 @@ class Family:
     order: int = LAST
     systems: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
-    dtypes_of: DtypesOf = no_dtypes
+    dtypes_of: DtypesOf = _no_dtypes
     skewed: bool = False
     between: Between = ""
     regime: str = UNKNOWN

@@ -60,7 +60,7 @@ def domains_of(gpus: int, experts: int, topk: int, limited: bool) -> float:
     return float(MOST_GROUPS) if limited and nodes > MOST_GROUPS else expected_copies(nodes, experts, topk)
 
 
-def ends_of(gpus: int) -> tuple[int, int]:
+def _ends_of(gpus: int) -> tuple[int, int]:
     """Tokens per GPU of the two runs."""
     return (NEAR, FAR) if gpus <= MANY_GPUS else (FEW, SOME)
 
@@ -68,7 +68,7 @@ def ends_of(gpus: int) -> tuple[int, int]:
 def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> dict[str, float]:
     """DeepEP's Dispatch and Combine without their notify, in us."""
     marks = ("dispatch.notify", "received", "combine.notify")
-    notified, received, again, end = marks_us("deepep", case, constants, marks, ends_of(case.gpus), routing_of, machine)
+    notified, received, again, end = marks_us("deepep", case, constants, marks, _ends_of(case.gpus), routing_of, machine)
     return {"dispatch": received - notified, "combine": end - (again or received)}
 
 
@@ -83,7 +83,7 @@ class Straggler(NamedTuple):
 def straggler_us(case: EpCase, constants: Constants, part: float) -> Straggler:
     """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
     run = partial(_slow_run, case.options(), case.layout(), hashable_constants(constants), part)
-    return Straggler(*on_line(case.tokens, ends_of(case.gpus), run))
+    return Straggler(*on_line(case.tokens, _ends_of(case.gpus), run))
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ def index_bytes(op: Core) -> float:
     return op.index_dim + INDEX_SCALE if op.index_dim else 0.0
 
 
-def token_bytes(op: Core, kv_bytes: float) -> float:
+def _token_bytes(op: Core, kv_bytes: float) -> float:
     """Bytes that attention of one layer caches per token; `kv_bytes`: of a cached value."""
     return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
 
@@ -20,7 +20,7 @@ def token_bytes(op: Core, kv_bytes: float) -> float:
 def operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
     """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
     if isinstance(op, Core):
-        return token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
+        return _token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
     return op.state * FP32 + op.tail * BF16 if isinstance(op, DeltaNetState) else 0.0
 
 

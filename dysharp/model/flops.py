@@ -70,7 +70,7 @@ def core_flops(op: LayerOperator, context: float) -> float:
     return 2 * chosen * op.heads * (op.qk_dim + op.v_dim) + 2 * context * op.index_heads * op.index_dim
 
 
-def has_attention(kind: str) -> bool:
+def _has_attention(kind: str) -> bool:
     """Whether layers of a kind see the tokens before, with a window or all."""
     return not {"*", "w"}.isdisjoint(kind)
 
@@ -78,7 +78,7 @@ def has_attention(kind: str) -> bool:
 def contexts(model: WholeModel, sequence: int) -> list[float]:
     """Mean context of every layer, MTP behind the last; 0 without attention."""
     layers = range(model.n_layers + model.mtp)
-    return [mean_context(sequence, model.attention.window if model.windowed(n) else 0) if has_attention(model.kind(n)) else 0.0 for n in layers]
+    return [mean_context(sequence, model.attention.window if model.windowed(n) else 0) if _has_attention(model.kind(n)) else 0.0 for n in layers]
 
 
 def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
@@ -134,7 +134,7 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * (model.vocab * model.hidden)
     matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
-        matrices += sum(has_attention(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
+        matrices += sum(_has_attention(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
     core = sum(core_flops(op, _context(model, layer, sequence, convention)) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core

@@ -383,7 +383,7 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     yield from _attention_end(model, cut, a.heads * a.v_dim, a.q_rank + latent, _output_saved(model, cut))
 
 
-class LinearForm(NamedTuple):
+class _LinearForm(NamedTuple):
     """What a kind of linear attention has of each value head: `rates` from the hidden vector (decay, strength), `vectors` of so many elements.
 
     `ranks`: decay of every channel and gate come from vectors as wide as a head. `whole_norm`: the norm has a vector for all heads.
@@ -398,8 +398,8 @@ class LinearForm(NamedTuple):
 
 
 LINEAR_FORMS = {
-    "gdn": LinearForm(2, 2, 3), "kda": LinearForm(1, 1, 3, ranks=True), "lightning": LinearForm(0, 0, 2, whole_norm=True),
-    "mamba2": LinearForm(1, 3, 2, whole_norm=True, scope="mamba"),
+    "gdn": _LinearForm(2, 2, 3), "kda": _LinearForm(1, 1, 3, ranks=True), "lightning": _LinearForm(0, 0, 2, whole_norm=True),
+    "mamba2": _LinearForm(1, 3, 2, whole_norm=True, scope="mamba"),
 }  # fmt: skip
 """Transformers, models/qwen3_next, kimi_linear (one decay for each channel beside one for each head), minimax, nemotron_h."""
 

@@ -62,7 +62,7 @@ def padded_vocab(model: WholeModel, layout: Layout) -> int:
     return math.ceil(model.vocab / unit) * unit
 
 
-def weights_of_chunk(model: WholeModel, chunk: Chunk, first: bool = False) -> Iterator[Weight]:
+def _weights_of_chunk(model: WholeModel, chunk: Chunk, first: bool = False) -> Iterator[Weight]:
     """Every weight of a chunk, once per layer. A chunk with MTP layers behind the first stage holds a copy of the embedding."""
     for layer in chunk.layers():
         yield from layer_weights(model, model.kind(layer))
@@ -75,12 +75,12 @@ def weights_of_chunk(model: WholeModel, chunk: Chunk, first: bool = False) -> It
         yield from head_weights(model)
 
 
-def weights_of_rank(model: WholeModel, chunks: Iterable[Chunk]) -> Iterator[Weight]:
+def _weights_of_rank(model: WholeModel, chunks: Iterable[Chunk]) -> Iterator[Weight]:
     """Every weight of a rank. Embedding and tied head, or MTP, on one rank share their table."""
     held = list(chunks)
     has_embedding = any(chunk.embedding for chunk in held)
     for chunk in held:
-        yield from weights_of_chunk(model, chunk, first=has_embedding)
+        yield from _weights_of_chunk(model, chunk, first=has_embedding)
 
 
 def share(weight: Weight, model: WholeModel, layout: Layout) -> float:
@@ -95,7 +95,7 @@ def share(weight: Weight, model: WholeModel, layout: Layout) -> float:
 def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk], linears: Collection[str] | None = None) -> RankParameters:
     """Parameters of the rank that holds `chunks`; with `linears`, of matrices of these parts alone."""
     dense = experts = 0.0
-    for weight in weights_of_rank(model, chunks):
+    for weight in _weights_of_rank(model, chunks):
         if linears is not None and not (weight.product and weight.part in linears):
             continue
         if weight.split == "experts":
@@ -120,7 +120,7 @@ def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, re
 def dummy_bytes(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> float:
     """Dummy weight gradients: Transformer Engine keeps one BF16 tensor for every shape of a matrix whose gradient is added to the main gradient."""
     shapes = set()
-    for weight in weights_of_rank(model, chunks):
+    for weight in _weights_of_rank(model, chunks):
         if weight.product and weight.part != "router":
             cut = layout.etp if weight.split == "experts" else layout.tp if weight.split == "tp" else 1
             outputs = padded_vocab(model, layout) if weight.part == "head" else weight.outputs

@@ -22,7 +22,7 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class OutEdge:
+class _OutEdge:
     """The head of an edge. `announces`: the value of a SIGNAL for a JOIN with a threshold, None for another edge."""
 
     head: Head
@@ -51,7 +51,7 @@ class Dependencies:
         self.ended: Callable[[int], None]
         self.waits = [0] * len(world.tables.ops)
         self.respond_waits: dict[int, int] = defaultdict(int)
-        self.out: dict[tuple[Tail, int], list[OutEdge]] = defaultdict(list)
+        self.out: dict[tuple[Tail, int], list[_OutEdge]] = defaultdict(list)
         self._notify_waits: dict[int, int] = defaultdict(int)
         self._cancel_waits: dict[int, int] = defaultdict(int)
         self._touched: set[int] = set()
@@ -68,7 +68,7 @@ class Dependencies:
         columns = (c.tolist() for c in (edges.tail_kind, edges.tail, edges.head_kind, edges.head))
         for tail_kind, tail, head_kind, head in zip(*columns, strict=True):
             announces = self._announcement(Tail(tail_kind), tail, Head(head_kind), head)
-            self.out[Tail(tail_kind), tail].append(OutEdge(Head(head_kind), head, announces))
+            self.out[Tail(tail_kind), tail].append(_OutEdge(Head(head_kind), head, announces))
             self._count(Head(head_kind), head, announces)
 
     def _announcement(self, tail_kind: Tail, tail: int, head_kind: Head, head: int) -> int | None:
@@ -130,7 +130,7 @@ class Dependencies:
         if passed.tail is Tail.OP_DONE:
             self._next_in_chain(self.world.tables.ops[passed.ident], passed.cause)
 
-    def _fall(self, edge: OutEdge, cause: int) -> None:
+    def _fall(self, edge: _OutEdge, cause: int) -> None:
         if edge.head is Head.OP_ISSUE:
             self.event(edge.ident, cause, edge.announces)
         elif edge.head is Head.MEMBER_RESPOND:

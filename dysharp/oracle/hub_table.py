@@ -11,7 +11,7 @@ from dysharp.protocol import aau, merging
 NEVER = 1 << 40
 
 
-class TableOfHub:
+class _TableOfHub:
     """The cache of a table at one hub, and its misses under way. Times in ps."""
 
     def __init__(self, table: HubTable) -> None:
@@ -50,7 +50,7 @@ class TableOfHub:
         return known
 
 
-class RowTableOfHub(TableOfHub):
+class _RowTableOfHub(_TableOfHub):
     """A row table at one hub: the unit of `protocol/aau.py`, for which only the last train of a row has a byte.
 
     `pieces`: trains of each row that ask.
@@ -73,11 +73,11 @@ class RowTableOfHub(TableOfHub):
         return self.place_known.setdefault(row, self.clock)
 
 
-def tables_of(program: Program, pieces: Counter[int]) -> list[list[TableOfHub]]:
+def tables_of(program: Program, pieces: Counter[int]) -> list[list[_TableOfHub]]:
     """The tables of all hubs, by table and node. `pieces`: trains of each row that ask the row table."""
 
-    def one(table: HubTable) -> TableOfHub:
-        return RowTableOfHub(table, program, pieces) if table.allocates else TableOfHub(table)
+    def one(table: HubTable) -> _TableOfHub:
+        return _RowTableOfHub(table, program, pieces) if table.allocates else _TableOfHub(table)
 
     return [[one(table) for _ in range(program.n_nodes)] for table in program.tables]
 

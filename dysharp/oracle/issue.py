@@ -11,7 +11,7 @@ from dysharp.program.tables import Chaining, Discipline, Kind
 TIMED = (Kind.COMPUTE, Kind.DELAY)
 
 
-class ReadyQueue:
+class _ReadyQueue:
     """Ready ops of one issuer. `head` shows the next op, `pop` takes it, `drop` removes a cancelled op."""
 
     def __init__(self, discipline: Discipline, tables_ops: list[Op], program_order: list[int], first_node: list[int]) -> None:
@@ -101,7 +101,7 @@ class IssueQueues:
             self._chain_left[op.chain] += 1
         first_node = [world.tables.members[op.members[0]].node if op.members else op.node for op in ops]
         self.queues = [
-            ReadyQueue(Discipline(d), ops, [op.id for op in ops if op.issuer == i and op.kind is not Kind.JOIN], first_node)
+            _ReadyQueue(Discipline(d), ops, [op.id for op in ops if op.issuer == i and op.kind is not Kind.JOIN], first_node)
             for i, d in enumerate(program.issuers.discipline.tolist())
         ]
 

@@ -151,13 +151,13 @@ class Lines:
         """
         packet_ps = -(-(n_bytes // op.packets) * self.n * PS_PER_US // self.rate)
         self.busy_until = [max(time, now) + late for time in self.busy_until]
-        used = [(first_link(op, self.n) + c) % self.n for c in range(op.packets)]
+        used = [(_first_link(op, self.n) + c) % self.n for c in range(op.packets)]
         for link in used:
             self.busy_until[link] += packet_ps
         return max(self.busy_until[link] for link in used)
 
 
-def first_link(op: Op, n_links: int) -> int:
+def _first_link(op: Op, n_links: int) -> int:
     """A hash of the key of `op`, or of its id where it has none."""
     word, low = op.key if op.key >= 0 else op.id, (1 << 32) - 1
     word = word * 0x9E3779B1 & low

@@ -74,7 +74,7 @@ class EventHeap:
 
 
 @dataclass(slots=True)
-class TraceColumns:
+class _TraceColumns:
     """Columns of the Trace so far (`program.trace.Trace`). `cancelled`: ops that never run."""
 
     ready: list[int]
@@ -97,7 +97,7 @@ class Passed:
     cause: int
 
 
-class SemaphoreLevels:
+class _SemaphoreLevels:
     """Levels of all semaphores. An op waits for room to issue. Holds by data never wait: they overflow."""
 
     def __init__(self, tables: Tables) -> None:
@@ -137,13 +137,13 @@ class World:
         self.tables = tables
         self.hardware = tables.hardware
         self.agenda = EventHeap()
-        self.semaphores = SemaphoreLevels(tables)
+        self.semaphores = _SemaphoreLevels(tables)
         self.memory = [MemoryServer(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
         self.fired: deque[Passed] = deque()
         self.finished: Callable[[Op], None]
         self.apply: Callable[[Passed], None]
         ready, issue, start, end, done, cause = ([-1] * n_ops for _ in range(6))
-        self.log = TraceColumns(ready, issue, start, end, done, cause, [-1] * n_members, [-1] * n_tiles)
+        self.log = _TraceColumns(ready, issue, start, end, done, cause, [-1] * n_members, [-1] * n_tiles)
         self.counts: Counter[str] = Counter()
 
     @property

@@ -122,12 +122,12 @@ def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
         yield "--overlap-moe-expert-parallel-comm --delay-wgrad-compute", fields
 
 
-def megatron_lm(task: Task, one: Costed) -> list[str]:
+def _megatron_lm(task: Task, one: Costed) -> list[str]:
     """Options of `pretrain_gpt.py`."""
     return [*(line for line, _ in _megatron(task, one) if line), SHARED]
 
 
-def megatron_bridge(task: Task, one: Costed) -> list[str]:
+def _bridge(task: Task, one: Costed) -> list[str]:
     """Lines that set the fields of a recipe's `cfg`."""
     return [line for _, lines in _megatron(task, one) for line in lines.split("\n") if line]
 
@@ -149,7 +149,7 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
     return [line for line in lines if line]
 
 
-FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": megatron_lm, "megatron-bridge": megatron_bridge, "mindspeed": mindspeed}
+FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": _megatron_lm, "megatron-bridge": _bridge, "mindspeed": mindspeed}
 """Framework -> lines to paste."""
 _LEFT_OUT = (
     "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options; "

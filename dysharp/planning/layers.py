@@ -87,7 +87,7 @@ def _times(cost: PassCost, factor: float) -> PassCost:
     return PassCost(**numbers, parts={name: factor * us for name, us in cost.parts.items()})
 
 
-def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
+def _dispatcher_of(system: str, machine: Machine) -> Dispatcher:
     """The dispatcher whose kernels, permutations and SMs a system has. On clusters without a packaged GPU, communication holds no SMs."""
     if system in DISPATCHERS:
         return cast(Dispatcher, system)
@@ -118,7 +118,7 @@ def pieces_of(
             return made
 
         return Pieces(shared(alone.costs), shared(alone.merged))
-    dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
+    dispatcher = "" if ep is not None or model.layer is None else _dispatcher_of(system, machine)
     serial = replace(training_recipe, dispatcher=dispatcher, overlap_ep=False)
 
     def costs(own: TrainingRecipe) -> dict[str, PassCost]:
@@ -142,7 +142,7 @@ def chosen_of(
     ep: EpTimes | None = None,
 ) -> TrainingRecipe:  # fmt: skip
     """The training recipe of the last layer: which linears stay in BF16. Arguments as of `pieces_of`."""
-    dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
+    dispatcher = "" if ep is not None or model.layer is None else _dispatcher_of(system, machine)
     own = replace(training_recipe, dispatcher=dispatcher, overlap_ep=overlap == "pair")
     cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
     return PlannedBlock(model, machine, cut, sequence, own, system, imbalance).chosen(model.n_layers - 1, ep)[0]

@@ -1,6 +1,6 @@
 """Exact search: every candidate of a space is kept, pruned by a bound, or rejected by a constraint, and each is counted once.
 
-Candidates are costed in the order of their bounds, until the next bound exceeds the worst of the best. A `StoredJournal` keeps costs in parts:
+Candidates are costed in the order of their bounds, until the next bound exceeds the worst of the best. A `_StoredJournal` keeps costs in parts:
 a search that is killed goes on where it was, on the same code and inputs.
 
 `sensitivity`: does the winner stay the winner where a constant of the cost is 20 % lower or higher? Every variation is a search of its own.
@@ -27,7 +27,7 @@ PART = 200
 """Costs of a part: a killed search repeats at most so many."""
 
 
-class StoredJournal(dict[int, tuple[float, float]]):
+class _StoredJournal(dict[int, tuple[float, float]]):
     """{candidate: (microseconds of a step, bytes of the fullest rank)}. `read`: costs that an earlier search had."""
 
     def __init__(self, store: Store, asked: dict[str, Any]) -> None:
@@ -57,9 +57,9 @@ class StoredJournal(dict[int, tuple[float, float]]):
         return RowKey(self.asked | {"part": part}, "", code_digest())
 
 
-def journal_of(folder: Path, coster: Coster) -> StoredJournal:
+def journal_of(folder: Path, coster: Coster) -> _StoredJournal:
     """The journal of a search in a folder of Rows or of a study."""
-    return StoredJournal(Store(folder), asked_of(coster))
+    return _StoredJournal(Store(folder), asked_of(coster))
 
 
 def asked_of(coster: Coster) -> dict[str, Any]:

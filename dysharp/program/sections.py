@@ -26,7 +26,7 @@ def labelled(label: str, name: str) -> str:
     return f"{node}].{label}.{own}" if dot else f"{label}.{name}"
 
 
-def unlabelled(label: str, name: str) -> str:
+def _unlabelled(label: str, name: str) -> str:
     """The name that the part itself uses for `name` of the merge."""
     return name.removeprefix(f"{label}.")
 
@@ -44,7 +44,7 @@ def ids_of(program: Program, section: MergedPart) -> dict[str, range]:
     }
 
 
-def section_of(program: Program, label: str) -> MergedPart:
+def _section_of(program: Program, label: str) -> MergedPart:
     """The section of part `label`. Raises ProgramError for an unknown label."""
     for section in program.sections:
         if section.label == label:
@@ -54,7 +54,7 @@ def section_of(program: Program, label: str) -> MergedPart:
 
 def trace_of_part(program: Program, label: str, trace: Trace) -> Trace:
     """What `trace` of a merge says of one part, by the ids of the part. Links are those of the merge; ops of other parts are no cause."""
-    ids = ids_of(program, section_of(program, label))
+    ids = ids_of(program, _section_of(program, label))
     ops, members, rows, tiles = (slice(ids[name].start, ids[name].stop) for name in ("op", "member", "row", "tile"))
     columns = {name: getattr(trace, name)[ops] for name in ("ready", "issue", "start", "end", "done")}
     cause = trace.cause[ops]
@@ -69,7 +69,7 @@ def part_of(program: Program, label: str) -> Program:
     It has the templates that it uses. Issuers, pools, semaphores, sessions and the tables of constants stay those of the merge. Raises
     ProgramError for an unknown label, and where an op, row, edge or hold of the part names another part.
     """
-    section = section_of(program, label)
+    section = _section_of(program, label)
     ids = ids_of(program, section)
     o, m, r = program.ops, program.members, program.regions
     ops, members, fills, rows = (slice(ids[name].start, ids[name].stop) for name in ("op", "member", "fill", "row"))
@@ -79,7 +79,7 @@ def part_of(program: Program, label: str) -> Program:
     cut: dict[str, Any] = {name: None if (column := getattr(o, name)) is None else column[ops] for name in Ops.__annotations__}
     return replace(
         program,
-        templates=tuple(replace(t, name=unlabelled(label, t.name), operator=unlabelled(label, t.operator)) for t in own),
+        templates=tuple(replace(t, name=_unlabelled(label, t.name), operator=_unlabelled(label, t.operator)) for t in own),
         ops=replace(o, **cut | {"template": template.astype(np.int32)}),
         members=replace(
             m,
@@ -96,13 +96,13 @@ def part_of(program: Program, label: str) -> Program:
             tile_ptr=r.tile_ptr[regions.start : regions.stop + 1] - r.tile_ptr[regions.start],
             row_key=r.row_key[rows],
             row_notify=_local(r.row_notify[rows], ids, ("op",), label),
-            name=tuple(unlabelled(label, name) for name in r.name[regions]),
+            name=tuple(_unlabelled(label, name) for name in r.name[regions]),
         ),
         edges=_edges(program.edges, section, ids),
         holds=_holds(program.holds, section, ids),
         declared=section.declared,
         schema=section.schema,
-        operators=tuple(replace(o, name=unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
+        operators=tuple(replace(o, name=_unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
         sections=(),
         shares=None,
     )

@@ -14,7 +14,7 @@ from dysharp.protocol.frozen import Table
 
 
 @frozen
-class MergeEntry:
+class _MergeEntry:
     """One address: `count` loads so far. `waiting`: who gets the response; `ready`: the response is cached."""
 
     waiting: tuple[Hashable, ...]
@@ -28,7 +28,7 @@ class MergeState:
     """`free`: places that neither a load nor a sum has. `loads`: by address, least recently used first."""
 
     free: int
-    loads: Table[Hashable, MergeEntry]
+    loads: Table[Hashable, _MergeEntry]
 
 
 @frozen
@@ -124,11 +124,11 @@ def _first(state: MergeState, load: Load) -> tuple[MergeState, tuple[Output, ...
     state, left = _room(state)
     if state.free == 0:
         return state, (Forward(load.asker, False),)
-    entry = MergeEntry((load.asker,), False, 1, load.expected)
+    entry = _MergeEntry((load.asker,), False, 1, load.expected)
     return MergeState(state.free - 1, state.loads.last(load.address, entry)), (*left, Forward(load.asker, True))
 
 
-def _later(state: MergeState, load: Load, entry: MergeEntry) -> tuple[MergeState, tuple[Output, ...]]:
+def _later(state: MergeState, load: Load, entry: _MergeEntry) -> tuple[MergeState, tuple[Output, ...]]:
     if not entry.ready:
         grown = replace(entry, waiting=(*entry.waiting, load.asker), count=entry.count + 1)
         return replace(state, loads=state.loads.last(load.address, grown)), ()
@@ -142,7 +142,7 @@ def _respond(state: MergeState, address: Hashable) -> tuple[MergeState, tuple[Ou
     return _settle(state, address, replace(entry, waiting=(), ready=True)), answers
 
 
-def _settle(state: MergeState, address: Hashable, entry: MergeEntry) -> MergeState:
+def _settle(state: MergeState, address: Hashable, entry: _MergeEntry) -> MergeState:
     """`entry` is ready and was used now. The entry leaves if all loads have come."""
     return _leave(state, address) if entry.count >= entry.expected else replace(state, loads=state.loads.last(address, entry))
 

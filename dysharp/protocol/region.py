@@ -9,7 +9,7 @@ from dysharp.protocol.frozen import put
 
 
 @dataclass(frozen=True, slots=True)
-class RegionState:
+class _RegionState:
     """One region. Rows and slots count from 0 inside the region."""
 
     row_bytes: int
@@ -32,14 +32,14 @@ class Fill:
     n_bytes: int
 
 
-def empty(n_rows: int, row_bytes: int, tile_rows: int, *, first_touch: bool = True) -> RegionState:
+def empty(n_rows: int, row_bytes: int, tile_rows: int, *, first_touch: bool = True) -> _RegionState:
     """A region of `n_rows` rows without data."""
     identity = tuple(range(n_rows))
     slot, row_at = ((-1,) * n_rows, ()) if first_touch else (identity, identity)
-    return RegionState(row_bytes, tile_rows, first_touch, slot, row_at, (0,) * n_rows)
+    return _RegionState(row_bytes, tile_rows, first_touch, slot, row_at, (0,) * n_rows)
 
 
-def step(state: RegionState, fill: Fill) -> RegionState:
+def step(state: _RegionState, fill: Fill) -> _RegionState:
     """The region after one fill. A row that is not bound takes the next free slot."""
     received = put(state.received, fill.row, state.received[fill.row] + fill.n_bytes)
     if state.slot[fill.row] >= 0:
@@ -48,28 +48,28 @@ def step(state: RegionState, fill: Fill) -> RegionState:
     return replace(state, slot=slot, row_at=(*state.row_at, fill.row), received=received)
 
 
-def row_complete(state: RegionState, row: int) -> bool:
+def row_complete(state: _RegionState, row: int) -> bool:
     """Whether `row` has all its bytes."""
     return state.received[row] >= state.row_bytes
 
 
-def tile_of(state: RegionState, row: int) -> int:
+def tile_of(state: _RegionState, row: int) -> int:
     """The tile of a bound row, inside the region."""
     return state.slot[row] // state.tile_rows
 
 
-def tile_slots(state: RegionState, tile: int) -> range:
+def tile_slots(state: _RegionState, tile: int) -> range:
     """The slots of a tile. The last tile may be short."""
     return range(tile * state.tile_rows, min((tile + 1) * state.tile_rows, len(state.slot)))
 
 
-def rows_of_tile(state: RegionState, tile: int) -> tuple[int, ...]:
+def rows_of_tile(state: _RegionState, tile: int) -> tuple[int, ...]:
     """The rows bound to a tile so far, in slot order."""
     slots = tile_slots(state, tile)
     return state.row_at[slots.start : slots.stop]
 
 
-def tile_ready(state: RegionState, tile: int) -> bool:
+def tile_ready(state: _RegionState, tile: int) -> bool:
     """Whether every slot of the tile holds a complete row."""
     rows = rows_of_tile(state, tile)
     return len(rows) == len(tile_slots(state, tile)) and all(row_complete(state, r) for r in rows)

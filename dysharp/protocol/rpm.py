@@ -32,7 +32,7 @@ PARTITION = Sram(
 
 
 @frozen
-class LineEntry:
+class _LineEntry:
     """One line on its way to a peer. `mask`: bit i = byte i is valid. `data`: byte by number, 0 where not valid."""
 
     row: int
@@ -49,7 +49,7 @@ class RpmState:
     """Entries of one partition."""
     timer: int
     """Cycles after which an entry leaves whatever its mask."""
-    partitions: tuple[Table[Tag, LineEntry], ...]
+    partitions: tuple[Table[Tag, _LineEntry], ...]
     last: int = -1
     now: int = 0
     draining: bool = field(default=False)
@@ -96,7 +96,7 @@ def write(state: RpmState, store: Write) -> tuple[RpmState, bool]:
     before = partition.get(tag)
     if before is None and len(partition) >= state.entries:
         return state, False
-    entry = before or LineEntry(store.row, 0, (0,) * LINE_BYTES, state.now)
+    entry = before or _LineEntry(store.row, 0, (0,) * LINE_BYTES, state.now)
     end = store.first + len(store.data)
     data = (*entry.data[: store.first], *store.data, *entry.data[end:])
     mask = entry.mask | ((1 << len(store.data)) - 1) << store.first
@@ -129,11 +129,11 @@ def send(state: RpmState, ready: tuple[bool, ...] | None = None) -> tuple[RpmSta
     return state, None
 
 
-def _next(state: RpmState, partition: Table[Tag, LineEntry]) -> Tag | None:
+def _next(state: RpmState, partition: Table[Tag, _LineEntry]) -> Tag | None:
     """The entry that leaves next (rules 2 to 5)."""
     crowded = state.draining or len(partition) >= state.entries
 
-    def rank(item: tuple[Tag, LineEntry]) -> tuple[bool, int, bool, bool, int, int]:
+    def rank(item: tuple[Tag, _LineEntry]) -> tuple[bool, int, bool, bool, int, int]:
         (_, low), entry = item
         stale = state.now - entry.since >= state.timer
         return not stale, entry.since if stale else 0, low, entry.mask != ALL, entry.row, entry.since
@@ -142,5 +142,5 @@ def _next(state: RpmState, partition: Table[Tag, LineEntry]) -> Tag | None:
     return min(may, key=rank)[0] if may else None
 
 
-def _with(state: RpmState, peer: int, partition: Table[Tag, LineEntry]) -> RpmState:
+def _with(state: RpmState, peer: int, partition: Table[Tag, _LineEntry]) -> RpmState:
     return replace(state, partitions=put(state.partitions, peer, partition))

@@ -22,7 +22,7 @@ TILE_STATUS = Sram(
 
 
 @frozen
-class TileCounts:
+class _TileCounts:
     """Counts of one tile: bytes that have arrived, finished thread blocks of GEMM-1 and of GEMM-2."""
 
     bytes: int = 0
@@ -55,9 +55,9 @@ class TrackerState:
     shape: TileShape
     entries: int
     """Most TS entries on chip."""
-    on_chip: Table[Tile, TileCounts] = field(default_factory=Table)
+    on_chip: Table[Tile, _TileCounts] = field(default_factory=Table)
     """TS entries on chip, least recently used first."""
-    memory: Table[Tile, TileCounts] = field(default_factory=Table)
+    memory: Table[Tile, _TileCounts] = field(default_factory=Table)
     """TS entries that spilled to memory."""
     tokens: Table[Tile, tuple[tuple[int, int], ...]] = field(default_factory=Table)
     """TID lists: (token, bitmap of the chunks that have arrived) in layout order."""
@@ -143,9 +143,9 @@ def bound(shape: TileShape, entries: int, tokens: tuple[tuple[int, ...], ...]) -
     return state
 
 
-def entry_of(state: TrackerState, tile: Tile) -> TileCounts:
+def entry_of(state: TrackerState, tile: Tile) -> _TileCounts:
     """The counts of `tile`, on chip or in memory."""
-    return state.on_chip.get(tile) or state.memory.get(tile) or TileCounts()
+    return state.on_chip.get(tile) or state.memory.get(tile) or _TileCounts()
 
 
 def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output, ...]]:
@@ -184,7 +184,7 @@ def _store(state: TrackerState, event: ChunkStore) -> tuple[TrackerState, tuple[
     return _put(replace(state, tokens=state.tokens.put(tile, row)), tile, entry, (TileReady(tile),) if ready else ())
 
 
-def _put(state: TrackerState, tile: Tile, entry: TileCounts, outputs: tuple[Output, ...]) -> tuple[TrackerState, tuple[Output, ...]]:
+def _put(state: TrackerState, tile: Tile, entry: _TileCounts, outputs: tuple[Output, ...]) -> tuple[TrackerState, tuple[Output, ...]]:
     """The entry of `tile` comes on chip. The least recently used entry makes room and keeps counting in memory."""
     on_chip, memory = state.on_chip.last(tile, entry), state.memory
     if tile in memory:

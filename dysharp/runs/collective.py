@@ -73,14 +73,14 @@ def run_collective(
     said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
     unjudged = () if system.build.__module__.startswith("dysharp.") else (f"{system.name}: no measurement checks its predictions",)
     warned = (f"warning: {text}" for text in (*unjudged, *left_early(inputs, blocks)))
-    header = (*header_of_collective(request), *said, *warned, *(levels_part(merging) if request.fidelity == "burst" else ()))
+    header = (*_header_of_collective(request), *said, *warned, *(levels_part(merging) if request.fidelity == "burst" else ()))
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     if isinstance(request.work, SubLayer):
         blocks |= {"links": {"up_use": up_use(program, trace)}}
     return make_row(measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
 
 
-def header_of_collective(request: CollectiveRequest) -> tuple[str, ...]:
+def _header_of_collective(request: CollectiveRequest) -> tuple[str, ...]:
     """What was asked, the machine, and what is not measured."""
     cluster, unmeasured = request.cluster, no_rows(request.cluster)
     basis = unmeasured.partition(":")[0] if unmeasured else "calibrated to measurements"

@@ -175,7 +175,7 @@ FABRIC: dict[str, str] = _TEXTS["fabric"]
 
 
 @frozen
-class OptionHelp:
+class _OptionHelp:
     """One option of one system.
 
     `name`: "system.option". `value`: the default. `values`: the allowed values, as text. `effect`: `EVERYWHERE` or `REAL_FORM` or `PAPER_FORM`.
@@ -190,7 +190,7 @@ class OptionHelp:
     choice: Choice | None
 
 
-def options_help(system: System) -> list[OptionHelp]:
+def options_help(system: System) -> list[_OptionHelp]:
     """The options of a system, in the order of its declaration."""
     defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
     choices = option_choices(system)
@@ -198,7 +198,7 @@ def options_help(system: System) -> list[OptionHelp]:
     for field, default in defaults.items():
         meaning, effect = FIELDS.get(field, ("see the documentation of the system", EVERYWHERE))
         rule = choices[field]
-        done.append(OptionHelp(f"{system.name}.{field}", default, _values(system, field, default, rule), meaning, effect, rule))
+        done.append(_OptionHelp(f"{system.name}.{field}", default, _values(system, field, default, rule), meaning, effect, rule))
     return done
 
 

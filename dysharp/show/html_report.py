@@ -66,7 +66,7 @@ class LoadView:
 
 
 @lru_cache(maxsize=32)
-def load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
+def _load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
     """The load of a workload by the names in its Row. Raises ConfigError where it cannot be drawn again."""
     known = load_model(_packaged(model, list_models()))
     for source in dict.fromkeys((known.routing, routing.removesuffix(" (synthetic)"))):
@@ -196,7 +196,7 @@ class Entry:
 
 
 @frozen
-class Panel:
+class _Panel:
     """Runs on one workload. `notes`: what the numbers rest on. `warnings`: the warnings about all runs. `best`: place of the entry that the
     sentence or the answer names."""
 
@@ -216,7 +216,7 @@ class Report:
 
     title: str
     command: str
-    panels: tuple[Panel, ...]
+    panels: tuple[_Panel, ...]
     answer: tuple[str, ...] = ()
 
 
@@ -292,11 +292,11 @@ def _sentence(rows: Sequence[PlainRow]) -> str:
     return limits_sentence(full, {form: next((r for r in full if r.form == form and r.system == "deepep"), full[0]).system for form in forms})
 
 
-def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> Panel:
+def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> _Panel:
     row = entries[0].row
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
-    return Panel(
+    return _Panel(
         heading=asked_of(row), entries=entries, sentence=sentence,
         notes=tuple(line for line in header if not line.startswith("warning: ")) or _asked(row),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
@@ -321,7 +321,7 @@ def _load(row: PlainRow) -> LoadView | None:
         return None
     try:
         workload = str(row["model"]), int(row["gpus"]), int(row["tokens_per_gpu"]), str(row["routing"]), int(row["seed"]), row.get("layer")
-        return load_view(*workload, _domain_gpus(str(row["cluster"]), int(row["gpus"])))
+        return _load_view(*workload, _domain_gpus(str(row["cluster"]), int(row["gpus"])))
     except ConfigError:
         return None
 
@@ -376,7 +376,7 @@ def _us(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", "\u202f")
 
 
-def _view(number: int, panel: Panel) -> dict[str, Any]:
+def _view(number: int, panel: _Panel) -> dict[str, Any]:
     """Numbers and places of one panel, as its part of the template prints them."""
     most = max(max(e.time_us, e.high or 0.0) for e in panel.entries) or 1.0
     least = max(float(e.row.get("workload_bound_us") or 0.0) for e in panel.entries)
@@ -421,7 +421,7 @@ def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause],
     }  # fmt: skip
 
 
-def _overview(panels: Sequence[Panel]) -> dict[str, Any] | None:
+def _overview(panels: Sequence[_Panel]) -> dict[str, Any] | None:
     """Times of all runs by workload; None for a single workload."""
     if len(panels) < 2:
         return None

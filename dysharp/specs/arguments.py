@@ -29,7 +29,7 @@ def checked(function: F) -> F:
 
     @functools.wraps(function)
     def door(*args: Any, **named: Any) -> Any:
-        kinds = kinds_of(function)
+        kinds = _kinds_of(function)
         placed = (fitting(name, value, kinds[name]) if name in kinds else value for name, value in zip(names, args, strict=False))
         rest = {name: fitting(name, value, kinds[name]) if name in kinds else value for name, value in named.items()}
         return function(*placed, *args[len(names) :], **rest)
@@ -38,7 +38,7 @@ def checked(function: F) -> F:
 
 
 @functools.cache
-def kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
     """{parameter: its type} of the annotated parameters, without `**names`."""
     own = {n for n, p in inspect.signature(function).parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     written = {name: kind for name, kind in function.__annotations__.items() if name in own}

@@ -48,15 +48,15 @@ def load_model(name_or_path: NameOrPath | Model) -> Model:
     """
     if isinstance(name_or_path, Model):
         return name_or_path
-    if is_name(name_or_path, "models"):
-        return layer_of(packaged_table(str(name_or_path)), f"{name_or_path}.toml")
-    path = user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
+    if _is_name(name_or_path, "models"):
+        return layer_of(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
+    path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
     return _read_model(path, model_from_config, model_from_toml)
 
 
 def _read_model(path: Path, from_config: Callable[[Any, str, str], Spec], from_toml: Callable[[str, str], Spec]) -> Spec:
     """A model from a file of the user: JSON of Hugging Face, or TOML."""
-    path = config_in(path)
+    path = _config_in(path)
     text = read_text(path)
     return from_config(parse_json(text, str(path)), _config_name(path), str(path)) if path.suffix == ".json" else from_toml(text, str(path))
 
@@ -68,7 +68,7 @@ def load_cluster(name_or_path: NameOrPath | Cluster) -> Cluster:
     """
     if isinstance(name_or_path, Cluster):
         return name_or_path
-    if is_name(name_or_path, "clusters"):
+    if _is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
     base, *fields = name_or_path.split(",") if isinstance(name_or_path, str) else [""]
     if fields and base in list_clusters():
@@ -77,7 +77,7 @@ def load_cluster(name_or_path: NameOrPath | Cluster) -> Cluster:
     if fields and "=" in fields[0] and not _exists(Path(str(name_or_path))):
         hint = "; write the keys into the file" if _exists(Path(base)) else nearest(base, list_clusters())
         raise ConfigError(f"cluster {show(name_or_path)}: found {show(base)} before the keys, expected a packaged cluster{hint}")
-    path = user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
+    path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
     return cluster_from_toml(read_text(path), str(path))
 
 
@@ -87,18 +87,18 @@ def model_from_toml(text: str, where: str) -> Model:
     A value `{ choice = "name" }` is the value of that choice (`data/choices.toml`).
     """
     own = parse_toml(text, where)
-    table = with_base(own, "models", where)
+    table = _with_base(own, "models", where)
     if "whole" in own and "n_experts" in table:  # checked, although a layer does not use it
-        whole_from_table(table, where)
+        _whole_from_table(table, where)
     return layer_of(table, where)
 
 
 def layer_of(table: dict[str, Any], where: str) -> Model:
     """The `Model` of the top-level keys of a file; the table `[whole]` says nothing about the layer. Raises `ConfigError`."""
     table = {key: value for key, value in table.items() if key != "whole"}
-    values = in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
+    values = _in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
     raise_if(problems(Model, values), where)
-    return in_file(lambda: Model(**values), where)
+    return _in_file(lambda: Model(**values), where)
 
 
 def _chosen(value: Any) -> Any:
@@ -114,7 +114,7 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
 
 def learned_table(path: NameOrPath | Cluster) -> dict[str, Any]:
     """The table `[learned]` of a cluster file, as `calibrate` writes it; {} for other clusters."""
-    if isinstance(path, Cluster) or "," in str(path) or is_name(path, "clusters"):
+    if isinstance(path, Cluster) or "," in str(path) or _is_name(path, "clusters"):
         return {}
     table = parse_toml(read_text(Path(path)), str(path)).get("learned", {})
     return table if isinstance(table, dict) else {}
@@ -126,20 +126,20 @@ def learned_spreads(path: NameOrPath | Cluster) -> dict[str, float]:
 
 
 def _cluster(table: dict[str, Any], where: str) -> Cluster:
-    table = with_base(table, "clusters", where)
+    table = _with_base(table, "clusters", where)
     table.pop("learned", None)  # what `calibrate` knows of its own costs
     if "constants" in table:
         table["constants"] = overrides_of(table["constants"], where)
     if isinstance(table.get("scale_out"), dict):
         table["scale_out"] = scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
-    return in_file(lambda: cluster_of(table), where)
+    return _in_file(lambda: cluster_of(table), where)
 
 
 @functools.cache
-def packaged_table(name: str) -> dict[str, Any]:
+def _packaged_table(name: str) -> dict[str, Any]:
     """The table of a packaged model. The Model itself is not cached, because choices may be overridden."""
-    return with_base(_packaged("models", name), "models", f"{name}.toml")
+    return _with_base(_packaged("models", name), "models", f"{name}.toml")
 
 
 @functools.cache
@@ -152,7 +152,7 @@ def _packaged(kind: str, name: str) -> dict[str, Any]:
     return parse_toml(read_text(path), path.name)
 
 
-def in_file(build: Callable[[], Spec], where: str) -> Spec:
+def _in_file(build: Callable[[], Spec], where: str) -> Spec:
     """The result of `build()`. A `ConfigError` gets the name of the file in front."""
     try:
         return build()
@@ -160,7 +160,7 @@ def in_file(build: Callable[[], Spec], where: str) -> Spec:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one.
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
@@ -171,7 +171,7 @@ def with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     if not isinstance(base, str) or base not in names_of(kind):
         tail = nearest(str(base) if isinstance(base, str) else "", names_of(kind))
         raise ConfigError(f"{where}: base: found {show(base)}, expected a packaged name{tail}")
-    inherited = with_base(_packaged(kind, base), kind, f"{base}.toml")
+    inherited = _with_base(_packaged(kind, base), kind, f"{base}.toml")
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
     sms, now = inherited.get("n_sms"), table.get("n_sms")
@@ -192,11 +192,11 @@ def names_of(kind: str) -> list[str]:
     return sorted(p.stem for p in (DATA / kind).glob("*.toml"))
 
 
-def is_name(name_or_path: NameOrPath, kind: str) -> bool:
+def _is_name(name_or_path: NameOrPath, kind: str) -> bool:
     return isinstance(name_or_path, str) and name_or_path in names_of(kind)
 
 
-def user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
+def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
     """The path that `name_or_path` means. Raises `ConfigError` for a name that is neither packaged nor a path."""
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise ConfigError(f"{what}: found {show(name_or_path)}, expected a name or a path")
@@ -209,7 +209,7 @@ def user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")
 
 
-def config_in(path: Path) -> Path:
+def _config_in(path: Path) -> Path:
     """The `config.json` of a folder; any other path is left as it is."""
     return path / "config.json" if path.is_dir() else path
 
@@ -258,7 +258,7 @@ FILES = ", a .toml file with the table [whole] or a Hugging Face config.json"
 @functools.cache
 def list_whole_models() -> list[str]:
     """Names of the packaged models that are described from embedding to head, sorted: with and without experts."""
-    return sorted([name for name in names_of("models") if "whole" in packaged_table(name)] + names_of("dense"))
+    return sorted([name for name in names_of("models") if "whole" in _packaged_table(name)] + names_of("dense"))
 
 
 def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
@@ -268,26 +268,26 @@ def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
     """
     if isinstance(name_or_path, WholeModel):
         return name_or_path
-    if is_name(name_or_path, "dense"):
-        return whole_from_table(_packaged("dense", str(name_or_path)), f"{name_or_path}.toml")
-    if is_name(name_or_path, "models"):
-        table = packaged_table(str(name_or_path))
+    if _is_name(name_or_path, "dense"):
+        return _whole_from_table(_packaged("dense", str(name_or_path)), f"{name_or_path}.toml")
+    if _is_name(name_or_path, "models"):
+        table = _packaged_table(str(name_or_path))
         if "whole" not in table:
             hint = nearest(str(name_or_path), list_whole_models())
             raise ConfigError(f"model {show(str(name_or_path))}: found a layer without the table [whole], expected a whole model{hint}")
-        return whole_from_table(table, f"{name_or_path}.toml")
-    return _read_model(user_path(name_or_path, "model", list_whole_models(), FILES), whole_from_config, whole_from_toml)
+        return _whole_from_table(table, f"{name_or_path}.toml")
+    return _read_model(_user_path(name_or_path, "model", list_whole_models(), FILES), whole_from_config, whole_from_toml)
 
 
 def whole_from_toml(text: str, where: str) -> WholeModel:
     """A `WholeModel` from TOML text; `where` names the file in errors (`ConfigError`)."""
     table = parse_toml(text, where)
     if isinstance(table.get("base"), str) and table["base"] in names_of("dense"):
-        return whole_from_table(merged(_packaged("dense", table.pop("base")), table), where)
-    return whole_from_table(with_base(table, "models", where), where)
+        return _whole_from_table(merged(_packaged("dense", table.pop("base")), table), where)
+    return _whole_from_table(_with_base(table, "models", where), where)
 
 
-def whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
+def _whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
     """The model of a parsed file. A file without `n_experts` describes a dense model. Raises `ConfigError`."""
     whole = table.get("whole")
     if not isinstance(whole, dict):
@@ -297,4 +297,4 @@ def whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
     unknown = [key for key in table if layer is None and key not in (*head, "whole")]
     if unknown:
         raise ConfigError(f"{where}: {unknown[0]}: found it in a file without n_experts, expected only name, source, hidden and [whole]")
-    return in_file(lambda: whole_of(whole, head, layer), where)
+    return _in_file(lambda: whole_of(whole, head, layer), where)

@@ -83,7 +83,7 @@ def family_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config of the language model, which a multi-modal config nests in `text_config`, with the fields that DBRX (`PARTS`) and Kimi nest."""
     nested = config.get("text_config")
-    whole = nested if isinstance(nested, dict) and not names_experts(config) else config
+    whole = nested if isinstance(nested, dict) and not _names_experts(config) else config
     parts = [part for name in PARTS if isinstance(part := whole.get(name), dict)]
     if isinstance(linear := whole.get(LINEAR_PART), dict):  # it has a head_dim of its own
         parts.append({f"{LINEAR_PART}.{key}": value for key, value in linear.items()})
@@ -96,7 +96,7 @@ def raise_faults(faults: list[str], where: str) -> None:
     raise_if([*faults, *([TOML] if missing else [])], where)
 
 
-def names_experts(config: Mapping[str, Any]) -> bool:
+def _names_experts(config: Mapping[str, Any]) -> bool:
     """Whether the config says how many experts a layer has."""
     return any(config.get(name) is not None for name in ALIASES["n_experts"].names)
 
@@ -105,7 +105,7 @@ def speaks_of_experts(config: Mapping[str, Any]) -> bool:
     """Whether the config is one of a model with experts, even if the field of their number is missing or misspelt."""
     of_family = family_of(config).get("expert_width") or "moe" in str(config.get("model_type"))
     given = (key for key, value in config.items() if value not in (None, 0, [], {}))
-    return names_experts(config) or of_family or any("expert" in key or "moe_" in key for key in given)
+    return _names_experts(config) or of_family or any("expert" in key or "moe_" in key for key in given)
 
 
 def integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:

@@ -25,7 +25,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     Raises `ConfigError` that lists every field that is missing, of the wrong type, out of range, or beyond what `WholeModel` describes.
     """
     config = text_part(config)
-    check_family(config, where)
+    _check_family(config, where)
     faults: list[str] = []
     family, experts = hf.family_of(config), speaks_of_experts(config)
     words = _words(config, experts, faults)
@@ -63,7 +63,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         raise ConfigError(f"{where}: {error}") from None
 
 
-def check_family(config: Mapping[str, Any], where: str) -> None:
+def _check_family(config: Mapping[str, Any], where: str) -> None:
     """Refuse a config by its `model_type`: a family whose layers are other operators, or one that the table does not have."""
     family = config.get("model_type")
     known = [one for one in hf.FAMILIES if one not in ("common", "refused")]

@@ -162,7 +162,7 @@ def needs(cell: Cell, stages: int) -> list[Key]:
     return [(FORWARD, stage, batch, direction), *later]
 
 
-def cell_graph(schedule: Schedule, times: Times) -> Graph:
+def _cell_graph(schedule: Schedule, times: Times) -> Graph:
     """The slots of a schedule as a graph, rank by rank in order (a pair is one node). Hops between ranks are lags; links are never busy."""
     graph = Graph()
     made: dict[Key, int] = {}
@@ -180,7 +180,7 @@ def cell_graph(schedule: Schedule, times: Times) -> Graph:
 
 def replay_schedule(schedule: Schedule, times: Times) -> tuple[Replay, Bubbles]:
     """When every slot of a schedule runs. Raises ConfigError where its order cannot run (a rank waits for a cell behind the waiting one)."""
-    done = replay(cell_graph(schedule, times))
+    done = replay(_cell_graph(schedule, times))
     span: list[float] = []
     work: list[float] = []
     for queue in done.graph.queues.values():

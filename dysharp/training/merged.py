@@ -113,7 +113,7 @@ def sms_of(program: Program, n_sms: int = 1) -> list[int]:
     return [slots or n_sms for slots in found]
 
 
-def last_ops(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _last_ops(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """The last kernel of every GPU of a chain."""
     return program.n_ops - program.n_nodes + np.arange(program.n_nodes, dtype=np.int32)
 
@@ -151,7 +151,7 @@ def _waits(parts: Mapping[str, Program], k: int, more: bool) -> list[Cross]:
     wanted = [((SHARED_F, k), (ATTENTION_F, k)), ((ATTENTION_B, k), (SHARED_B, k)), ((WEIGHTS, k), (ATTENTION_B, k))]
     wanted += [((ATTENTION_F, k + 1), (SHARED_F, k)), ((SHARED_B, k + 1), (ATTENTION_B, k))] if more else []
     return [
-        Cross(label(*later), np.arange(parts[later[0]].n_nodes), label(*first), last_ops(parts[first[0]]))
+        Cross(label(*later), np.arange(parts[later[0]].n_nodes), label(*first), _last_ops(parts[first[0]]))
         for later, first in wanted
         if later[0] in parts and first[0] in parts
     ]

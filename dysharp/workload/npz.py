@@ -97,7 +97,7 @@ def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_
 
 def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int) -> _Header:
     """The header of an array. Raises ConfigError unless the array fits the stored bytes and the limit."""
-    shape, fortran, dtype = read_header(stream)
+    shape, fortran, dtype = _read_header(stream)
     if dtype.hasobject:
         raise ConfigError(f"{where}: holds pickled objects, expected plain numbers or text")
     if len(shape) > _MAX_NDIM or any(type(length) is not int or length < 0 for length in shape):
@@ -111,7 +111,7 @@ def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int
     return _Header(shape, fortran, dtype, n_bytes)
 
 
-def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     with warnings.catch_warnings():
         # A strange header must give our one-line error and no warning of the parser.
@@ -125,7 +125,7 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> Array:
     with archive.open(info) as stream:
-        read_header(stream)
+        _read_header(stream)
         data = stream.read(header.n_bytes)
         stream.read(1)  # zipfile compares the checksum at the end of the member
     flat = np.frombuffer(data, dtype=header.dtype)

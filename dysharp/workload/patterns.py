@@ -113,7 +113,7 @@ def spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
 
 
 @pattern("hot-experts", f"{_TRTLLM}.ImbalancedExperts, there on every rank", _K, _SHARE)
-def hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """K experts (drawn) take this share of all choices, the others are equally likely"""
     n_hot = int(values["K"])
     hot = _quota("hot-experts", layout, values["share"], n_hot)
@@ -122,7 +122,7 @@ def hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32
 
 
 @pattern("hot-rank", f"{_TRTLLM}.ImbalancedRanks", _SHARE, Setting("rank", 0, 1 << 16, 0, whole=True))
-def hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """the experts of one GPU take this share of all choices"""
     rank = int(values["rank"])
     if layout.n_experts % layout.n_gpus:
@@ -172,7 +172,7 @@ def ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
 
 
 @pattern("zero-tokens", "SGLang pull request 25397: ranks without a token under DP attention", Setting("", 1, 1 << 16, 1, whole=True))
-def zero_tokens(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _zero_tokens(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """this many sources (drawn) hold no token; experts are uniform"""
     n_empty = int(values[""])
     if n_empty >= layout.n_gpus:

@@ -23,7 +23,8 @@ from dysharp.show import html_report
 from dysharp.show.figure_plots import plot_series
 from dysharp.show.plan_plots import plot_plan
 from dysharp.show.plots import plot_compare, plot_network, plot_pareto, plot_windows
-from dysharp.show.step_report import plot_step, render_steps
+from dysharp.show.step_plot import plot_step
+from dysharp.show.step_report import render_steps
 from dysharp.show.timeline import plot_timeline
 from dysharp.show.validation_page import plot_validation
 from tests.show.drawn import drawn_lines

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import dysharp
 from dysharp.base.units import PS_PER_US
 from dysharp.cli.app import cli
-from dysharp.show.step_report import WIDTH, WORK, plot_step, render_steps, spans
+from dysharp.show.step_plot import WORK, plot_step, spans
+from dysharp.show.step_report import WIDTH, render_steps
 
 
 @pytest.fixture(scope="module")

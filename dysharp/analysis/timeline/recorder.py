@@ -18,7 +18,7 @@ N_UP, N_DOWN, N_HUB, NEXT_SAMPLE, SAMPLE_PS = range(5)
 
 
 @block
-def links_log(now, side, nodes, seen, log, count):
+def _links_log(now, side, nodes, seen, log, count):
     """Log each server of one direction that was granted in the last pass. Returns the new number of entries."""
     for i in range(len(nodes)):
         free = nodes[i, side + SERVER_FREE]
@@ -45,8 +45,8 @@ def run_logged(state, up_seen, down_seen, up_log, down_log, hub_log, counts):
             return True
         more = run_loop(1, state)
         now = x[RUN_NOW]
-        counts[N_UP] = links_log(now, UP, nodes, up_seen, up_log, counts[N_UP])
-        counts[N_DOWN] = links_log(now, DOWN, nodes, down_seen, down_log, counts[N_DOWN])
+        counts[N_UP] = _links_log(now, UP, nodes, up_seen, up_log, counts[N_UP])
+        counts[N_DOWN] = _links_log(now, DOWN, nodes, down_seen, down_log, counts[N_DOWN])
         if now >= counts[NEXT_SAMPLE]:
             counts[NEXT_SAMPLE] = now - now % counts[SAMPLE_PS] + counts[SAMPLE_PS]
             for h in range(len(hubs)):

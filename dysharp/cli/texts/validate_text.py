@@ -87,7 +87,7 @@ def print_families(done: Validation) -> None:
     if beyond:
         lines.append(f"not used for error bars: {', '.join(row['family'] for row in beyond)}")
     print_lines(lines)
-    print_between(done)
+    _print_between(done)
     if done.calls:
         print_lines(["", "calls of libraries, host included, by regime"])
         print_columns(Columns("what=what", "regime=regime", "rows=n:", *ERRORS, "bias %=bias:.1f"), done.calls, whole=1)
@@ -98,7 +98,7 @@ def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
     print_columns(Columns("what=family", "that is=words", "in scope=n_rows:", "predicted=n:", *ERRORS), named, whole=1)
 
 
-def print_between(done: Validation) -> None:
+def _print_between(done: Validation) -> None:
     """Families of several NVLink domains: how well their rows are predicted, and which rows are not predicted."""
     rows = [row for row in done.beyond if row["between"] and row["system"] == "all"]
     if not rows:
@@ -150,7 +150,7 @@ def print_bars(done: Validation, groups: bool) -> None:
     if one:
         click.echo("beyond the bars: in no mean, coverage or bar")
         _print_rows(one, "beyond", *(() if groups else ("system", "hardware")))
-    print_between(done)
+    _print_between(done)
     reasons = by_reason(done.unsupported)
     if reasons:
         counted = sum(row["counted"] for row in reasons)

@@ -33,7 +33,7 @@ def train_bytes(o, i, ops, links):
 
 
 @block
-def sent_at(q, n, size, rate, pieces):
+def _sent_at(q, n, size, rate, pieces):
     """When n trains of piece q have left their port."""
     return pieces[q, col.PIECE_UP_START] + ((pieces[q, col.PIECE_UP_BYTES] + n * size) * 1_000_000 + rate - 1) // rate
 
@@ -132,7 +132,7 @@ def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
 
 
 @kernel
-def turn_cut(j, q, n, ops, links, clock, points):
+def _turn_cut(j, q, n, ops, links, clock, points):
     """The present turn of piece q at the down server of port j ends after its train n."""
     pieces, nodes = points.pieces, links.nodes
     o = points.bulks[pieces[q, col.PIECE_BULK], col.BULK_OP]
@@ -145,7 +145,7 @@ def turn_cut(j, q, n, ops, links, clock, points):
     nodes[j, col.DOWN + col.SERVER_FREE] = end
     nodes[j, col.DOWN + col.SERVER_WIRE] -= (pieces[q, col.PIECE_TURN] - n) * down
     n_sent = pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT] + n
-    bound = sent_at(q, n_sent, train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], pieces)
+    bound = _sent_at(q, n_sent, train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], pieces)
     end = server_hold(nodes, j, col.DOWN, end, bound + links.wires[w, col.WIRE_STRIPE_UP] + nodes[j, col.PORT_LAT])
     pieces[q, col.PIECE_TURN] = n
     tree_set(clock.tree, clock.m[col.LEAF_DOWN] + j, end)
@@ -159,7 +159,7 @@ def up_cut(q, ops, mem, links, clock, points):
     o = bulks[b, col.BULK_OP]
     i, w, n = ops.op[o, col.NODE], ops.op[o, col.WIRE], pieces[q, col.PIECE_TRAINS]
     size, rate, free = train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], nodes[i, col.UP + col.SERVER_FREE]
-    if points.ports[i, col.PORT_PIECE] != q or free <= now or free != sent_at(q, n, size, rate, pieces):
+    if points.ports[i, col.PORT_PIECE] != q or free <= now or free != _sent_at(q, n, size, rate, pieces):
         return
     rest = n - begun(pieces[q, col.PIECE_UP_START], pieces[q, col.PIECE_UP_BYTES], size, rate, now)
     if rest <= 0:
@@ -169,14 +169,14 @@ def up_cut(q, ops, mem, links, clock, points):
     bulks[b, col.BULK_LEFT] += rest
     nodes[i, col.UP + col.SERVER_BUSY_BYTES] -= rest * size
     nodes[i, col.UP + col.SERVER_WIRE] -= rest * links.wires[w, col.WIRE_UP]
-    end = sent_at(q, n - rest, size, rate, pieces)
+    end = _sent_at(q, n - rest, size, rate, pieces)
     nodes[i, col.UP + col.SERVER_FREE] = end
     tree_set(clock.tree, clock.m[col.LEAF_UP] + i, end)
     ops.ot[o, col.END] = end + links.wires[w, col.WIRE_STRIPE_UP]
     bulk_queue(b, ops, mem, links, clock, points)
     j = bulks[b, col.BULK_TO]
     if piece_of(nodes[j, col.DOWN + col.SERVER_EXTRA], mem, points) == q and pieces[q, col.PIECE_TURN] > pieces[q, col.PIECE_LEFT]:
-        turn_cut(j, q, pieces[q, col.PIECE_LEFT], ops, links, clock, points)
+        _turn_cut(j, q, pieces[q, col.PIECE_LEFT], ops, links, clock, points)
 
 
 @block
@@ -194,7 +194,7 @@ def hub_joined(o, i, ops, mem, links, clock, points):
 
 
 @kernel
-def output_asked(o, j, ops, mem, links, clock, points):
+def _output_asked(o, j, ops, mem, links, clock, points):
     """A copy or result of op or piece o asks for the down link of port j. There and behind it, pieces of other flows make way for each other
     and for anything else after the train that has begun."""
     pieces, bulks, nodes, b = points.pieces, points.bulks, links.nodes, points.bulk_of[o]
@@ -205,13 +205,13 @@ def output_asked(o, j, ops, mem, links, clock, points):
     q = piece_of(nodes[j, col.DOWN + col.SERVER_EXTRA], mem, points)
     if q >= 0 and bulks[pieces[q, col.PIECE_BULK], col.BULK_FLOW] != flow:
         up_cut(q, ops, mem, links, clock, points)
-        turn_yield(j, q, ops, links, clock, points)
+        _turn_yield(j, q, ops, links, clock, points)
     if b >= 0 and points.ports[j, col.PORT_ASKED] > bulks[flow, col.BULK_AT]:
         up_cut(o - ops_of(ops.op, points), ops, mem, links, clock, points)
 
 
 @block
-def turn_yield(j, q, ops, links, clock, points):
+def _turn_yield(j, q, ops, links, clock, points):
     """The turn of piece q at the down server of port j ends with the train that has begun."""
     pieces, nodes, now = points.pieces, links.nodes, clock.x[col.RUN_NOW]
     o = points.bulks[pieces[q, col.PIECE_BULK], col.BULK_OP]
@@ -222,14 +222,14 @@ def turn_yield(j, q, ops, links, clock, points):
     before = pieces[q, col.PIECE_UP_BYTES] + served * size
     n = min(n, begun(pieces[q, col.PIECE_UP_START], before, size, nodes[i, col.PORT_RATE], now - late))
     if n < pieces[q, col.PIECE_TURN]:
-        turn_cut(j, q, n, ops, links, clock, points)
+        _turn_cut(j, q, n, ops, links, clock, points)
 
 
 @block
 def asked(o, j, ops, mem, links, clock, points):
-    """`output_asked`, where there are bulk ops."""
+    """`_output_asked`, where there are bulk ops."""
     if points is not None and len(points.pieces) > 0:
-        output_asked(o, j, ops, mem, links, clock, points)
+        _output_asked(o, j, ops, mem, links, clock, points)
 
 
 @block
@@ -245,7 +245,7 @@ def turn_begin(k, o, j, n_bytes, ops, mem, links, points):
         n = pieces[q, col.PIECE_LEFT] if alone else 1
         pieces[q, col.PIECE_TURN] = n
         n_sent = pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT] + n
-        end = sent_at(q, n_sent, train_bytes(bulk, i, ops, links), links.nodes[i, col.PORT_RATE], pieces)
+        end = _sent_at(q, n_sent, train_bytes(bulk, i, ops, links), links.nodes[i, col.PORT_RATE], pieces)
         ops.ot[o, col.TAIL] = end + links.wires[ops.op[o, col.WIRE], col.WIRE_STRIPE_UP]
         return n * n_bytes
     return n_bytes

@@ -8,7 +8,7 @@ from dysharp.engine.kernel import block, kernel
 
 
 @block
-def row_cache(row, hub, n_rows, entries, hubs, asked):
+def _row_cache(row, hub, n_rows, entries, hubs, asked):
     """Row `row` enters the cache of `hub`; a full cache drops the row that was asked for least recently."""
     ring_append(row, n_rows + hub, col.ASKED_PREV, col.ASKED_NEXT, asked)
     asked[row, col.ASKED_CACHED] = 1
@@ -21,7 +21,7 @@ def row_cache(row, hub, n_rows, entries, hubs, asked):
 
 
 @block
-def row_miss(row, hub, table, begin, kinds, hubs, finish, asked):
+def _row_miss(row, hub, table, begin, kinds, hubs, finish, asked):
     """A miss that is looked up at `begin` reads memory when it has a register. Returns when it takes one."""
     registers = kinds[table, col.TABLE_MISSES]
     if registers > 0:
@@ -34,7 +34,7 @@ def row_miss(row, hub, table, begin, kinds, hubs, finish, asked):
 
 
 @block
-def lookups_end(hub, begin, known, arrival, hubs):
+def _lookups_end(hub, begin, known, arrival, hubs):
     """All rows of a member that arrived at `arrival` were looked up, the last one at `begin`. Returns when all places are known."""
     hubs[hub, col.HUB_CLOCK] = begin
     hubs[hub, col.HUB_WAIT_PS] += max(known, begin) - arrival
@@ -42,7 +42,7 @@ def lookups_end(hub, begin, known, arrival, hubs):
 
 
 @kernel
-def rows_placed(k, table, node, arrival, members, tables):
+def _rows_placed(k, table, node, arrival, members, tables):
     """As `rows_ask`, of a row table."""
     mem, kinds, hubs, finish, asked, places = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked, tables.places
     hub = table * tables.waits.shape[0] + node
@@ -56,14 +56,14 @@ def rows_placed(k, table, node, arrival, members, tables):
             state = col.ROW_HELD
             if row_reads(row, places, tables.spilled):
                 state = col.ROW_READ
-                begin = row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
+                begin = _row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
             if not row_enter(row, state, kinds[table, col.TABLE_ENTRIES], places, tables.spilled):
                 hubs[hub, col.HUB_CACHED_ROWS] += 1
         if state == col.ROW_READ:
             known = max(known, asked[row, col.ASKED_KNOWN])
         if row_place(row, places):
             hubs[hub, col.HUB_CACHED_ROWS] -= 1
-    return lookups_end(hub, begin, known, arrival, hubs)
+    return _lookups_end(hub, begin, known, arrival, hubs)
 
 
 @block
@@ -73,7 +73,7 @@ def rows_ask(k, table, node, arrival, members, tables):
     Lookups are in the order of arrival. A miss without a free register holds up all lookups behind it.
     """
     if tables.kinds[table, col.TABLE_ALLOCATES] == 1:
-        return rows_placed(k, table, node, arrival, members, tables)
+        return _rows_placed(k, table, node, arrival, members, tables)
     mem, kinds, hubs, finish, asked = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked
     hub = table * tables.waits.shape[0] + node
     n_rows = asked.shape[0] - hubs.shape[0]
@@ -86,10 +86,10 @@ def rows_ask(k, table, node, arrival, members, tables):
             ring_unlink(row, col.ASKED_PREV, col.ASKED_NEXT, asked)
             ring_append(row, n_rows + hub, col.ASKED_PREV, col.ASKED_NEXT, asked)
         else:
-            begin = row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
-            row_cache(row, hub, n_rows, kinds[table, col.TABLE_ENTRIES], hubs, asked)
+            begin = _row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
+            _row_cache(row, hub, n_rows, kinds[table, col.TABLE_ENTRIES], hubs, asked)
         known = max(known, asked[row, col.ASKED_KNOWN])
-    return lookups_end(hub, begin, known, arrival, hubs)
+    return _lookups_end(hub, begin, known, arrival, hubs)
 
 
 @block

@@ -13,7 +13,7 @@ BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 
 
 
 @block
-def holds_take(o, holds):
+def _holds_take(o, holds):
     """Take all semaphores of op o, or none of them (an op may hold one semaphore several times)."""
     hold_ptr, hold_sem, hold_amount, sem_left = holds.hold_ptr, holds.hold_sem, holds.hold_amount, holds.sem_left
     taken = hold_ptr[o]
@@ -98,7 +98,7 @@ def compute_end(p, now, ops, slots, issue, clock):
     tree_set(clock.tree, p, pool_keys[base] if pools[p, col.POOL_SIZE] > 0 else col.INF)
     o = batch >> BATCH_BITS
     n = batch & ((1 << BATCH_BITS) - 1)
-    if frees_slots(o, op, ops.points):
+    if _frees_slots(o, op, ops.points):
         pools[p, col.POOL_FREE] += n
         share_take(op[o, col.ISSUER], -n, ops.points)
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
@@ -113,7 +113,7 @@ def compute_end(p, now, ops, slots, issue, clock):
 
 
 @block
-def frees_slots(o, op, points):
+def _frees_slots(o, op, points):
     """Whether the slots of op o are free when its tasks end. A chain keeps its slot."""
     if points is not None:
         return op[o, col.FLAGS] & col.HAS_CHAIN == 0
@@ -121,7 +121,7 @@ def frees_slots(o, op, points):
 
 
 @kernel
-def issuer_queue(i, issue):
+def _issuer_queue(i, issue):
     """The queue from which issuer i takes its next op: of a round-robin issuer the first one with a ready op after the last served, else i."""
     issuers = issue.issuers
     if issuers[i, col.ISSUER_DISCIPLINE] == ROUND_ROBIN:
@@ -153,7 +153,7 @@ def issuer_head(i, issue, ops):
         if at < issuers[i, col.ISSUER_END] and ops.ot[issuer_ops[at], col.READY] >= 0:
             return issuer_ops[at]
         return -1
-    queue = issuer_queue(i, issue)
+    queue = _issuer_queue(i, issue)
     if issuers[queue, col.ISSUER_SIZE] > 0:
         return issue.heap_ids[issuers[queue, col.ISSUER_NEXT]]
     return -1
@@ -166,7 +166,7 @@ def issuer_drop(i, issue):
     if issuers[i, col.ISSUER_DISCIPLINE] == PROGRAM_ORDER:
         issuers[i, col.ISSUER_NEXT] += 1
     else:
-        queue = issuer_queue(i, issue)
+        queue = _issuer_queue(i, issue)
         heap_pop(issue.heap_keys, issue.heap_ids, issuers[queue, col.ISSUER_NEXT], issuers[queue, col.ISSUER_SIZE])
         issuers[queue, col.ISSUER_SIZE] -= 1
         if queue != i:
@@ -184,7 +184,7 @@ def rests(i, x, points):
 @block
 def op_issue(o, ops, holds, issue, x):
     """Op o is issued now, if its semaphores have room. Returns whether they had."""
-    if ops.op[o, col.FLAGS] & col.HAS_HOLDS and not holds_take(o, holds):
+    if ops.op[o, col.FLAGS] & col.HAS_HOLDS and not _holds_take(o, holds):
         return False
     ops.ot[o, col.ISSUE] = x[col.RUN_NOW]
     issued(o, ops, issue, x, ops.points)

@@ -58,7 +58,7 @@ def announce(o, signal, ops, issue, x, points):
 
 
 @block
-def cancel_mark(o, rest, ops):
+def _cancel_mark(o, rest, ops):
     """Op o never runs, unless it is ready. Puts it before `rest`, a list of cancelled ops. Returns the head of the list."""
     op = ops.op
     if ops.ot[o, col.READY] >= 0 or op[o, col.DEPS] >= col.CANCELLED // 2:
@@ -70,19 +70,19 @@ def cancel_mark(o, rest, ops):
 
 @block
 def edges_cancel(point, rest, ops, releases):
-    """`cancel_mark` for every op that waits for the point. A JOIN with a threshold counts one event less."""
+    """`_cancel_mark` for every op that waits for the point. A JOIN with a threshold counts one event less."""
     for e in range(releases.edge_ptr[point], releases.edge_ptr[point + 1]):
         if releases.edge_head_kind[e] == HEAD_OP_ISSUE:
-            rest = cancel_mark(releases.edge_head[e], rest, ops)
+            rest = _cancel_mark(releases.edge_head[e], rest, ops)
     return rest
 
 
 @kernel
-def op_cancel(o, ops, issue, x, points):
+def _op_cancel(o, ops, issue, x, points):
     """JOIN o and what depends on it never run, unless it is ready already. Semaphores see their issue and their end."""
     op, releases, holds = ops.op, points.releases, points.holds
     n_ops = ops_of(op, points)
-    rest = cancel_mark(o, -1, ops)
+    rest = _cancel_mark(o, -1, ops)
     while rest >= 0:
         o = rest
         rest = op[o, col.NEXT2]
@@ -100,7 +100,7 @@ def op_cancel(o, ops, issue, x, points):
 
 
 @block
-def member_respond(k, ops, mem, clock, points):
+def _member_respond(k, ops, mem, clock, points):
     """One edge to the response of member k falls. The response goes now if the last edge falls behind the read of the memory."""
     mem[k, col.MEMBER_WAITS] -= 1
     if mem[k, col.MEMBER_WAITS] == col.RESPONSE_HELD:
@@ -109,7 +109,7 @@ def member_respond(k, ops, mem, clock, points):
 
 
 @kernel
-def other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
+def _other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     """An edge falls to anything but the issue of an op. `o`: the op that caused it."""
     if kind == HEAD_TILE_NOTIFY:
         tile_notify(head, o, ops, mem, stores, issue, nodes, clock)
@@ -118,29 +118,29 @@ def other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     elif kind == HEAD_ANNOUNCE:
         announce(head, o, ops, issue, clock.x, points)
     elif kind == HEAD_MEMBER_RESPOND:
-        member_respond(head, ops, mem, clock, points)
+        _member_respond(head, ops, mem, clock, points)
     else:
         ops.op[head, col.CANCELS] -= 1
         if ops.op[head, col.CANCELS] == 0:
-            op_cancel(head, ops, issue, clock.x, points)
+            _op_cancel(head, ops, issue, clock.x, points)
 
 
 @block
-def edge_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
+def _edge_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     """An edge falls. `o`: the op that caused it."""
     if kind == HEAD_OP_ISSUE:
         op_release(head, o, ops, issue, clock.x)
     elif points is None:
         tile_notify(head, o, ops, mem, stores, issue, nodes, clock)
     else:
-        other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points)
+        _other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points)
 
 
 @block
-def edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock):
+def _edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock):
     """The out-edges of the point fall, in the order of the table."""
     for e in range(releases.edge_ptr[point], releases.edge_ptr[point + 1]):
-        edge_fall(releases.edge_head_kind[e], releases.edge_head[e], o, ops, mem, stores, issue, nodes, clock, ops.points)
+        _edge_fall(releases.edge_head_kind[e], releases.edge_head[e], o, ops, mem, stores, issue, nodes, clock, ops.points)
 
 
 @block
@@ -151,7 +151,7 @@ def row_point(row, ops, mem):
 
 
 @block
-def row_touch(row, n_bytes, ops, mem, issue, clock, points):
+def _row_touch(row, n_bytes, ops, mem, issue, clock, points):
     """The first byte of the row takes its semaphores, full or not."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and points.touched[row] == 0:
         points.touched[row] = 1
@@ -162,7 +162,7 @@ def row_touch(row, n_bytes, ops, mem, issue, clock, points):
 def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
     """If the row is complete now, the edges that wait for the row fall. `o`: the op that filled it."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, col.ROW_LEFT] == 0:
-        edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
+        _edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 
 
 @block
@@ -193,16 +193,16 @@ def rows_fill(k, o, ops, members, stores, issue, links, clock):
     n_bytes = links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD]
     for f in range(mem[k, col.MEMBER_FILL], mem[k + 1, col.MEMBER_FILL]):
         row = fill_row[f]
-        row_touch(row, n_bytes, ops, mem, issue, clock, ops.points)
+        _row_touch(row, n_bytes, ops, mem, issue, clock, ops.points)
         t = row_fill(row, n_bytes, stores, x)
         row_complete(row, n_bytes, o, ops, mem, stores, issue, links.nodes, clock, ops.points)
         if t >= 0:
             for e in range(stores.tile_edge_ptr[t], stores.tile_edge_ptr[t + 1]):
-                edge_fall(stores.tile_edge_kind[e], stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock, ops.points)
+                _edge_fall(stores.tile_edge_kind[e], stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock, ops.points)
 
 
 @block
-def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, points):
+def _passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, points):
     """Whether the point is not the end of an op. Then what waits for it falls."""
     if points is None:
         return False
@@ -210,12 +210,12 @@ def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, poi
     if point < n_ops:
         return False
     o = point - n_ops if point < 2 * n_ops else mem[point - 2 * n_ops, col.MEMBER_OP]
-    edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock)
+    _edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock)
     return True
 
 
 @block
-def chain_goes_on(o, ops, issue, x, points):
+def _chain_goes_on(o, ops, issue, x, points):
     """Op o is done; the next op of its chain waited for this end."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN and ops.op[o, col.CHAIN_NEXT] >= 0:
         op_release(ops.op[o, col.CHAIN_NEXT], o, ops, issue, x)
@@ -228,7 +228,7 @@ def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     while x[col.RUN_WORK_HEAD] >= 0:
         point = x[col.RUN_WORK_HEAD]
         x[col.RUN_WORK_HEAD] = work_next(point, op, ops.points)
-        if passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, ops.points):
+        if _passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, ops.points):
             continue
         x[col.RUN_DONE] += 1
         flags = op[point, col.FLAGS]
@@ -236,5 +236,5 @@ def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
             semaphores_pass(point, releases, sem_left, issue, x)
             splits_apply(point, issue, x, ops.points)
         if flags & col.HAS_EDGES:
-            edges_fall(point, point, ops, mem, stores, releases, issue, nodes, clock)
-        chain_goes_on(point, ops, issue, x, ops.points)
+            _edges_fall(point, point, ops, mem, stores, releases, issue, nodes, clock)
+        _chain_goes_on(point, ops, issue, x, ops.points)

@@ -150,7 +150,7 @@ def first_event(o, ops, issue, x, points):
 
 
 @block
-def tile_touch(t, op, mem, stores):
+def _tile_touch(t, op, mem, stores):
     """Read ahead: the records that tile t's notifications will change.
 
     The reads do not depend on each other, so their cache misses overlap; in the loop that follows they would come one after the other.
@@ -175,7 +175,7 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
     tiles[t, col.TILE_CAUSE] = cause
     here = tiles[t, col.TILE_NODE]
     n_remote = 0
-    tile_touch(t, op, mem, stores)
+    _tile_touch(t, op, mem, stores)
     for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
         if row < 0:
@@ -209,7 +209,7 @@ def notified(ops, members, stores, issue, clock):
     """NOTIFY: the owners of a tile's rows on other nodes know that the tile is done."""
     op, tiles, slot_row, rows = ops.op, stores.tiles, stores.slot_row, stores.rows
     t = tile_due(stores, clock)
-    tile_touch(t, op, members.mem, stores)
+    _tile_touch(t, op, members.mem, stores)
     for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
         if row < 0:

@@ -81,7 +81,7 @@ def al_clear(n_keys, keys, hubs):
 
 
 @block
-def miss_join(key, packet, hub, keys, hubs, packets):
+def _miss_join(key, packet, hub, keys, hubs, packets):
     """`packet` waits for the miss of `key`, or row `key`. Returns AL_READ where it is the first, else AL_JOINED; AL_FULL: it does not wait."""
     first = keys[key, KEY_FIRST]
     if first < 0 and hubs[hub, HUB_PENDING] >= hubs[hub, HUB_MSHRS]:
@@ -98,7 +98,7 @@ def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
         ring_append(key, n_keys + hub, KEY_PREV, KEY_NEXT, keys)
         return keys[key, KEY_LAYOUT]
     packets[packet, WAITER_ALLOCATES] = allocates
-    return miss_join(key, packet, hub, keys, hubs, packets)
+    return _miss_join(key, packet, hub, keys, hubs, packets)
 
 
 @kernel
@@ -145,7 +145,7 @@ def red_clear(n_sessions, sessions, ports):
 
 
 @block
-def red_drop(session, port, sessions, ports):
+def _red_drop(session, port, sessions, ports):
     """The entry of `session` goes; its count and value stay readable until its number is used again."""
     ring_unlink(session, SESSION_PREV, SESSION_NEXT, sessions)
     sessions[session, SESSION_LIVE] = 0
@@ -158,7 +158,7 @@ def red_request(session, targets, port, n_sessions, sessions, ports):
     victim = -1
     if ports[port, PORT_LIVE] == ports[port, PORT_ENTRIES]:
         victim = sessions[n_sessions + port, SESSION_NEXT]
-        red_drop(victim, port, sessions, ports)
+        _red_drop(victim, port, sessions, ports)
     ring_append(session, n_sessions + port, SESSION_PREV, SESSION_NEXT, sessions)
     ports[port, PORT_LIVE] += 1
     sessions[session, SESSION_LIVE] = 1
@@ -176,7 +176,7 @@ def red_respond(session, count, value, port, n_sessions, sessions, ports):
     sessions[session, SESSION_COUNT] += count
     sessions[session, SESSION_VALUE] += value
     if sessions[session, SESSION_REMAINING] == 0:
-        red_drop(session, port, sessions, ports)
+        _red_drop(session, port, sessions, ports)
         return RED_RESULT
     ring_unlink(session, SESSION_PREV, SESSION_NEXT, sessions)
     ring_append(session, n_sessions + port, SESSION_PREV, SESSION_NEXT, sessions)
@@ -188,7 +188,7 @@ def red_expire(session, port, sessions, ports):
     """The entry of `session` was idle for too long. Returns the count of the partial sum that leaves, 0 = nothing leaves."""
     if sessions[session, SESSION_LIVE] == 0:
         return 0
-    red_drop(session, port, sessions, ports)
+    _red_drop(session, port, sessions, ports)
     return sessions[session, SESSION_COUNT]
 
 
@@ -245,7 +245,7 @@ def row_lookup(row, packet, hub, entries, keys, hubs, packets, places, spilled):
     if places[row, PLACE_STATE] == ROW_HELD:
         hubs[hub, HUB_CACHED] -= row_place(row, places)
         return answer
-    return miss_join(row, packet, hub, keys, hubs, packets)
+    return _miss_join(row, packet, hub, keys, hubs, packets)
 
 
 @kernel

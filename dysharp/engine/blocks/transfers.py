@@ -17,14 +17,14 @@ from dysharp.engine.kernel import block
 
 
 @block
-def acknowledge(o, left, now, ops, links, held, clock):
+def _acknowledge(o, left, now, ops, links, held, clock):
     """The last part of push o is visible now, and its last acknowledgement leaves its member at `left`."""
     server_debt(links.nodes, ops.op[o, col.NODE], col.DOWN, links.wires[ops.op[o, col.WIRE], col.WIRE_ACK_DOWN])
-    ack_return(o, ack_due(o, left, now, ops, links, held, clock), ops, links, clock)
+    _ack_return(o, ack_due(o, left, now, ops, links, held, clock), ops, links, clock)
 
 
 @block
-def ack_return(o, due, ops, links, clock):
+def _ack_return(o, due, ops, links, clock):
     """The source of push o will know at `due` that all of the op is visible."""
     if ops.op[o, col.FLAGS] & col.ANY_FLAG == 0:
         ops.ot[o, col.DONE] = due
@@ -43,7 +43,7 @@ def ack_return(o, due, ops, links, clock):
 def deliver(k, now, ops, members, links, held, clock):
     """DELIVER: the copy of member k is visible, and the member acknowledges it. Returns the member whose rows have it now, -1 = none yet."""
     if piece_of(k, members.mem, ops.points) >= 0:
-        return piece_deliver(k, now, ops, members, links, clock, ops.points)
+        return _piece_deliver(k, now, ops, members, links, clock, ops.points)
     op, mem, nodes = ops.op, members.mem, links.nodes
     o = mem[k, col.MEMBER_OP]
     w = op[o, col.WIRE]
@@ -55,12 +55,12 @@ def deliver(k, now, ops, members, links, held, clock):
         left = -2 - ops.ot[o, col.DONE]
     op[o, col.LEFT] -= 1
     if op[o, col.LEFT] == 0:
-        acknowledge(o, left, now, ops, links, held, clock)
+        _acknowledge(o, left, now, ops, links, held, clock)
     return k
 
 
 @block
-def piece_deliver(k, now, ops, members, links, clock, points):
+def _piece_deliver(k, now, ops, members, links, clock, points):
     """A piece is visible. The bulk op has a piece to send again. Returns the op's member if that was all of it, else -1."""
     if points is None:
         return -1
@@ -80,7 +80,7 @@ def piece_deliver(k, now, ops, members, links, clock, points):
     if bulks[b, col.BULK_DUE] > 0:
         return -1
     members.mem_time[ops.op[o, col.MEMBER], col.MEMBER_TIME] = now
-    ack_return(o, now + nodes[i, col.PORT_ACK], ops, links, clock)
+    _ack_return(o, now + nodes[i, col.PORT_ACK], ops, links, clock)
     return ops.op[o, col.MEMBER]
 
 
@@ -101,7 +101,7 @@ def places_known(j, leaf, now, ops, members, links, held, tables, clock):
 
 
 @block
-def held_back(k, mem, points):
+def _held_back(k, mem, points):
     """Whether edges hold back the response of member k."""
     if points is None or mem[k, col.MEMBER_WAITS] <= 0:
         return False
@@ -113,18 +113,18 @@ def held_back(k, mem, points):
 def respond(ring, now, ops, members, links, clock):
     """RESPOND: a responder has read its memory; its response queues for the up link, or waits for edges. `ring`: where it was due."""
     k = member_due(ring, members, clock)
-    if not held_back(k, members.mem, ops.points):
+    if not _held_back(k, members.mem, ops.points):
         response_out(k, now, ops, members.mem, links, clock)
 
 
 @block
 def result(ring, now, ops, mem, links, switch, clock):
     """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
-    results_out(op_due(ring, ops, clock), ops, mem, links, switch, clock, ops.points)
+    _results_out(op_due(ring, ops, clock), ops, mem, links, switch, clock, ops.points)
 
 
 @block
-def results_out(o, ops, mem, links, switch, clock, points):
+def _results_out(o, ops, mem, links, switch, clock, points):
     """What pull o has brought goes to its source, and to the loads that wait for it."""
     if points is None:
         result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
@@ -133,7 +133,7 @@ def results_out(o, ops, mem, links, switch, clock, points):
 
 
 @block
-def sum_visible(o, now, ops, members, stores, issue, links, held, clock, points):
+def _sum_visible(o, now, ops, members, stores, issue, links, held, clock, points):
     """Whether op o carries a sum, which is visible at its home now. The home sends one acknowledgement, and every contributor gets one."""
     if points is None:
         return False
@@ -153,7 +153,7 @@ def sum_visible(o, now, ops, members, stores, issue, links, held, clock, points)
         contributor = mem[k, col.MEMBER_OP]
         members.mem_time[k, col.MEMBER_TIME] = now
         delivered(k, contributor, ops, clock.x, points)
-        acknowledge(contributor, left, now, ops, links, held, clock)
+        _acknowledge(contributor, left, now, ops, links, held, clock)
         k = mem[k, col.MEMBER_NEXT]
     return True
 
@@ -163,7 +163,7 @@ def result_delivered(ring, now, ops, members, stores, issue, links, held, clock)
     """RESULT_DELIVERED: the result of a pull is visible at its source. Returns the op if that was its last part, else -1."""
     op = ops.op
     o = op_due(ring, ops, clock)
-    if sum_visible(o, now, ops, members, stores, issue, links, held, clock, ops.points):
+    if _sum_visible(o, now, ops, members, stores, issue, links, held, clock, ops.points):
         return -1
     memory_take(links.nodes, op[o, col.NODE], links.wires[op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
     op[o, col.LEFT] -= 1
@@ -187,7 +187,7 @@ def local(now, ops, members, links, held, clock):
         if is_pull or op[o, col.ANSWERS] == 0:
             done = o
         else:
-            acknowledge(o, -2 - ops.ot[o, col.DONE], now, ops, links, held, clock)
+            _acknowledge(o, -2 - ops.ot[o, col.DONE], now, ops, links, held, clock)
     return filled, done
 
 

@@ -15,11 +15,11 @@ KIND_DELAY = 1
 def chain_leave(o, ops, issue, slots, x, points):
     """Op o is done. If the op belongs to a chain, the chain may give its slot back."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN:
-        slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
+        _slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
 
 
 @kernel
-def slot_leave(c, chains, issue, slots, x):
+def _slot_leave(c, chains, issue, slots, x):
     """Chain c has one op less. The chain gives its slot back if it is over, or if it gives the slot back at every end."""
     chains[c, col.CHAIN_LEFT] -= 1
     if chains[c, col.CHAIN_ON] == 1 and (chains[c, col.CHAIN_LEFT] == 0 or chains[c, col.CHAIN_YIELD] == 1):
@@ -31,7 +31,7 @@ def slot_leave(c, chains, issue, slots, x):
 
 
 @block
-def task_start(o, p, ops, slots, nodes, clock):
+def _task_start(o, p, ops, slots, nodes, clock):
     """Op o of a chain starts its task on the slot that the chain has in pool p."""
     m, now = clock.m, clock.x[col.RUN_NOW]
     took = ops.templates[ops.op[o, col.TEMPLATE], col.DURATION]
@@ -47,7 +47,7 @@ def task_start(o, p, ops, slots, nodes, clock):
 
 
 @kernel
-def chain_take(i, ops, holds, issue, pools, x, points):
+def _chain_take(i, ops, holds, issue, pools, x, points):
     """As `issuer_take`, where there are chains. An op whose chain has a slot passes the queue and needs no slot."""
     if rests(i, x, points):
         return -1
@@ -78,9 +78,9 @@ def chain_take(i, ops, holds, issue, pools, x, points):
 
 @block
 def next_take(i, ops, holds, issue, pools, x, points):
-    """`issuer_take`, or `chain_take` where there are chains."""
+    """`issuer_take`, or `_chain_take` where there are chains."""
     if points is not None and len(points.chains) > 0:
-        return chain_take(i, ops, holds, issue, pools, x, points)
+        return _chain_take(i, ops, holds, issue, pools, x, points)
     return issuer_take(i, ops, holds, issue, pools, x)
 
 
@@ -92,7 +92,7 @@ def starts(o, i, pool, ops, slots, nodes, clock, points):
     pace(i, o, ops.ot, points.pace, clock)
     if ops.op[o, col.FLAGS] & col.HAS_CHAIN == 0 or ops.templates[ops.op[o, col.TEMPLATE], col.KIND] > KIND_DELAY:
         return False
-    task_start(o, pool, ops, slots, nodes, clock)
+    _task_start(o, pool, ops, slots, nodes, clock)
     return True
 
 

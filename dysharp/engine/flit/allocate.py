@@ -9,7 +9,7 @@ from dysharp.engine.kernel import block, lowest
 
 
 @block
-def vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
+def _vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
     """Every waiting input VC asks for one free VC of output `o`, and each free VC takes one. Returns the set of VCs granted.
 
     `first`: first port of the router, which has `n_ports`. The winner of a VC stands in its column OGRANT.
@@ -76,7 +76,7 @@ def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
 
 
 @block
-def vcs_with_room(port, shape, outputs):
+def _vcs_with_room(port, shape, outputs):
     """The free VCs of output `port` that have the credits of a packet."""
     free = outputs.ports[port, u.OUT_FREE]
     some = 0
@@ -88,7 +88,7 @@ def vcs_with_room(port, shape, outputs):
 
 
 @block
-def vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants):
+def _vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants):
     """Append the grants of the VCs `taken` of output `o` to the list of `n` claims. Returns its length."""
     go, n_vcs, vcs, ovc = first + o, shape.vcs, inputs.vcs, outputs.vcs
     while taken != 0:
@@ -114,7 +114,7 @@ def ask_for(outs, o, i, ask):
 
 
 @block
-def switch_separable(asking, first, shape, inputs, outputs, grants):
+def _switch_separable(asking, first, shape, inputs, outputs, grants):
     """Each lane asks for one output, each output lane takes one. Returns the number of grants."""
     first_lane, out_lanes, lane, turn, ask = first * shape.lanes, shape.out_lanes, inputs.lane, outputs.turn, grants.ask
     outs = 0
@@ -184,7 +184,7 @@ def lanes_restore(asking, first, shape, inputs, grants):
 
 
 @block
-def vc_of_lane(e, among, shape, lane):
+def _vc_of_lane(e, among, shape, lane):
     """Round robin over the VCs of lane `e` that ask for the granted output."""
     v = pick(among, lane[e, u.LANE_RR])
     lane[e, u.LANE_RR] = v + shape.lanes if v + shape.lanes < shape.vcs else v + shape.lanes - shape.vcs
@@ -192,7 +192,7 @@ def vc_of_lane(e, among, shape, lane):
 
 
 @block
-def switch_note(n, first, n_ports, shape, inputs, outputs, grants):
+def _switch_note(n, first, n_ports, shape, inputs, outputs, grants):
     """Cursors of the `n` grants, and the VC of each."""
     first_lane, lanes, out_lanes, lane, turn = first * shape.lanes, shape.lanes, shape.out_lanes, inputs.lane, outputs.turn
     for j in range(n):
@@ -201,7 +201,7 @@ def switch_note(n, first, n_ports, shape, inputs, outputs, grants):
         turn[first * out_lanes + o, 0] = i + 1 if i + 1 < n_ports * lanes else 0
         o //= out_lanes
         lane[first_lane + i, u.LANE_PTR] = o + 1 if o + 1 < n_ports else 0
-        grants.vc[j] = vc_of_lane(first_lane + i, inputs.lane_vcs[first_lane + i, o], shape, lane)
+        grants.vc[j] = _vc_of_lane(first_lane + i, inputs.lane_vcs[first_lane + i, o], shape, lane)
 
 
 @block
@@ -246,7 +246,7 @@ def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
             grants.lane[n] = i
             grants.out[n] = o
             among = wait_vcs[first + c, lane[first_lane + i, u.LANE_PORT]] & lane[first_lane + i, u.LANE_VCS]
-            grants.vc[n] = vc_of_lane(first_lane + i, among, shape, lane)
+            grants.vc[n] = _vc_of_lane(first_lane + i, among, shape, lane)
             n += 1
     return n
 
@@ -260,16 +260,16 @@ def vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants):
         o, outs = split(outs)
         free = ports[first + o, u.OUT_FREE]
         if shape.keep != 0:
-            room = vcs_with_room(first + o, shape, outputs)
+            room = _vcs_with_room(first + o, shape, outputs)
             if room == 0:
                 continue
             ports[first + o, u.OUT_FREE] = room
         if shape.vc_islip != 0:
             taken = vc_islip(o, first, n_ports, shape, inputs, outputs, grants)
         else:
-            taken = vc_separable(o, first, n_ports, shape, inputs, outputs, grants)
+            taken = _vc_separable(o, first, n_ports, shape, inputs, outputs, grants)
         ports[first + o, u.OUT_FREE] = free
-        n = vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants)
+        n = _vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants)
     return n
 
 
@@ -279,6 +279,6 @@ def switch_allocate(asking, first, n_ports, shape, inputs, outputs, grants):
     if shape.switch_islip != 0:
         n = switch_islip(asking, first, shape, inputs, outputs, grants)
     else:
-        n = switch_separable(asking, first, shape, inputs, outputs, grants)
-    switch_note(n, first, n_ports, shape, inputs, outputs, grants)
+        n = _switch_separable(asking, first, shape, inputs, outputs, grants)
+    _switch_note(n, first, n_ports, shape, inputs, outputs, grants)
     return n

@@ -50,12 +50,12 @@ def sinks_take(now, state):
             packets.pool[x[u.RUN_FREE]] = slot
             x[u.RUN_FREE] += 1
             if counted:
-                packet_note(now, slot, packet, s)
+                _packet_note(now, slot, packet, s)
                 x[u.RUN_LEFT] -= packet[slot, u.PACKET_MEASURED]
 
 
 @block
-def packet_note(now, slot, packet, s):
+def _packet_note(now, slot, packet, s):
     """Latencies and hops of a packet whose tail has arrived."""
     t = now - packet[slot, u.PACKET_CREATED]
     s[u.STAT_N] += 1
@@ -79,7 +79,7 @@ def arrivals(now, shape, wheel, count):
 
 
 @block
-def credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
+def _credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
     """Credits come back to output VCs and to sources."""
     n, begin = arrivals(now, shape, wheels.credit_to, wheels.credit_n)
     for j in range(begin, begin + n):
@@ -94,7 +94,7 @@ def credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
 
 
 @block
-def flits_arrive(now, shape, inputs, outputs, routers, packets, wheels):
+def _flits_arrive(now, shape, inputs, outputs, routers, packets, wheels):
     """Flits reach the input VCs at the end of their link."""
     n, begin = arrivals(now, shape, wheels.flit_to, wheels.flit_n)
     for j in range(begin, begin + n):
@@ -102,7 +102,7 @@ def flits_arrive(now, shape, inputs, outputs, routers, packets, wheels):
 
 
 @block
-def delays_end(now, shape, inputs, outputs, routers, wheels):
+def _delays_end(now, shape, inputs, outputs, routers, wheels):
     """Pipeline delays end: a routed head asks for a VC, a flit that owns one for the switch."""
     vcs = inputs.vcs
     n, begin = arrivals(now, shape, wheels.timer, wheels.timer_n)
@@ -117,7 +117,7 @@ def delays_end(now, shape, inputs, outputs, routers, wheels):
 
 
 @block
-def packets_join(now, created, sources, x):
+def _packets_join(now, created, sources, x):
     """Packets created by now join the queue of their source. The columns end with a packet that is never created."""
     source, behind = sources.source, created.next
     e = x[u.RUN_EVENT]
@@ -146,7 +146,7 @@ def source_list(q, e, sources, x):
 
 
 @block
-def packet_begin(q, now, shape, created, sources, packets, x):
+def _packet_begin(q, now, shape, created, sources, packets, x):
     """Source `q` takes its next packet and the next VC that has a credit (one packet at a time: none of them is claimed).
 
     Where packets keep the switch, it takes the VC with most credits instead.
@@ -180,7 +180,7 @@ def packet_begin(q, now, shape, created, sources, packets, x):
 
 
 @block
-def sources_send(now, shape, created, sources, packets, wheels, x):
+def _sources_send(now, shape, created, sources, packets, wheels, x):
     """One flit a cycle from every source that has one and a credit, one packet at a time."""
     source, credit, listed = sources.source, sources.credit, sources.listed
     k = (now + shape.source_delay) & shape.mask
@@ -194,7 +194,7 @@ def sources_send(now, shape, created, sources, packets, wheels, x):
         if head:
             if source[q, u.SOURCE_OK] == 0:
                 continue
-            packet_begin(q, now, shape, created, sources, packets, x)
+            _packet_begin(q, now, shape, created, sources, packets, x)
         v = source[q, u.SOURCE_VC]
         if credit[q * shape.vcs + v] == 0:
             continue
@@ -223,7 +223,7 @@ def sources_send(now, shape, created, sources, packets, wheels, x):
 
 
 @block
-def vcs_claim(n, now, shape, inputs, outputs, routers, wheels, grants):
+def _vcs_claim(n, now, shape, inputs, outputs, routers, wheels, grants):
     """The `n` claims of this step take effect. A claimant asks for the switch, at once or after a delay."""
     for j in range(n):
         in_vc, out_vc = grants.claim_in[j], grants.claim_out[j]
@@ -236,7 +236,7 @@ def vcs_claim(n, now, shape, inputs, outputs, routers, wheels, grants):
 
 
 @block
-def holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, grants):
+def _holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, grants):
     """Packets get the switch until their tail has passed. Allocation is repeated until no lane is left that a waiting packet could have."""
     row = r * shape.steps + step
     n = 1
@@ -253,7 +253,7 @@ def holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, gra
 
 
 @block
-def holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, wheels, x):
+def _holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, wheels, x):
     """One flit of every packet that keeps the switch passes."""
     row = r * shape.steps + step
     held, hold = routers.held, routers.hold
@@ -274,14 +274,14 @@ def holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, 
         i = inputs.lane[lane, u.LANE_IN]
         credit_send(i, in_vc - i * shape.vcs, now, step, shape, inputs, wheels)
         port = first + o // shape.out_lanes
-        if has_queue(shape):
-            packet_queue_put(port, out_vc, code, leaves_at(now, step, shape), hold_row, shape, outputs, routers)
+        if _has_queue(shape):
+            packet_queue_put(port, out_vc, code, _leaves_at(now, step, shape), hold_row, shape, outputs, routers)
         else:
             flit_send(port, out_vc, code, now, shape, outputs, wheels)
 
 
 @block
-def flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, packets, wheels, grants, x):
+def _flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, packets, wheels, grants, x):
     """The flits of the `n` switch grants cross. Those after the first `n_sure` were speculative and may be in vain."""
     for j in range(n):
         i = inputs.lane[first * shape.lanes + grants.lane[j], u.LANE_IN]
@@ -293,26 +293,26 @@ def flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, pa
         x[u.RUN_MOVED] = now
         credit_send(i, grants.vc[j], now, step, shape, inputs, wheels)
         port = first + grants.out[j] // shape.out_lanes
-        if has_queue(shape):
-            queue_put(port, out_vc, code, leaves_at(now, step, shape), shape, outputs)
+        if _has_queue(shape):
+            queue_put(port, out_vc, code, _leaves_at(now, step, shape), shape, outputs)
         else:
             flit_send(port, out_vc, code, now, shape, outputs, wheels)
 
 
 @block
-def has_queue(shape):
+def _has_queue(shape):
     """Whether several flits may reach one output in a cycle: then a queue stands before its link."""
     return shape.steps > 1 or shape.out_lanes > 1
 
 
 @block
-def leaves_at(now, step, shape):
+def _leaves_at(now, step, shape):
     """The cycle from which a flit that crosses in `step` may leave its queue."""
     return now + shape.traversal - (1 if step + 1 < shape.steps else 0)
 
 
 @block
-def router_step(r, step, now, state):
+def _router_step(r, step, now, state):
     """All allocations of one internal step, then what they move. Returns False where the router has nothing to do."""
     shape, inputs, outputs, routers, packets, wheels = state.shape, state.inputs, state.outputs, state.routers, state.packets, state.wheels
     grants, x = state.grants, state.run
@@ -323,23 +323,23 @@ def router_step(r, step, now, state):
     first, n_ports = r * shape.radix, routers.router[r, u.ROUTER_RADIX]
     n_claims = vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants)
     if keep:
-        holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, grants)
-        vcs_claim(n_claims, now, shape, inputs, outputs, routers, wheels, grants)
-        holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, wheels, x)
+        _holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, grants)
+        _vcs_claim(n_claims, now, shape, inputs, outputs, routers, wheels, grants)
+        _holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, wheels, x)
     else:
         n = n_sure = switch_allocate(asking, first, n_ports, shape, inputs, outputs, grants)
         if shape.speculative != 0:
             n = switch_speculate(outs, n_sure, first, n_ports, shape, inputs, outputs, grants)
-        vcs_claim(n_claims, now, shape, inputs, outputs, routers, wheels, grants)
-        flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, packets, wheels, grants, x)
+        _vcs_claim(n_claims, now, shape, inputs, outputs, routers, wheels, grants)
+        _flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, packets, wheels, grants, x)
     return True
 
 
 @block
-def links_feed(r, now, shape, inputs, outputs, routers, wheels):
+def _links_feed(r, now, shape, inputs, outputs, routers, wheels):
     """Queues before the links of router `r` send a flit, and a message of credits, each."""
     ports = range(r * shape.radix, r * shape.radix + routers.router[r, u.ROUTER_RADIX])
-    if has_queue(shape):
+    if _has_queue(shape):
         for port in ports:
             queue_send(port, now, shape, outputs, wheels)
     if shape.steps > 1:
@@ -355,16 +355,16 @@ def network_run(until, stop_when_measured, state, created):
     now = x[u.RUN_NOW]
     while now < until:
         sinks_take(now, state)
-        credits_arrive(now, shape, inputs, outputs, routers, sources, wheels)
-        flits_arrive(now, shape, inputs, outputs, routers, packets, wheels)
-        delays_end(now, shape, inputs, outputs, routers, wheels)
-        packets_join(now, created, sources, x)
-        sources_send(now, shape, created, sources, packets, wheels, x)
+        _credits_arrive(now, shape, inputs, outputs, routers, sources, wheels)
+        _flits_arrive(now, shape, inputs, outputs, routers, packets, wheels)
+        _delays_end(now, shape, inputs, outputs, routers, wheels)
+        _packets_join(now, created, sources, x)
+        _sources_send(now, shape, created, sources, packets, wheels, x)
         for r in range(shape.routers):
             for step in range(shape.steps):
-                if not router_step(r, step, now, state):
+                if not _router_step(r, step, now, state):
                     break
-            links_feed(r, now, shape, inputs, outputs, routers, wheels)
+            _links_feed(r, now, shape, inputs, outputs, routers, wheels)
         now += 1
         if stop_when_measured and x[u.RUN_LEFT] == 0:
             break

@@ -83,7 +83,7 @@ class NetworkPoint:
         return self.n_flits / self.kernel_s if self.kernel_s else float("nan")
 
 
-def nothing_created() -> Created:
+def _nothing_created() -> Created:
     """Columns of packets to be created that have none but the last, which never comes."""
     return Created(*(np.full(1, NEVER, np.int64) for _ in Created._fields))
 
@@ -98,7 +98,7 @@ class NetworkRun:
         self.config, self.traffic, self.load, self.seed, self.protocol = config, traffic, load, seed, protocol
         self.draws = Draws(config, traffic, load, seed)
         self.state: FlitState = build(config, traffic)
-        self.created = nothing_created()
+        self.created = _nothing_created()
         self.drawn = 0  # cycle up to which packets are drawn
         self.kernel_s = 0.0
 
@@ -151,7 +151,7 @@ class NetworkRun:
 
     def drain(self) -> None:
         """No new packets; everything leaves; nothing may be missing."""
-        self.created = nothing_created()
+        self.created = _nothing_created()
         self._requeue()
         a = self.state
         while not settled(a):

@@ -28,7 +28,7 @@ def request_on(in_vc, inputs, routers):
 
 
 @block
-def request_off(in_vc, inputs, routers):
+def _request_off(in_vc, inputs, routers):
     """`in_vc` no longer asks: its flit left, or the credit that it needs is spent."""
     lane, lane_vcs = inputs.lane, inputs.lane_vcs
     e, o = inputs.vcs[in_vc, u.LANE], inputs.vcs[in_vc, u.OUT]
@@ -52,7 +52,7 @@ def wait_on(in_vc, shape, inputs, outputs, routers):
 
 
 @block
-def head_front(in_vc, code, ready, shape, inputs, outputs, routers, packets, wheels):
+def _head_front(in_vc, code, ready, shape, inputs, outputs, routers, packets, wheels):
     """The head `code` comes to the front of `in_vc`: route it and ask for a VC, after the routing delay if there is one.
 
     A route of -1 - level means "any port up", which the packet's salt decides.
@@ -122,7 +122,7 @@ def flit_take(in_vc, code, now, shape, inputs, outputs, routers, packets, wheels
     vcs[in_vc, u.OCC] = occ + 1
     if occ == 0:
         if vcs[in_vc, u.STATE] == u.IDLE:
-            head_front(in_vc, code, now, shape, inputs, outputs, routers, packets, wheels)
+            _head_front(in_vc, code, now, shape, inputs, outputs, routers, packets, wheels)
         elif vcs[in_vc, u.STATE] == u.ACTIVE:
             if shape.switch_wait > 0:
                 vcs[in_vc, u.STATE] = u.HELD
@@ -132,7 +132,7 @@ def flit_take(in_vc, code, now, shape, inputs, outputs, routers, packets, wheels
 
 
 @block
-def flit_leave(in_vc, shape, inputs, outputs, packets):
+def _flit_leave(in_vc, shape, inputs, outputs, packets):
     """The front flit of `in_vc` leaves its buffer and spends a credit. Returns the flit."""
     vcs = inputs.vcs
     pos = vcs[in_vc, u.READ]
@@ -147,47 +147,47 @@ def flit_leave(in_vc, shape, inputs, outputs, packets):
 
 
 @block
-def tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
+def _tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
     """The tail of the packet at `in_vc` won the switch: its output VC is free, and the next packet comes to the front."""
     vcs = inputs.vcs
     release(inputs.lane[vcs[in_vc, u.LANE], u.LANE_ROUTER] * shape.radix + vcs[in_vc, u.OUT], vcs[in_vc, u.OVC], shape, outputs, routers)
     vcs[in_vc, u.STATE] = u.IDLE
     if vcs[in_vc, u.OCC] > 0:
         front = inputs.buf[in_vc * shape.depth + vcs[in_vc, u.READ]]
-        head_front(in_vc, front, now + 1, shape, inputs, outputs, routers, packets, wheels)
+        _head_front(in_vc, front, now + 1, shape, inputs, outputs, routers, packets, wheels)
 
 
 @block
 def flit_cross(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
     """The front flit of `in_vc` wins the switch: takes it out, spends a credit, lets the VC go on. Returns the flit."""
-    code = flit_leave(in_vc, shape, inputs, outputs, packets)
+    code = _flit_leave(in_vc, shape, inputs, outputs, packets)
     if code & u.TAIL_BIT != 0:
-        request_off(in_vc, inputs, routers)
-        tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
+        _request_off(in_vc, inputs, routers)
+        _tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
     elif inputs.vcs[in_vc, u.OCC] == 0:
-        request_off(in_vc, inputs, routers)
+        _request_off(in_vc, inputs, routers)
     elif shape.switch_wait > 0:
-        request_off(in_vc, inputs, routers)
+        _request_off(in_vc, inputs, routers)
         inputs.vcs[in_vc, u.STATE] = u.HELD
         wheel_put(now + 1 + shape.switch_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
     elif outputs.vcs[inputs.vcs[in_vc, u.OVC], u.CREDIT] == 0:
-        request_off(in_vc, inputs, routers)
+        _request_off(in_vc, inputs, routers)
     return code
 
 
 @block
 def flit_pass(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
     """The front flit of `in_vc`, which keeps the switch, passes. Returns the flit."""
-    code = flit_leave(in_vc, shape, inputs, outputs, packets)
+    code = _flit_leave(in_vc, shape, inputs, outputs, packets)
     if code & u.TAIL_BIT != 0:
-        tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
+        _tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
     return code
 
 
 @block
 def hold_begin(in_vc, hold_row, e, o, step_row, inputs, routers):
     """Input VC `in_vc` of lane `e` (of its router) keeps that lane and output lane `o` in this step of every cycle."""
-    request_off(in_vc, inputs, routers)
+    _request_off(in_vc, inputs, routers)
     inputs.vcs[in_vc, u.STATE] = u.PASSING
     routers.hold[hold_row, u.HOLD_VC] = in_vc
     routers.hold[hold_row, u.HOLD_OUT] = o
@@ -216,7 +216,7 @@ def queue_put(port, out_vc, code, ready, shape, outputs):
     k = outputs.ports[port, u.OUT_READ] + outputs.ports[port, u.OUT_LEN]
     if k >= shape.queue:
         k -= shape.queue
-    entry_put(port * shape.queue + k, out_vc, code, ready, outputs)
+    _entry_put(port * shape.queue + k, out_vc, code, ready, outputs)
     outputs.ports[port, u.OUT_LEN] += 1
 
 
@@ -235,11 +235,11 @@ def packet_queue_put(port, out_vc, code, ready, hold_row, shape, outputs, router
         ports[port, u.OUT_LEN] += shape.flits
     k = hold[hold_row, u.HOLD_NEXT]
     hold[hold_row, u.HOLD_NEXT] = k + 1 if k + 1 < shape.queue else 0
-    entry_put(port * shape.queue + k, out_vc, code, ready, outputs)
+    _entry_put(port * shape.queue + k, out_vc, code, ready, outputs)
 
 
 @block
-def entry_put(k, out_vc, code, ready, outputs):
+def _entry_put(k, out_vc, code, ready, outputs):
     """Entry `k` of the queues before links."""
     outputs.queue[k, 0] = ready
     outputs.queue[k, 1] = out_vc

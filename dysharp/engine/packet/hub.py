@@ -69,13 +69,13 @@ def cut_find(i, q, op, hub, cursors, cuts, c):
 
 
 @block
-def misses_change(by, now, st):
+def _misses_change(by, now, st):
     """`by` more misses are under way: for mean and maximum over all hubs."""
     level_change(by, now, st, f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW, f.ST_PEAK_MISSES)
 
 
 @block
-def bank_wait(key, node, hubs, c, x, st):
+def _bank_wait(key, node, hubs, c, x, st):
     """Time that the lookup of `key` would wait for its bank of the TLB, which takes one lookup in every C_BANK_PS: counted, not charged."""
     bank = HUB_BANK0 + key % c[f.C_BANKS]
     wait = hubs[node, bank] - x[col.RUN_NOW]
@@ -86,7 +86,7 @@ def bank_wait(key, node, hubs, c, x, st):
 
 
 @block
-def place_lookup(row, waiter, node, hubs, tables, c, st):
+def _place_lookup(row, waiter, node, hubs, tables, c, st):
     """The row table's answer to packet lookup `waiter` for `row`, and what it counts."""
     answer = row_lookup(row, waiter, node, c[f.C_BANK_ENTRIES], hubs.keys, hubs.hubs, hubs.waiters, tables.places, tables.spilled)
     if answer == col.ROW_NEW:
@@ -96,7 +96,7 @@ def place_lookup(row, waiter, node, hubs, tables, c, st):
 
 
 @kernel
-def hub_lookup(p, node, packet, members, hubs, tables, agenda):
+def _hub_lookup(p, node, packet, members, hubs, tables, agenda):
     """Packet p asks the table for each of its rows, from number PACKET_LEFT on. False: no miss register is free, it has to ask again."""
     mem, fill_row, reads = members.mem, members.fill_row, hubs.reads
     c, x, st = agenda.c, agenda.x, agenda.st
@@ -106,7 +106,7 @@ def hub_lookup(p, node, packet, members, hubs, tables, agenda):
     for fill in range(first + packet[p, f.PACKET_LEFT], mem[k + 1, col.MEMBER_FILL]):
         key = fill_row[fill]
         if c[f.C_BANK_ENTRIES] >= 0:
-            answer = place_lookup(key, p * c[f.C_FILLS] + fill - first, node, hubs, tables, c, st)
+            answer = _place_lookup(key, p * c[f.C_FILLS] + fill - first, node, hubs, tables, c, st)
         else:
             answer = al_lookup(key, p * c[f.C_FILLS] + fill - first, allocates, node, c[f.C_ROWS], hubs.keys, hubs.hubs, hubs.waiters)
         if answer == AL_FULL:
@@ -115,14 +115,14 @@ def hub_lookup(p, node, packet, members, hubs, tables, agenda):
             return False
         st[f.ST_LOOKUPS] += 1
         if c[f.C_BANKS] > 0:
-            bank_wait(key, node, hubs.hubs, c, x, st)
+            _bank_wait(key, node, hubs.hubs, c, x, st)
         if answer >= 0:
             st[f.ST_HITS] += 1
             continue
         packet[p, f.PACKET_ACKS] += 1
         if answer == AL_READ:
             st[f.ST_MISSES] += 1
-            misses_change(1, x[col.RUN_NOW], st)
+            _misses_change(1, x[col.RUN_NOW], st)
             reads[key, f.READ_DUE] = x[col.RUN_NOW] + c[f.C_AL_MISS]
             ring_join(f.FABRIC_AL, key, reads[key, f.READ_DUE], reads, f.READ_NEXT, agenda)
         else:
@@ -132,12 +132,12 @@ def hub_lookup(p, node, packet, members, hubs, tables, agenda):
 
 
 @kernel
-def hub_enter(p, node, packet, members, hubs, tables, agenda):
+def _hub_enter(p, node, packet, members, hubs, tables, agenda):
     """A packet that asks a table reaches its hub. True if it goes on at once."""
     stalled, st = hubs.stalled, agenda.st
     packet[p, f.PACKET_LEFT] = 0
     packet[p, f.PACKET_ACKS] = 1
-    if stalled[node, 0] < 0 and hub_lookup(p, node, packet, members, hubs, tables, agenda):
+    if stalled[node, 0] < 0 and _hub_lookup(p, node, packet, members, hubs, tables, agenda):
         if packet[p, f.PACKET_ACKS] > 0:
             st[f.ST_AL_WAITS] += 1
         return packet[p, f.PACKET_ACKS] == 0
@@ -147,17 +147,17 @@ def hub_enter(p, node, packet, members, hubs, tables, agenda):
 
 
 @kernel
-def hub_answer(key, expert, node, hubs, tables, agenda):
+def _hub_answer(key, expert, node, hubs, tables, agenda):
     """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if the row takes its slot now."""
     table, st, now = hubs.hubs, agenda.st, agenda.x[col.RUN_NOW]
     if agenda.c[f.C_BANK_ENTRIES] >= 0:
         entries = agenda.c[f.C_BANK_ENTRIES]
         st[f.ST_ALLOCATED] += row_answer(key, node, entries, hubs.keys, table, hubs.waiters, tables.places, tables.spilled, hubs.answer)
-        misses_change(-1, now, st)
+        _misses_change(-1, now, st)
         return False
     full = table[node, HUB_CACHED]
     al_answer(key, expert, node, agenda.c[f.C_ROWS], hubs.keys, table, hubs.waiters, hubs.next_free, hubs.answer)
-    misses_change(-1, now, st)
+    _misses_change(-1, now, st)
     if table[node, HUB_CACHED] == full:
         st[f.ST_TLB_EVICTIONS] += 1
     st[f.ST_ALLOCATED] += table[node, HUB_ALLOCATED]
@@ -201,7 +201,7 @@ def tails_arrive(now, ops, members, packets, hubs, tables, accepted, agenda):
         known = True
         payload = kind == f.MCOPY or kind == f.RCOPY or kind == f.DATA
         if c[f.C_AL] > 0 and payload and ops.templates[ops.op[packet[p, f.PACKET_OP], col.TEMPLATE], col.TABLE] >= 0:
-            known = hub_enter(p, packet[p, f.PACKET_OUT] // c[f.C_LINKS], packet, members, hubs, tables, agenda)
+            known = _hub_enter(p, packet[p, f.PACKET_OUT] // c[f.C_LINKS], packet, members, hubs, tables, agenda)
         if known:
             fifo_push(accepted, 0, packet, f.PACKET_NEXT2, p)
 
@@ -217,7 +217,7 @@ def entries_answer(now, members, stores, packet, hubs, tables, accepted, agenda)
             break
         x[col.RUN_EVENTS] += 1
         node = stores.regions[rows[key, col.ROW_REGION], col.REGION_NODE]
-        if hub_answer(key, rows[key, col.ROW_REGION], node, hubs, tables, agenda):
+        if _hub_answer(key, rows[key, col.ROW_REGION], node, hubs, tables, agenda):
             row_fill(key, 0, stores, x)
         k = hubs.answer[0]
         while k >= 0:
@@ -228,7 +228,7 @@ def entries_answer(now, members, stores, packet, hubs, tables, accepted, agenda)
                 fifo_push(accepted, 0, packet, f.PACKET_NEXT2, p)
         while stalled[node, 0] >= 0:
             p = stalled[node, 0]
-            if not hub_lookup(p, node, packet, members, hubs, tables, agenda):
+            if not _hub_lookup(p, node, packet, members, hubs, tables, agenda):
                 break
             stalled[node, 0] = packet[p, f.PACKET_NEXT]
             if packet[p, f.PACKET_ACKS] == 0:

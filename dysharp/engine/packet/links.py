@@ -70,7 +70,7 @@ def packet_schedule(r, p, due, column, packet, packet_time, agenda):
 
 
 @block
-def link_busy(i, r, due, link, agenda):
+def _link_busy(i, r, due, link, agenda):
     """Link i is free again at `due`."""
     link[i, f.LINK_FREE] = 0
     link[i, f.LINK_DUE] = due
@@ -133,7 +133,7 @@ def link_send(i, turn, p, vc, ext, late, due, packet, packet_time, link, occupie
     link[i, f.LINK_FULL_FLITS] += flits
     if link[i, f.LINK_FULL_FLITS] > link[i, f.LINK_PEAK]:
         link[i, f.LINK_PEAK] = link[i, f.LINK_FULL_FLITS]
-    link_busy(i, f.FABRIC_FIXED + flits, now + due, link, agenda)
+    _link_busy(i, f.FABRIC_FIXED + flits, now + due, link, agenda)
     # rings of arrivals lie behind those of busy links, one per number of extension flits, first plain and then dynamic packets
     packet_schedule(f.FABRIC_FIXED + c[f.C_SIZES] + ext, p, now + late, f.PACKET_NEXT, packet, packet_time, agenda)
 
@@ -171,7 +171,7 @@ def switch_send(q, vc, flits, packet, link, outputs, c):
 
 
 @block
-def shares_lane(p, now, packet, packet_time):
+def _shares_lane(p, now, packet, packet_time):
     """Whether p is a copy of a packet of which another copy starts to cross at this instant: the buffer is read once for both."""
     kind = packet[p, f.PACKET_KIND]
     return (kind == f.MCOPY or kind == f.RCOPY) and packet_time[packet[p, f.PACKET_PARENT], f.PACKET_DUE] == now
@@ -199,7 +199,7 @@ def out_pick(o, now, packet, packet_time, link, outputs, held, c, x, st):
         while s >= 0:
             p = out_queues[at * (n_ports + 1) + s, 0]
             ok = True
-            if s < n_ports and link[packet[p, f.PACKET_LINK], f.LINK_LANES] == 0 and not shares_lane(p, now, packet, packet_time):
+            if s < n_ports and link[packet[p, f.PACKET_LINK], f.LINK_LANES] == 0 and not _shares_lane(p, now, packet, packet_time):
                 st[f.ST_LANE_WAITS] += 1
                 ok = False
             elif o < c[f.C_TOTAL] and held[o, group] > 0 and held[o, group] + packet[p, f.PACKET_OUT_FLITS] > c[f.C_INGRESS]:
@@ -243,7 +243,7 @@ def out_leave(o, p, s, packet, link, outputs, c):
 
 
 @block
-def line_send(o, p, now, packet, output, agenda):
+def _line_send(o, p, now, packet, output, agenda):
     """Packet p starts on the down link o; rings of sending links lie behind those of crossings."""
     c = agenda.c
     flits = packet[p, f.PACKET_OUT_FLITS]
@@ -253,13 +253,13 @@ def line_send(o, p, now, packet, output, agenda):
 
 
 @block
-def is_short(kind):
+def _is_short(kind):
     """Whether a packet of this kind on a down link is an acknowledgement or a notification."""
     return kind == f.ACK or kind == f.MACK or kind == f.NOTE
 
 
 @block
-def line_first(o, p, behind, output):
+def _line_first(o, p, behind, output):
     """Packet p waits for the busy link o after the packets that go first, before all others."""
     last = output[o, f.OUTPUT_SHORT]
     following = output[o, f.OUTPUT_HEAD] if last < 0 else behind[last]
@@ -282,7 +282,7 @@ def out_begin(o, p, s, now, packets, link, output, held, agenda):
     output[o, f.OUTPUT_FREE] -= 1
     output[o, f.OUTPUT_FLITS] += flits
     if s < c[f.C_PORTS]:
-        shared = shares_lane(p, now, packet, packet_time)
+        shared = _shares_lane(p, now, packet, packet_time)
         if packet[p, f.PACKET_KIND] == f.MCOPY or packet[p, f.PACKET_KIND] == f.RCOPY:
             packet[p, f.PACKET_FLITS] = 0 if shared else 1
             packet_time[packet[p, f.PACKET_PARENT], f.PACKET_DUE] = now
@@ -293,9 +293,9 @@ def out_begin(o, p, s, now, packets, link, output, held, agenda):
         held[o, packet[p, f.PACKET_VC] // c[f.C_VPG]] += flits
         behind[p] = -1
         if output[o, f.OUTPUT_SENDING] < 0:
-            line_send(o, p, now, packet, output, agenda)
-        elif c[f.C_FIRST] != 0 and is_short(packet[p, f.PACKET_KIND]):
-            line_first(o, p, behind, output)
+            _line_send(o, p, now, packet, output, agenda)
+        elif c[f.C_FIRST] != 0 and _is_short(packet[p, f.PACKET_KIND]):
+            _line_first(o, p, behind, output)
         elif output[o, f.OUTPUT_HEAD] < 0:
             output[o, f.OUTPUT_HEAD] = p
             output[o, f.OUTPUT_TAIL] = p
@@ -305,7 +305,7 @@ def out_begin(o, p, s, now, packets, link, output, held, agenda):
 
 
 @block
-def line_next(o, now, packets, output, agenda):
+def _line_next(o, now, packets, output, agenda):
     """The packet on link o has left; the next one that crossed follows. Returns the packet that has left."""
     p = output[o, f.OUTPUT_SENDING]
     following = output[o, f.OUTPUT_HEAD]
@@ -314,7 +314,7 @@ def line_next(o, now, packets, output, agenda):
         if following == output[o, f.OUTPUT_SHORT]:
             output[o, f.OUTPUT_SHORT] = -1
         output[o, f.OUTPUT_HEAD] = packets.behind[following]
-        line_send(o, following, now, packets.packet, output, agenda)
+        _line_send(o, following, now, packets.packet, output, agenda)
     return p
 
 
@@ -370,7 +370,7 @@ def lines_end(r, now, packets, output, agenda, flits_by_kind):
         o = due_take(r, now, output, f.OUTPUT_DUE, output, f.OUTPUT_NEXT, agenda)
         if o < 0:
             break
-        p = line_next(o, now, packets, output, agenda)
+        p = _line_next(o, now, packets, output, agenda)
         agenda.x[col.RUN_EVENTS] += 1
         flits_by_kind[1, packet[p, f.PACKET_KIND]] += packet[p, f.PACKET_OUT_FLITS]
         packet_schedule(f.FABRIC_DELIVER, p, now + agenda.c[f.C_TAIL], f.PACKET_NEXT, packet, packets.packet_time, agenda)

@@ -18,7 +18,7 @@ KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 
 
 
 @kernel
-def transfer_begin(o, is_pull, op, cuts, stripes, c):
+def _transfer_begin(o, is_pull, op, cuts, stripes, c):
     """A transfer with members elsewhere has entered its hub: where its packets go, and what is left until it is done."""
     n = cuts[op[o, col.WIRE], f.CUT_PACKETS]
     op[o, f.OP_UNSENT] = n
@@ -59,7 +59,7 @@ def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
 
 
 @kernel
-def packet_cut(i, q, ops, sources, packets, c, x):
+def _packet_cut(i, q, ops, sources, packets, c, x):
     """The next packet of class q of link i as a record; its op counts it as sent."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     packet, cursors, cuts = packets.packet, sources.cursors, sources.cuts
@@ -131,7 +131,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
         ext = 0
         cycle = 0
         if q < n_classes:
-            p = packet_cut(i, q, ops, sources, packets, c, x)
+            p = _packet_cut(i, q, ops, sources, packets, c, x)
             x[f.RUN_PACKETS] += 1
             ext = cuts[w, f.CUT_UP_H] - cuts[w, f.CUT_DOWN_H]
             if cuts[w, f.CUT_DYNAMIC]:
@@ -172,7 +172,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
 
 
 @block
-def part_done(o, now, ops, x):
+def _part_done(o, now, ops, x):
     """One packet (or local member) of op o is complete; the last one completes the op."""
     ops.op[o, col.LEFT] -= 1
     if ops.op[o, col.LEFT] == 0:
@@ -189,7 +189,7 @@ def local(now, ops, members, stores, issue, links, clock):
     memory_take(links.nodes, op[o, col.NODE], links.wires[op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
     if not ops.templates[op[o, col.TEMPLATE], col.IS_PULL]:
         member_fill(k, ops, members, stores, issue, links, clock)
-    part_done(o, now, ops, x)
+    _part_done(o, now, ops, x)
 
 
 @block
@@ -251,7 +251,7 @@ def answered(p, now, lat, ops, mem_time, links, clock, packets):
         k = packets.packet[p, f.PACKET_MEMBER]
         if ops.ot[o, col.END] <= mem_time[k, col.MEMBER_TIME]:  # no response was for this load alone: its end is the time of its member
             ops.ot[o, col.END] = mem_time[k, col.MEMBER_TIME] = now - lat
-    part_done(o, now, ops, clock.x)
+    _part_done(o, now, ops, clock.x)
     if (kind == f.RESP or kind == f.ANSWER) and ops.op[o, col.LEFT] == 0:
         memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
     slot_free(p, packets.free, clock.x)
@@ -268,7 +268,7 @@ def result_delivered(p, now, ops, links, clock, packets, idle, c):
     if kind != f.RESULT:
         slot_free(p, packets.free, clock.x)
     if packet[parent, f.PACKET_ACKS] == 0:
-        part_done(o, now, ops, clock.x)
+        _part_done(o, now, ops, clock.x)
         if ops.op[o, col.LEFT] == 0:
             memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
         session_end(parent, packets.free, idle, c, clock.x)
@@ -311,7 +311,7 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, source
             complete(o, now, ops, clock.x)
             clock.x[col.RUN_DIRTY] = 1
         elif ops.op[o, col.COPIES] > 0 and ops.op[o, col.NODE] < clock.m[col.HARDWARE_NODES]:  # other ports send messages, not packets
-            transfer_begin(o, is_pull, ops.op, sources.cuts, sources.stripes, c)
+            _transfer_begin(o, is_pull, ops.op, sources.cuts, sources.stripes, c)
             if not is_pull:
                 memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
 

@@ -73,7 +73,7 @@ def run_packet(
             progress(int(x[col.RUN_DONE]), program.n_ops)
     engine_s = time.perf_counter() - begin
     if x[col.RUN_DONE] < program.n_ops:
-        raise SimulationError(f"{deadlock_text(program, state)}{cycle_text(program, fabric)}")
+        raise SimulationError(f"{deadlock_text(program, state)}{_cycle_text(program, fabric)}")
     check_drained(program, state, fabric)
     trace, timing = trace_of(program, state, fabric), Timing(compile_s, lower_s, engine_s)
     return PacketRun(trace, timing, statistics_of(program, state, fabric), al_read(program, fabric), _log(fabric))
@@ -105,7 +105,7 @@ def trace_of(p: Program, state: BurstState, fabric: Fabric) -> Trace:
 Resource = tuple[str, int, int]  # ("up", link, 0), ("vc", link, vc), ("down", link, group), ("hub", link, 0)
 
 
-def cycle_text(p: Program, fabric: Fabric) -> str:
+def _cycle_text(p: Program, fabric: Fabric) -> str:
     """ "; A waits for B waits for A" of the first cycle of resources found, or nothing: then no packet is stuck, only ops are."""
     graph = _graph(fabric)
     ring = first_cycle(sorted(graph), graph.get)

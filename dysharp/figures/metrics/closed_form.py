@@ -42,7 +42,7 @@ METRICS = {
 
 
 @calculated("packet-format", options=StoreFormat, metrics=METRICS)
-def packet_format(point: Point, store: StoreFormat) -> dict[str, float]:
+def _packet_format(point: Point, store: StoreFormat) -> dict[str, float]:
     """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
     closed = closed_efficiency(store.format, store.granularity, targets)

@@ -37,7 +37,7 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
-class HubSizes:
+class _HubSizes:
     """Entries of the units of one GPU. `rat_entries`: None = all banks of the packaged choices. `peers`: partitions of the packet manager."""
 
     rat_entries: EntriesOrInfinite | None = None
@@ -48,11 +48,11 @@ class HubSizes:
 
 
 @calculated("dysharp-area", options=Queues, metrics=DYSHARP)
-def dysharp_sram(point: Point, options: Queues) -> dict[str, float]:
+def _dysharp_sram(point: Point, options: Queues) -> dict[str, float]:
     return dysharp_area(load_cluster(point.cluster), options.queues, options.misses)
 
 
-@calculated("hub-area", options=HubSizes, metrics=HUB)
-def hub_sram(point: Point, sizes: HubSizes) -> dict[str, float]:
+@calculated("hub-area", options=_HubSizes, metrics=HUB)
+def _hub_sram(point: Point, sizes: _HubSizes) -> dict[str, float]:
     banks = choice_int("moe_hub.rat_banks") * choice_int("moe_hub.rat_bank_entries")
     return hub_area(**asdict(sizes) | {"rat_entries": banks if sizes.rat_entries is None else sizes.rat_entries})

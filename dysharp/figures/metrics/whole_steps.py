@@ -35,7 +35,7 @@ GRADIENT_BYTES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperMachine(Machine):
+class _PaperMachine(Machine):
     """A paper's cluster whose attention runs at a chosen rate, and whose memory-bound operators may take no time."""
 
     rate: str
@@ -54,13 +54,13 @@ class PaperMachine(Machine):
         return float(attention_flops(whole, direction)) / self.cluster.peak_flops_per_us(self.rate)
 
 
-def machine_of(here: Seen) -> PaperMachine:
+def machine_of(here: Seen) -> _PaperMachine:
     """The machine of a point with the choices of this moment."""
     cluster = load_cluster(here.point.cluster)
     own = cluster if here.point.gpus is None else cluster.with_gpus(here.point.gpus)
     products = choice_str("paper_step.operators") == "products"
     rate, causal = choice_str("paper_step.attention_rate"), choice_str("paper_step.causal") == "yes"
-    return PaperMachine(own, rate=rate, causal=causal, products_only=products)
+    return _PaperMachine(own, rate=rate, causal=causal, products_only=products)
 
 
 def model_of(here: Seen) -> WholeModel:
@@ -133,7 +133,7 @@ def step_us(here: Seen, dualpipe: bool = False) -> float | None:
 
 @lru_cache(maxsize=1 << 12)
 def _step_us(
-    model: WholeModel, machine: PaperMachine, ep: EpTimes, order: str, part: float, batches: int, choices: tuple[tuple[str, Scalar], ...]
+    model: WholeModel, machine: _PaperMachine, ep: EpTimes, order: str, part: float, batches: int, choices: tuple[tuple[str, Scalar], ...]
 ) -> float:
     """`choices`: the changed choices, which tell cached steps apart. `part`: of the SMs that compute."""
     assert model.layer is not None

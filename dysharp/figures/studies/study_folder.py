@@ -41,7 +41,7 @@ _TEXT = (
 )  # fmt: skip
 
 
-def duckdb_module() -> Any:
+def _duckdb_module() -> Any:
     """The module duckdb. Raises MissingExtra where it is not installed."""
     try:
         import duckdb
@@ -66,7 +66,7 @@ class StudyFolder:
     @contextmanager
     def writing(self) -> Iterator[StudyFolder]:
         """Open for writing. Raises ConfigError where another process writes, or the folder cannot be made."""
-        duckdb_module()
+        _duckdb_module()
         try:
             make_folder(self.folder, "study")
             lock = _opened(self.folder / "lock", os.O_RDWR)
@@ -117,7 +117,7 @@ class StudyFolder:
         name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
         with tempfile.TemporaryDirectory() as private:  # not in the study's folder: DuckDB writes through a link there
             source, written = _json_source(Path(private) / JOURNAL, records), Path(private) / "part"
-            duckdb_module().sql(f"copy (select * from {source}) to '{_quoted(written)}' (format parquet, compression zstd)")
+            _duckdb_module().sql(f"copy (select * from {source}) to '{_quoted(written)}' (format parquet, compression zstd)")
             part = self.folder / f"part-{name}-{_content(written)}.parquet"
             write_file(part, lambda stream: stream.write(written.read_bytes()), in_place_of_links=True)
         for other in self.folder.glob(f"part-{name}*.parquet"):
@@ -152,7 +152,7 @@ class StudyFolder:
 
     def _known(self) -> set[str]:
         parts = self._parts()
-        return {key for (key,) in duckdb_module().sql(f"select key from {parts}").fetchall()} if parts else set()
+        return {key for (key,) in _duckdb_module().sql(f"select key from {parts}").fetchall()} if parts else set()
 
     def connect(self) -> Any:
         """A connection of duckdb with the table `runs` of all finished rows, and the view `points` with one row for each point.
@@ -166,7 +166,7 @@ class StudyFolder:
             self.folder.is_dir()
         except OSError as error:  # such as a name that is too long
             raise ConfigError(f"{str(self.folder)[:60]!r}: found no folder ({error.strerror}), expected the folder of a study") from None
-        duckdb = duckdb_module()
+        duckdb = _duckdb_module()
         connection, sources = duckdb.connect(config={"python_enable_replacements": False}), []
         records = [*self._records(), *_stored(self.folder)]  # before the parts: a writer may make a part of them at any time
         if records:
@@ -199,7 +199,7 @@ class StudyFolder:
         try:
             found = connection.sql(sql)
             columns, lines = ([], []) if found is None else (found.columns, found.limit(most + 1).fetchall())
-        except (duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
+        except (_duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
             words = str(error).partition("\n\nLINE ")[0].split()
             raise ConfigError(f"query: {' '.join(words)}") from None
         except MemoryError:  # Python's own, where the limit is reached outside DuckDB
@@ -235,7 +235,7 @@ def _writes(folder: Path) -> Iterator[None]:
     """Names the folder where a file of it cannot be written, such as on a full disk."""
     try:
         yield
-    except (OSError, duckdb_module().IOException) as error:
+    except (OSError, _duckdb_module().IOException) as error:
         file = f"{Path(error.filename).name}: " if getattr(error, "filename", None) else ""
         reason = file + (getattr(error, "strerror", None) or str(error).splitlines()[0])
         raise ConfigError(f"study {folder}: cannot be written: {reason}; finished points are kept, and the same command continues") from None

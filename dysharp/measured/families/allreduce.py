@@ -61,7 +61,7 @@ SIZES = {"KiB": KIB, "MiB": MIB}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduceCase(Case):
+class _AllReduceCase(Case):
     """`n_bytes` on each GPU by `kernel` of `costs.allreduce`.
 
     `in_flight`: largest number of bytes in flight of each load of a GPU; 0: no limit.
@@ -77,12 +77,12 @@ class AllReduceCase(Case):
         return self.gpus * self.n_bytes // KIB
 
 
-def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
     """The kernel's steps one behind the other (`costs.allreduce`)."""
     return allreduce.kernel_allreduce_us(gpu, constants, case.kernel, case.gpus, case.n_bytes, case.in_flight)
 
 
-def program_us(case: AllReduceCase, constants: Constants) -> float:
+def program_us(case: _AllReduceCase, constants: Constants) -> float:
     """The Program that systems of the kernel run."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     program = kernel_program(even("all-reduce", case.n_bytes, case.gpus), cluster, case.kernel, case.in_flight)
@@ -91,7 +91,7 @@ def program_us(case: AllReduceCase, constants: Constants) -> float:
 
 @family("inswitch-allreduce", belongs=lambda m: m.kind == "inswitch_allreduce", closed_us=closed_us, program_us=program_us)
 @family("custom-allreduce", belongs=lambda m: m.kind == "custom_allreduce", closed_us=closed_us, program_us=program_us)
-def case(m: Measurement) -> AllReduceCase:
+def case(m: Measurement) -> _AllReduceCase:
     """The case of a latency."""
     gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")
     size = _vector_bytes(m)
@@ -104,7 +104,7 @@ def case(m: Measurement) -> AllReduceCase:
     in_flight = 0 if m.system.startswith("SGLang") else allreduce.IN_FLIGHT.get(kernel, 0)
     if "ctas" in m.config:
         in_flight = int(number(m, "ctas") * CONTRIB_THREADS * LOAD_BYTES)
-    return AllReduceCase(gpu=gpu, kernel=kernel, gpus=gpus, n_bytes=whole(size, "bytes"), in_flight=in_flight, shape=f"{kernel} n={gpus}")
+    return _AllReduceCase(gpu=gpu, kernel=kernel, gpus=gpus, n_bytes=whole(size, "bytes"), in_flight=in_flight, shape=f"{kernel} n={gpus}")
 
 
 def _vector_bytes(m: Measurement) -> float:

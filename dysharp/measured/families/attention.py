@@ -32,7 +32,7 @@ CAST, STORE = 3.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionCase(Case, AttentionCall):
+class _AttentionCase(Case, AttentionCall):
     """One call.
 
     | field | meaning |
@@ -52,7 +52,7 @@ class AttentionCase(Case, AttentionCall):
     eager: bool
 
 
-def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, blocks and memory (`costs.attention`), after the engine's kernels around them."""
     around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     around = around + np.where(case.cast_values, quantise_us(gpu, constants, case.cast_values), 0.0)
@@ -63,7 +63,7 @@ def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 @family("attention", belongs=lambda m: m.kind in KINDS, closed_us=closed_us)
-def case(measurement: Measurement) -> AttentionCase:
+def case(measurement: Measurement) -> _AttentionCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     config, kind = measurement.config, measurement.kind
     kernel, engine = str(config.get("kernel", "")), measurement.system.split()[0]
@@ -91,7 +91,7 @@ def case(measurement: Measurement) -> AttentionCase:
         tile = fmha_tile(shape["qk"], dtype) if arch == "hopper" else Tile(DECODE_ROWS, COLUMNS)
     own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"
     masked = own_decode and _masked(measurement, load_gpu(gpu))
-    found = AttentionCase(
+    found = _AttentionCase(
         gpu=gpu, batch=batch, queries=queries, past=past, heads=heads, kv_heads=kv_heads, qk_dim=shape["qk"], v_dim=shape["v"], window=window,
         causal=not bidirectional, dtype=dtype, kv_dtype=stored, latent=bool(shape["absorbed"]), packed=flash, masked=masked,
         lanes=own_decode and not masked and arch != "blackwell", rows=tile.rows, columns=tile.columns, decodes=decodes,
@@ -129,7 +129,7 @@ def _widths(m: Measurement, kernel: str) -> dict[str, float]:
     return {"qk": width, "v": width, "absorbed": 0.0}
 
 
-def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str) -> AttentionCase:
+def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str) -> _AttentionCase:
     """The kernels that an engine runs in the timed call besides attention.
 
     | engine | kernels |

@@ -30,7 +30,7 @@ NOTIFY_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InternodeCase(DeepEpCase):
+class _InternodeCase(DeepEpCase):
     """As `DeepEpCase`; `remote`: other nodes that a token needs."""
 
     remote: float
@@ -59,32 +59,32 @@ def _excluded(m: Measurement) -> str:
     return next((reason for holds, reason in reasons.items() if holds), "")
 
 
-def closed_us(case: InternodeCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """SMs beside the NIC (`internode.two_hop_us`)."""
     sizes = (np.asarray(x, np.float64) for x in (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
     return two_hop_us(constants, case.verb, *sizes)
 
 
-def program_us(case: InternodeCase, constants: Constants) -> float:
+def program_us(case: _InternodeCase, constants: Constants) -> float:
     """The kernel without its notify, with at most four nodes per token."""
     return transmit_us(case, constants, group_limited)[case.verb]
 
 
-def notify_us(case: InternodeCase, gpu: Gpu, constants: Constants) -> F64:
+def notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
     doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
     out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
     return out
 
 
-def slow_us(case: InternodeCase, constants: Constants) -> float:
+def slow_us(case: _InternodeCase, constants: Constants) -> float:
     """Dispatch ends late everywhere; Combine of most GPUs does not. They wait in the next notify."""
     times = straggler_us(case, constants, SLOW_PART)
     waits = times.last - times.combine
     return {"dispatch": times.dispatch, "combine": times.combine, "combine notify": waits}[case.verb]
 
 
-def _case(m: Measurement, verb: str) -> InternodeCase:
+def _case(m: Measurement, verb: str) -> _InternodeCase:
     operator = verb_of(m)
     dtype = row_dtype(m, operator)
     read = ep_fields(m, check_nodes)
@@ -94,7 +94,7 @@ def _case(m: Measurement, verb: str) -> InternodeCase:
     nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=True)
     row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
     own = NODE_GPUS / read["gpus"]
-    return InternodeCase(
+    return _InternodeCase(
         **read,
         verb=verb,
         n_sm=n_sm,
@@ -116,7 +116,7 @@ def _case(m: Measurement, verb: str) -> InternodeCase:
     program_us=program_us,
     dtypes_of=sent_dtypes,
 )
-def case(m: Measurement) -> InternodeCase:
+def case(m: Measurement) -> _InternodeCase:
     """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, the own node too."""
     if reason := _excluded(m):
         raise Unsupported(reason)
@@ -124,7 +124,7 @@ def case(m: Measurement) -> InternodeCase:
 
 
 @family("deepep-notify-internode", belongs=lambda m: _ours(m) and _notify(m), closed_us=notify_us)
-def notify_case(m: Measurement) -> InternodeCase:
+def _notify_case(m: Measurement) -> _InternodeCase:
     """The case of a notify without tokens to wait for."""
     if number(m, "tokens_per_rank") != NOTIFY_TOKENS:
         raise Unsupported("waiting for the slowest rank is inside")
@@ -132,7 +132,7 @@ def notify_case(m: Measurement) -> InternodeCase:
 
 
 @family("deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=slow_us)
-def slow_case(m: Measurement) -> InternodeCase:
+def _slow_case(m: Measurement) -> _InternodeCase:
     """The case of a transmit time, or of a notify of Combine, on the fabric with a slow NIC."""
     notify = m.metric == "latency_notify"
     if notify and m.kind == "ep_dispatch":

@@ -92,6 +92,6 @@ def far_case(m: Measurement) -> LowLatencyCase:
 
 
 @family("nccl-ep-internode", belongs=lambda m: _belongs(m, "NCCL-EP LL") and m.system == "NCCL-EP LL" and spans_domains(m), program_us=nodes_us)
-def nccl_case(m: Measurement) -> LowLatencyCase:
+def _nccl_case(m: Measurement) -> LowLatencyCase:
     """The case of the GB/s of all messages, messages inside the GPU and its node included."""
     return _nodes_case(m, rate=True)

@@ -18,7 +18,7 @@ SCALED_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmCase(Case):
+class _GemmCase(Case):
     """`[m, k] x [k, n]` by `library` of `costs.gemm_tiles`.
 
     | field | meaning |
@@ -40,7 +40,7 @@ class GemmCase(Case):
     k: float
 
 
-def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, waves, power and HBM (`costs.operators`)."""
     time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library)
     if case.eager:
@@ -56,7 +56,7 @@ def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
     return time + scale + operators.quantise_us(gpu, constants, values)
 
 
-def library_of(kernel: str, system: str, dtype: str = "") -> str:
+def _library_of(kernel: str, system: str, dtype: str = "") -> str:
     """The library of a measurement: DeepGEMM, CUTLASS (vLLM's FP8 and every FP4 kernel), else cuBLAS (also behind PyTorch)."""
     if "deepgemm" in (kernel + system).lower():
         return "deepgemm"
@@ -64,7 +64,7 @@ def library_of(kernel: str, system: str, dtype: str = "") -> str:
 
 
 @family("dense-gemm", belongs=lambda m: m.kind in ("gemm_dense", "gemm_max") and not is_training_gemm(m), closed_us=closed_us)
-def case(measurement: Measurement) -> GemmCase:
+def case(measurement: Measurement) -> _GemmCase:
     """The case of a latency, of TFLOPS, or of GB/s of both operands and a BF16 result."""
     gpu, config = gpu_of(measurement), measurement.config
     kernel = str(config.get("kernel", ""))
@@ -78,10 +78,10 @@ def case(measurement: Measurement) -> GemmCase:
     engine, eager = measurement.system.split()[0], "eager" in timing
     element = operators.ELEMENT_BYTES[dtype]
     work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * (m * k + n * k) + 2 * m * n) / 1e3}
-    return GemmCase(
+    return _GemmCase(
         gpu=gpu,
         dtype=dtype,
-        library=library_of(kernel, measurement.system, found),
+        library=_library_of(kernel, measurement.system, found),
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
         quantises=eager or kernel.startswith("Cutlass") or (dtype != "bf16" and engine in ENGINES),

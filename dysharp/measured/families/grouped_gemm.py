@@ -16,7 +16,7 @@ MLP_EXPERTS, MLP_TOPK = 256.0, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedCase(Case):
+class _GroupedCase(Case):
     """`groups` GEMMs `[rows, k] x [k, n]` of one kernel. `masked`: each has a buffer of its own."""
 
     dtype: str
@@ -28,7 +28,7 @@ class GroupedCase(Case):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MlpCase(Case):
+class _MlpCase(Case):
     """Permutation, both GEMMs, activation and gather of `groups` experts, run eagerly in FP8.
 
     `tokens`: length of the receive buffer that the permutation walks over.
@@ -41,9 +41,9 @@ class MlpCase(Case):
     inter: float
 
 
-def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate forms of `costs.operators` and `costs.moe`."""
-    if isinstance(case, GroupedCase):
+    if isinstance(case, _GroupedCase):
         return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype, masked=case.masked)
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
@@ -54,18 +54,18 @@ def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F6
     closed_us=closed_us,
     dtypes_of=lambda model, options: (model.gemm_dtype,),
 )
-def case(m: Measurement) -> GroupedCase | MlpCase:
+def case(m: Measurement) -> _GroupedCase | _MlpCase:
     """A kernel (a latency, TFLOPS or GB/s), or a whole MLP (a latency)."""
     return _mlp(m) if m.kind == "grouped_gemm_mlp" else _kernel(m)
 
 
-def _kernel(m: Measurement) -> GroupedCase:
+def _kernel(m: Measurement) -> _GroupedCase:
     gpu = gpu_of(m)
     rows, groups, n, k = (number(m, key) for key in ("m_per_group", "groups", "n", "k"))
     dtype = dtype_of(m, "dtype", expected=("fp8", "bf16"))
     element = operators.ELEMENT_BYTES[dtype]
     work = {"TFLOPS": 2 * rows * groups * n * k / 1e6, "GB/s": groups * (element * (rows * k + n * k) + 2 * rows * n) / 1e3}
-    return GroupedCase(
+    return _GroupedCase(
         gpu=gpu,
         dtype=dtype,
         masked=m.kind.endswith("masked"),
@@ -79,13 +79,13 @@ def _kernel(m: Measurement) -> GroupedCase:
     )
 
 
-def _mlp(m: Measurement) -> MlpCase:
+def _mlp(m: Measurement) -> _MlpCase:
     gpu = gpu_of(m)
     dtype_of(m, "dtype", expected=("fp8",))
     per_expert, experts = number(m, "rows_per_expert"), number(m, "local_experts")
     total = per_expert * experts
     groups = min(experts, max(1.0, total / BLOCK_ROWS))
-    return MlpCase(
+    return _MlpCase(
         gpu=gpu,
         rows=total / groups,
         groups=groups,

@@ -15,7 +15,7 @@ RAILS = {"mooncake": 1.0, "nixl": 2.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferCase(Case):
+class _TransferCase(Case):
     """`n_bytes` in `copies` pieces. `nic_GBps`: rate of the NICs together; 0: over NVLink, where the host launches each copy."""
 
     n_bytes: float
@@ -23,7 +23,7 @@ class TransferCase(Case):
     nic_GBps: float
 
 
-def closed_us(case: TransferCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _TransferCase, gpu: Gpu, constants: Constants) -> F64:
     """NICs take all pieces one behind the other; copies over NVLink wait for the host, which a serving engine's launch measures."""
     size, nic = np.asarray(case.n_bytes, np.float64), np.asarray(case.nic_GBps, np.float64)
     copied = np.maximum(link_us(gpu, constants, size), case.copies * constants["serving.launch_us"])
@@ -31,11 +31,11 @@ def closed_us(case: TransferCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 @family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=closed_us)
-def case(m: Measurement) -> TransferCase:
+def case(m: Measurement) -> _TransferCase:
     """The case of a latency."""
     library, fabric, gpu, batch = str(m.config.get("backend")), str(m.config.get("fabric")), gpu_of(m), number(m, "batch")
     if library not in RAILS:
         raise Unsupported(f"a library whose NICs are not known, expected {' or '.join(RAILS)}")
     nic = 0.0 if "scale-up" in fabric else RAILS[library] * nic_GBps(gpu)
     n_bytes, copies = batch * number(m, "bytes_per_request"), batch * number(m, "descriptors")
-    return TransferCase(gpu=gpu, n_bytes=n_bytes, copies=copies, nic_GBps=nic, shape=f"{library} {fabric} {m.config.get('layout')}")
+    return _TransferCase(gpu=gpu, n_bytes=n_bytes, copies=copies, nic_GBps=nic, shape=f"{library} {fabric} {m.config.get('layout')}")

@@ -89,7 +89,7 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
     copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
     permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
     if not case.gated:
-        mlp = mlp + weighting_us(gpu, constants, case.rows, case.inter)
+        mlp = mlp + _weighting_us(gpu, constants, case.rows, case.inter)
     if case.training:
         values = case.rows * (case.hidden + case.inter) + case.touched * (gates + 1) * case.hidden * case.inter
         casts = operators.hbm_us(gpu, constants, values * TRAINING_CAST_BYTES)
@@ -104,7 +104,7 @@ def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
     return moe.layer_us(gpu, constants, mlp + permute + there + back)
 
 
-def weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F64:
+def _weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F64:
     """Time of the weighting of `[rows, inter]` values behind the activation of un-gated experts."""
     moved = operators.hbm_us(gpu, constants, rows * inter * WEIGHTING_BYTES)
     return WEIGHTING_CALLS * operators.launch_us(gpu, constants) + moved
@@ -133,7 +133,7 @@ def program_us(case: LayerCase, constants: Constants) -> float:
     weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
     cast_bytes = TRAINING_CAST_BYTES * (weights + case.rows * case.inter) + case.rows * case.hidden
     casts = float(operators.hbm_us(cluster.own_gpu, constants, cast_bytes)) if case.training else 0.0
-    weighting = 0.0 if case.gated else float(weighting_us(cluster.own_gpu, constants, case.rows, case.inter))
+    weighting = 0.0 if case.gated else float(_weighting_us(cluster.own_gpu, constants, case.rows, case.inter))
     return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 

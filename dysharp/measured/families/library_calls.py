@@ -197,7 +197,7 @@ def one_domain(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     return replace(load_cluster(RACKS.get(gpu) or CLUSTERS[gpu]).with_gpus(gpus), constants=constants)
 
 
-def is_call(m: Measurement) -> bool:
+def _is_call(m: Measurement) -> bool:
     """Whether a row names its library and its regime."""
     named = "regime" in m.config or str(m.config.get("timing", "")).lower().startswith(DRAINED)
     return m.kind in KINDS and "library" in m.config and named
@@ -249,13 +249,13 @@ def _case(m: Measurement) -> CallCase:
     )
 
 
-@family("library-calls", belongs=lambda m: is_call(m) and nodes_of(m) == 1, program_us=program_us)
+@family("library-calls", belongs=lambda m: _is_call(m) and nodes_of(m) == 1, program_us=program_us)
 def case(m: Measurement) -> CallCase:
     """The case of a call inside one NVLink domain."""
     return _case(m)
 
 
-@family("library-calls-internode", belongs=lambda m: is_call(m) and nodes_of(m) > 1, program_us=program_us)
+@family("library-calls-internode", belongs=lambda m: _is_call(m) and nodes_of(m) > 1, program_us=program_us)
 def nodes_case(m: Measurement) -> CallCase:
     """The case of a call over nodes, whose NICs no row names."""
     return _case(m)

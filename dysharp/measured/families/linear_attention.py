@@ -15,7 +15,7 @@ CONVOLUTION, STATES = "causal_conv1d", "gated_delta_rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearCase(Case):
+class _LinearCase(Case):
     """`sequences` of `tokens` new tokens each. `part`: the convolution over `width` channels, or the states of `value_heads`.
 
     `decodes`: states that take one token; prompts go through them chunk by chunk. `fused`: in one kernel.
@@ -36,7 +36,7 @@ class LinearCase(Case):
     fused: bool
 
 
-def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
     """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps."""
     if case.part == CONVOLUTION:
         rows = case.tokens + (case.taps - 1 if case.decodes else 0.0)
@@ -51,12 +51,12 @@ def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 @family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us)
-def case(m: Measurement) -> LinearCase:
+def case(m: Measurement) -> _LinearCase:
     """The case of a latency."""
     kernel, delta = str(m.config.get("kernel")), m.kind.endswith("gdn")
     keys, values = (number(m, key) if delta else 0.0 for key in ("num_k_heads", "num_v_heads"))
     key_dim, value_dim = (number(m, key) if delta else 0.0 for key in ("head_k_dim", "head_v_dim"))
-    found = LinearCase(
+    found = _LinearCase(
         gpu=gpu_of(m), part=CONVOLUTION, sequences=number(m, "batch_size"), tokens=number(m, "seq_len"),
         width=2 * keys * key_dim + values * value_dim, key_heads=keys, value_heads=values, key_dim=key_dim, value_dim=value_dim,
         taps=number(m, "d_conv"), blocks=0.0, decodes=m.config.get("phase") == "generation", fused="flashinfer" in kernel,

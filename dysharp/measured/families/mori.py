@@ -31,7 +31,7 @@ CAST = "fp8_direct_cast"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoriCase(EpCase):
+class _MoriCase(EpCase):
     """One call. `sent`: format of the rows that the kernel sends. `moved_bytes`: read and written per received row before Combine."""
 
     sent: str
@@ -44,7 +44,7 @@ class MoriCase(EpCase):
         return ("combine" if self.verb == "combine" else "dispatch", self.sent), ("zero_copy", self.zero_copy)
 
 
-def closed_us(case: MoriCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
     """Rows of a pair on its link (`costs.transfer`)."""
     sizes = case.tokens, case.copies, case.row_bytes, case.gpus
     if case.verb == "dispatch":
@@ -52,12 +52,12 @@ def closed_us(case: MoriCase, gpu: Gpu, constants: Constants) -> F64:
     return transfer.mori_combine_us(gpu, constants, *sizes, case.moved_bytes)
 
 
-def program_us(case: MoriCase, constants: Constants) -> float:
+def program_us(case: _MoriCase, constants: Constants) -> float:
     """Mean over GPUs of the kernel's time under uniform routing, from a run or from the line through two runs."""
     return _line(case, constants, cluster_of)
 
 
-def nodes_us(case: MoriCase, constants: Constants) -> float:
+def nodes_us(case: _MoriCase, constants: Constants) -> float:
     """As `program_us` over two nodes."""
     return _line(case, constants, two_nodes)
 
@@ -67,7 +67,7 @@ def two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     return replace(load_cluster(f"{CLUSTERS[gpu]}-x2").with_gpus(gpus), constants=constants)
 
 
-def _line(case: MoriCase, constants: Constants, machine_of: MachineOf) -> float:
+def _line(case: _MoriCase, constants: Constants, machine_of: MachineOf) -> float:
     key = (case.verb, case.options(), case.layout(), hashable_constants(constants), machine_of)
     if case.tokens <= FAR:
         return _run(*key, case.tokens)
@@ -115,7 +115,7 @@ def _fields(m: Measurement) -> EpFields:
     return read
 
 
-def _case(m: Measurement) -> MoriCase:
+def _case(m: Measurement) -> _MoriCase:
     if reason := _excluded(m):
         raise Unsupported(reason)
     verb, read = verb_of(m), _fields(m)
@@ -125,7 +125,7 @@ def _case(m: Measurement) -> MoriCase:
         sent = "fp8-plain"
     row_bytes, result = read["hidden"] * VALUE_BYTES[sent], read["hidden"] * VALUE_BYTES["rows"]
     copies = copies_of(read)
-    return MoriCase(
+    return _MoriCase(
         **read,
         verb=verb,
         sent=sent,
@@ -140,13 +140,13 @@ def _case(m: Measurement) -> MoriCase:
 
 
 @family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=closed_us, program_us=program_us)
-def case(m: Measurement) -> MoriCase:
+def case(m: Measurement) -> _MoriCase:
     """The case of a latency, or of the GB/s of received rows, rows from the own GPU included."""
     return _case(m)
 
 
 @family("mori-internode", belongs=lambda m: _belongs(m) and _over_nodes(m), program_us=nodes_us)
-def nodes_case(m: Measurement) -> MoriCase:
+def nodes_case(m: Measurement) -> _MoriCase:
     """The case of a latency over two nodes, whose NIC no row names."""
     found = _case(m)
     if found.gpus != 2 * NODE_GPUS:

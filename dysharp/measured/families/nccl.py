@@ -39,7 +39,7 @@ def belongs(m: Measurement) -> bool:
         return "large" in str(m.config) or "gpus" in m.config
 
 
-def is_small(m: Measurement) -> bool:
+def _is_small(m: Measurement) -> bool:
     """Whether a measurement is of a collective of at most 1 MiB."""
     try:
         return not m.kind.startswith(TORCH) and kind_of(m) in KINDS and message_bytes(m) <= MIB
@@ -72,7 +72,7 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 @family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=closed_us)
-@family("nccl-small", belongs=is_small, closed_us=closed_us)
+@family("nccl-small", belongs=_is_small, closed_us=closed_us)
 @family("nccl", belongs=belongs, closed_us=closed_us)
 def case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
@@ -98,7 +98,7 @@ def _nvls(system: str) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarCase(Case):
+class _FarCase(Case):
     """An alltoall of `n_bytes` on each of `gpus` GPUs in nodes of eight, each with a NIC of `nic` GB/s."""
 
     gpus: float
@@ -106,7 +106,7 @@ class FarCase(Case):
     nic: float
 
 
-def far_us(case: FarCase, gpu: Gpu, constants: Constants) -> F64:
+def _far_us(case: _FarCase, gpu: Gpu, constants: Constants) -> F64:
     """The start of an alltoall, then rows to the own node over NVLink beside rows to other nodes over the NIC."""
     n, size = np.asarray(case.gpus, np.float64), np.asarray(case.n_bytes, np.float64)
     near, far = (GPUS_PER_NODE - 1) / n, (n - GPUS_PER_NODE) / n
@@ -114,9 +114,9 @@ def far_us(case: FarCase, gpu: Gpu, constants: Constants) -> F64:
     return np.asarray(collectives.alltoall_start_us(gpu, constants, size, size / n) + moved)
 
 
-@family("nccl-internode", belongs=lambda m: m.kind == "nccl_alltoall" and spans_domains(m), closed_us=far_us)
-def far_case(m: Measurement) -> FarCase:
+@family("nccl-internode", belongs=lambda m: m.kind == "nccl_alltoall" and spans_domains(m), closed_us=_far_us)
+def far_case(m: Measurement) -> _FarCase:
     """The case of a bus bandwidth at a size that the metric names, or at its peak."""
     gpu, gpus, at = gpu_of(m), number(m, "ep"), re.search(r"at (\d{1,6}) MiB", m.metric)
     n_bytes = float(int(at[1]) * MIB) if at else MOST_BYTES
-    return FarCase(gpu=gpu, gpus=gpus, n_bytes=n_bytes, nic=nic_GBps(gpu), work=n_bytes * (gpus - 1) / gpus / 1e3, shape=f"alltoall n={gpus:g}")
+    return _FarCase(gpu=gpu, gpus=gpus, n_bytes=n_bytes, nic=nic_GBps(gpu), work=n_bytes * (gpus - 1) / gpus / 1e3, shape=f"alltoall n={gpus:g}")

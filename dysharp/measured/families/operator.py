@@ -71,7 +71,7 @@ class GemmsCase(Case):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCase(Case):
+class _MemoryCase(Case):
     """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8."""
 
     moved: float
@@ -79,9 +79,9 @@ class MemoryCase(Case):
     cast_values: float = 0.0
 
 
-def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
-    if isinstance(case, MemoryCase):
+    if isinstance(case, _MemoryCase):
         streams = np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
         return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
@@ -114,7 +114,7 @@ def _belongs(m: Measurement) -> bool:
 
 @family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us)
 @family("operator", belongs=_belongs, closed_us=closed_us)
-def case(measurement: Measurement) -> GemmsCase | MemoryCase:
+def case(measurement: Measurement) -> GemmsCase | _MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     kind = measurement.kind
     if is_training_gemm(measurement):
@@ -168,7 +168,7 @@ def _mlp(m: Measurement) -> GemmsCase:
     return _gemms(m, rows, inner, number(m, "hidden_size"), calls=GATED, moved=PASSES["swiglu", "liger_in_place"] * 2.0 * rows * inner)
 
 
-def _memory(m: Measurement) -> MemoryCase:
+def _memory(m: Measurement) -> _MemoryCase:
     config, kind = m.config, m.kind
     if kind == "quantize_static":
         values = number(m, "m") * number(m, "k")
@@ -197,5 +197,5 @@ def _memory(m: Measurement) -> MemoryCase:
     return _moves(m, PASSES[kind, provider] * element * rows * width, 1.0 if "graph" in str(config.get("timing")) else EVENTS)
 
 
-def _moves(m: Measurement, moved: float, kernels: float = 1.0) -> MemoryCase:
-    return MemoryCase(gpu=gpu_of(m), moved=moved, kernels=kernels, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")
+def _moves(m: Measurement, moved: float, kernels: float = 1.0) -> _MemoryCase:
+    return _MemoryCase(gpu=gpu_of(m), moved=moved, kernels=kernels, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")

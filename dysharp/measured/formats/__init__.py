@@ -48,10 +48,10 @@ def rows_text(path: str | os.PathLike[str]) -> str:
     if isinstance(path, Given) and path.gpu and "hardware" in log.missing:
         given = {**given, "hardware": path.gpu}
         log = kind.read(text, given)
-    return csv_of(log, given, where)
+    return _csv_of(log, given, where)
 
 
-def csv_of(log: Log, given: Mapping[str, str], where: str) -> str:
+def _csv_of(log: Log, given: Mapping[str, str], where: str) -> str:
     """The rows of a log, with what was given. Raises `ConfigError` for what is still missing, and for a name that the format does not know."""
     for name in given:
         check_word(name, log.known, f"{where}: --set: found {show(name)} beside {log.name}")

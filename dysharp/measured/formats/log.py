@@ -50,10 +50,10 @@ def lacking(names: Sequence[str], cells: Mapping[str, str]) -> list[str]:
 
 def measurement(n: int, of: str, cells: Mapping[str, str], config: Mapping[str, Any], value: float) -> dict[str, str]:
     """A row of `Measurement`; `cells`: kind, system, hardware, metric, unit."""
-    keys = json.dumps({key: as_number(one) for key, one in config.items() if one not in ("", None)}, sort_keys=True)
+    keys = json.dumps({key: _as_number(one) for key, one in config.items() if one not in ("", None)}, sort_keys=True)
     return {"id": f"{of}-{n}", **cells, "config_json": keys, "value": repr(value), "source": of}
 
 
-def as_number(value: Any) -> Any:
+def _as_number(value: Any) -> Any:
     """A text of digits as a number."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16 else value

@@ -96,7 +96,7 @@ def predict_row(row: ServingRow, change: Callable[[Cluster], Cluster] | None = N
         if row.fault:
             raise Unsupported(row.fault)
         if row.text("mode") in STEPS:
-            return ServingCase(row, step_ms=predict_step(row) / 1e3)
+            return ServingCase(row, step_ms=_predict_step(row) / 1e3)
         tpot, ttft = predict_setting(setting_of(row) if change is None else on(setting_of(row), change))
     except Unsupported as error:
         return ServingCase(row, note=str(error))
@@ -112,7 +112,7 @@ def on(setting: ServeSetting, change: Callable[[Cluster], Cluster]) -> ServeSett
     return replace(setting, replica=first, decode=second)
 
 
-def predict_step(row: ServingRow) -> float:
+def _predict_step(row: ServingRow) -> float:
     """The step of a row that measures steps alone, in microseconds."""
     replica, batch, overlaps = step_setting_of(row)
     return overlapped_us(replica, batch) if overlaps else step_time(replica, batch).device

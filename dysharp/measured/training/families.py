@@ -73,19 +73,19 @@ MEGA, GIGA = 1e6, 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlopsCase(RunCase):
+class _FlopsCase(RunCase):
     """GFLOP per token: as published, and as the row's convention counts them."""
 
     sequence: int
     convention: str
 
 
-def flops_cases(rows: Sequence[TrainingRow]) -> list[FlopsCase]:
+def flops_cases(rows: Sequence[TrainingRow]) -> list[_FlopsCase]:
     """One case for every row with tokens per second and TFLOPS."""
     return [case for row in rows if (case := _flops_case(row))]
 
 
-def _flops_case(row: TrainingRow) -> FlopsCase | None:
+def _flops_case(row: TrainingRow) -> _FlopsCase | None:
     tokens, tflops = row.numbers["tok_s_gpu"], row.numbers["tflops_gpu"]
     if tokens is None or tflops is None:
         return None
@@ -98,15 +98,15 @@ def _flops_case(row: TrainingRow) -> FlopsCase | None:
     except Unsupported as reason:
         note = str(reason)
     measured = tflops / tokens * MEGA / 1e3
-    return FlopsCase(id=row.id, model=name, measured=measured, predicted=predicted, note=note, sequence=sequence, convention=convention.name)
+    return _FlopsCase(id=row.id, model=name, measured=measured, predicted=predicted, note=note, sequence=sequence, convention=convention.name)
 
 
-def by_group(cases: Sequence[FlopsCase]) -> dict[tuple[str, int, str], float]:
+def by_group(cases: Sequence[_FlopsCase]) -> dict[tuple[str, int, str], float]:
     """{(model, sequence, convention): predicted over the median of published values, minus 1, in percent} of judged rows.
 
     Published values are rounded to three digits, so that one row says little.
     """
-    groups: dict[tuple[str, int, str], list[FlopsCase]] = {}
+    groups: dict[tuple[str, int, str], list[_FlopsCase]] = {}
     for case in cases:
         if case.judged:
             groups.setdefault((case.model, case.sequence, case.convention), []).append(case)
@@ -124,7 +124,7 @@ def memory_cases(rows: Sequence[TrainingRow]) -> list[RunCase]:
     return [_memory_case(row) for row in rows if row.numbers["mem_gib"] is not None]
 
 
-def memory_of_row(row: TrainingRow) -> TrainingMemory:
+def _memory_of_row(row: TrainingRow) -> TrainingMemory:
     """The memory of a row's step by its own layout: 1F1B, or interleaved with several chunks. Raises `Unsupported`."""
     setting = setting_of(row)
     layout = setting.layout
@@ -136,7 +136,7 @@ def _memory_case(row: TrainingRow) -> RunCase:
     measured = (row.numbers["mem_gib"] or 0.0) * (GB / GiB if "in gb" in row.text("note").lower() else 1.0)
     predicted: float | None = None
     try:
-        predicted, note = memory_of_row(row).peak.allocated / GiB, _aside(row)
+        predicted, note = _memory_of_row(row).peak.allocated / GiB, _aside(row)
     except Unsupported as reason:
         note = str(reason)
     return RunCase(id=row.id, model=row.text("model"), measured=measured, predicted=predicted, note=note)

@@ -240,10 +240,10 @@ def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
 def _overlaps(row: TrainingRow, recipe: bool) -> bool:
     named = f"{row.text('dispatcher')} {row.text('note')}".lower()
     told = any(words in named for words in ("a2a_overlap", "overlap on", "1f1b overlap"))
-    return told or row.text("a2a_overlap") == "on" or (recipe and is_new(row))
+    return told or row.text("a2a_overlap") == "on" or (recipe and _is_new(row))
 
 
-def is_new(row: TrainingRow) -> bool:
+def _is_new(row: TrainingRow) -> bool:
     """Whether a row is of Megatron-Bridge's recipe functions (from container 26.06 on), which name neither graphs nor overlap."""
     release = re.match(r"(\d+)\.(\d+)", row.text("software"))
     recipe = re.search(r"recipe (at |[a-z0-9_]+_config)", f"{row.text('note')} {row.text('software')}")
@@ -260,4 +260,4 @@ def _graphs(row: TrainingRow, recipe: bool) -> tuple[str, ...]:
     names = tuple(part for part in GRAPH_PARTS if re.search(rf"\b{part}\b", note.partition("graph")[2]))
     if names:
         return names
-    return (WHOLE,) if recipe and is_new(row) else ()
+    return (WHOLE,) if recipe and _is_new(row) else ()

@@ -98,7 +98,7 @@ def delete_member(program: Program, member: int) -> Program:
     return _with_members(program, np.delete(np.arange(program.n_members), member))
 
 
-def double_member(program: Program, member: int) -> Program:
+def _double_member(program: Program, member: int) -> Program:
     """The Program with `member` twice."""
     return _with_members(program, np.insert(np.arange(program.n_members), member, member))
 
@@ -132,7 +132,7 @@ def redirect_fill(program: Program, member: int) -> Program | None:
 
 CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
     delete_member,
-    double_member,
+    _double_member,
     redirect_member,
     delete_fill,
     double_fill,
@@ -215,6 +215,6 @@ def _mutant(program: Program, rng: np.random.Generator) -> tuple[str, Program]:
     first, end = program.members.ptr[moved : moved + 2]
     fills = np.diff(program.members.fill_ptr)[first:end] > 0
     member = int(first + rng.choice(np.flatnonzero(fills)))
-    changes = (delete_member, double_member, redirect_member, delete_fill)
+    changes = (delete_member, _double_member, redirect_member, delete_fill)
     ways += [lambda f=f: (f"{f.__name__} of member {member} of op {moved}", f(program, member)) for f in changes]  # type: ignore[misc]
     return ways[int(rng.integers(len(ways)))]()

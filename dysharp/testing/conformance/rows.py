@@ -17,7 +17,7 @@ OPERATORS = ("dispatch", "combine")
 GEMMS = {"fwd": ("gemm1", "gemm2"), "bwd": ("gemm2_dgrad", "gemm2_wgrad", "gemm1_dgrad", "gemm1_wgrad")}
 
 
-def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array]]:
+def _counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array]]:
     """Payload bytes that crossed links: {operator: {"up": `[n_nodes]`, "down": `[n_nodes]`}} int64."""
     p, n = program, program.n_nodes
     owner = owners(p.members.ptr)
@@ -57,7 +57,7 @@ def payload_by_gpu(case: CheckedPass) -> Lines:
     """Payload bytes of Dispatch and Combine on every link equal the system's traffic scheme."""
     if case.program.nets:
         raise NotRun("schemes of several NVLink domains count networks, not links (payload_is_declared)")
-    counted = counted_traffic(case.program, case.trace)
+    counted = _counted_traffic(case.program, case.trace)
     zero = np.zeros(case.program.n_nodes, np.int64)
     for operator in OPERATORS:
         moves = case.system.moves
@@ -80,7 +80,7 @@ def _row_bytes(case: CheckedPass, operator: str) -> int:
 @rule("pass")
 def only_operators_move_rows(case: CheckedPass) -> Lines:
     """Only Dispatch, Combine and control words move bytes."""
-    counted = counted_traffic(case.program, case.trace)
+    counted = _counted_traffic(case.program, case.trace)
     for operator in sorted(counted.keys() - {*OPERATORS, "other"}):
         for side, crossed in counted[operator].items():
             if crossed.any():

@@ -16,19 +16,19 @@ def gpipe(shape: ScheduleShape) -> list[list[Cell]]:
 
 
 @schedule("1f1b", "PipeDream-Flush, arXiv 2006.09503; Megatron-LM schedules.py")
-def one_forward_one_backward(shape: ScheduleShape) -> list[list[Cell]]:
+def _one_forward_one_backward(shape: ScheduleShape) -> list[list[Cell]]:
     """Warm-up of ranks - rank - 1 forward passes, then forward and backward in turn."""
     return [_in_turn(_all(shape, rank, FORWARD), _all(shape, rank, BACKWARD), warm=shape.ranks - rank - 1) for rank in range(shape.ranks)]
 
 
 @schedule("zb-h1", _ZERO_BUBBLE, splits=True)
-def zb_h1(shape: ScheduleShape) -> list[list[Cell]]:
+def _zb_h1(shape: ScheduleShape) -> list[list[Cell]]:
     """1F1B with weight gradients that wait: rank r delays r of them, so activations stay as in 1F1B."""
     return [_delayed(shape, rank, warm=shape.ranks - rank - 1, owed=rank) for rank in range(shape.ranks)]
 
 
 @schedule("zb-h2", _ZERO_BUBBLE, splits=True)
-def zb_h2(shape: ScheduleShape) -> list[list[Cell]]:
+def _zb_h2(shape: ScheduleShape) -> list[list[Cell]]:
     """Twice the warm-up of ZB-H1: no bubble for equal times, for twice the activations."""
     return [_delayed(shape, rank, warm=2 * (shape.ranks - rank - 1), owed=2 * rank) for rank in range(shape.ranks)]
 
@@ -58,7 +58,7 @@ def interleaved(shape: ScheduleShape) -> list[list[Cell]]:
 
 
 @schedule("interleaved-overlap", "Megatron-LM, combined_1f1b.py", chunks=0)
-def interleaved_overlap(shape: ScheduleShape) -> list[list[Slot | Cell]]:
+def _interleaved_overlap(shape: ScheduleShape) -> list[list[Slot | Cell]]:
     """Interleaved with one more forward pass ahead: each further one runs beside a backward pass of another micro-batch."""
     rows: list[list[Slot | Cell]] = []
     for rank in range(shape.ranks):
@@ -70,7 +70,7 @@ def interleaved_overlap(shape: ScheduleShape) -> list[list[Slot | Cell]]:
 
 
 @schedule("interleaved-zb", "PyTorch ScheduleInterleavedZeroBubble, after arXiv 2401.10241", chunks=0, splits=True)
-def interleaved_zero_bubble(shape: ScheduleShape) -> list[list[Cell]]:
+def _interleaved_zero_bubble(shape: ScheduleShape) -> list[list[Cell]]:
     """Interleaved with split weight gradients: rank r delays r of them."""
     rows = []
     for rank in range(shape.ranks):
@@ -80,7 +80,7 @@ def interleaved_zero_bubble(shape: ScheduleShape) -> list[list[Cell]]:
 
 
 @schedule("loop-bfs", "Breadth-First Pipeline Parallelism, arXiv 2211.05953", chunks=0)
-def loop_bfs(shape: ScheduleShape) -> list[list[Cell]]:
+def _loop_bfs(shape: ScheduleShape) -> list[list[Cell]]:
     """All forward passes of a chunk before the next chunk; backward in reverse."""
     rows = []
     for rank in range(shape.ranks):

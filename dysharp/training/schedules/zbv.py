@@ -48,7 +48,7 @@ def _fixed(p: int, rank: int, n: int) -> list[Cell]:
 
 
 @schedule("zbv-greedy", _SOURCE + "; sail-sg/zero-bubble-pipeline-parallelism", chunks=2, greedy=True, splits=True)
-def zbv_greedy(shape: ScheduleShape) -> list[list[Cell]]:
+def _zbv_greedy(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V, weight gradients where the given times leave a wait."""
     best: _GreedyV | None = None
     for fill_backward, fill_forward in product((True, False), repeat=2):

@@ -14,13 +14,13 @@ _SOURCE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241; sail-sg/zero-bubb
 
 
 @schedule("zb-1p", _SOURCE, greedy=True, splits=True)
-def zb_1p(shape: ScheduleShape) -> list[list[Cell]]:
+def _zb_1p(shape: ScheduleShape) -> list[list[Cell]]:
     """Greedy zero bubble with the activations of 1F1B."""
     return _shortest(shape, shape.ranks)
 
 
 @schedule("zb-2p", _SOURCE, greedy=True, splits=True)
-def zb_2p(shape: ScheduleShape) -> list[list[Cell]]:
+def _zb_2p(shape: ScheduleShape) -> list[list[Cell]]:
     """Greedy zero bubble with twice the activations of 1F1B."""
     return _shortest(shape, 2 * shape.ranks)
 
