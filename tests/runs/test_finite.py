@@ -106,6 +106,7 @@ def test_points_run_at_packet_level_with_fewer_tokens() -> None:
     assert finite_point(layer, 16, "headline") == Point("dysharp", "S-8", CLUSTER, "", tokens=16)
     assert finite_point(layer, None, "crossbar").options == (("fabric.speedup", 8),)
     assert finite_point(work, 16, "reduction table").cluster == "paper-cais-h100,reduction_buffer_KiB=0"
+    assert finite_point(work, 16, "finite").model == "sub-layer:128x4096x512x1376:bf16"
     figure = load_figure("fig15")
     assert {claim.metric for claim in claims_of(figure)} == {"speedup"}
     assert estimate([(figure, figure.points)], 64).startswith("72 points; packet level: about ")
