@@ -12,6 +12,7 @@ from dysharp.runs.packet_time import PACKETS_OF_ROW, estimate_line
 from dysharp.runs.point import Point, is_workload
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.systems import find_system
 from dysharp.workload.closed import expected_copies
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer
 
@@ -66,7 +67,9 @@ def survivals(figure: Figure, points: Iterable[Point], run: RunPoints, tokens: i
 
 def _survival(claim: Check, ratio: Mapping[str, float]) -> Survival:
     most = claim.at_most if claim.within is None and claim.at_least is None else None
-    return Survival(claim.name, ratio["headline"], ratio["finite"], {name: ratio[name] for name in WITHOUT if name in ratio}, most)
+    bound = (over := find_system(claim.over)) is not None and over.bound
+    without = {name: ratio[name] for name in WITHOUT if name in ratio}
+    return Survival(claim.name, ratio["headline"], ratio["finite"], without, most, 0.0 if bound else 1.0)
 
 
 def _ratios(
