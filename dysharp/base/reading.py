@@ -22,7 +22,7 @@ MAX_DEPTH = 100
 
 def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
     """The text of a regular UTF-8 file of at most `most` bytes, without numbers above `MAX_DIGITS` digits. Raises `ConfigError` for another file."""
-    data, where = read_bytes(path, most), _show_path(path)
+    data, where = read_bytes(path, most), show_path(path)
     if long := _LONG_INTEGER.search(data):
         line = data.count(b"\n", 0, long.start()) + 1
         raise ConfigError(f"{where}: line {line}: found a number of more than {MAX_DIGITS} digits, expected at most {MAX_DIGITS} digits")
@@ -31,7 +31,7 @@ def read_text(path: Path, most: int = MAX_FILE_BYTES) -> str:
 
 def read_bytes(path: Path, most: int) -> bytes:
     """A regular file of at most `most` bytes. Raises `ConfigError` for any other file."""
-    where = _show_path(path)
+    where = show_path(path)
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -50,10 +50,10 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115  the caller closes it
     except ValueError as error:  # a NUL in the name
-        raise ConfigError(f"{_show_path(path)}: cannot be read: {error}") from None
+        raise ConfigError(f"{show_path(path)}: cannot be read: {error}") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise ConfigError(f"{_show_path(path)}: not a regular file")
+        raise ConfigError(f"{show_path(path)}: not a regular file")
     return file
 
 
@@ -139,6 +139,6 @@ def check_bounded(value: Any, where: str) -> None:
         level, depth = [inner for items in lists for inner in items], depth + 1
 
 
-def _show_path(path: Path) -> str:
+def show_path(path: Path) -> str:
     """A path as messages show it. The error itself escapes unprintable characters."""
     return str(path)

@@ -180,7 +180,8 @@ def _finite(chosen: Sequence[tuple[Figure, list[Point]]], store: Store, jobs: in
     from dysharp.figures.finite import claims_of, estimate, survivals
     from dysharp.show.output import print_columns, print_lines
 
-    figures = [(figure, points) for figure, points in chosen if claims_of(figure)]
+    if not (figures := [(figure, points) for figure, points in chosen if claims_of(figure)]):
+        raise ConfigError(f"--finite: found {', '.join(figure.name for figure, _ in chosen)}, expected a figure with ratios of layer times")
     click.echo(estimate(figures, asked.tornado_tokens), err=True)
     columns = Columns("claim=name", "headline:.3f", "finite:.3f", "verdict", Column("takes", "takes most", of=lambda one: one.resource or "-"))
     out, wanted, found = [], 0, 0

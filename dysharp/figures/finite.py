@@ -12,8 +12,9 @@ from dysharp.runs.packet_time import PACKETS_OF_ROW, estimate_line
 from dysharp.runs.point import Point, is_workload
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.systems import find_system
 from dysharp.workload.closed import expected_copies
-from dysharp.workload.sublayer import parse_sub_layer
+from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer
 
 RATIOS = ("speedup", "time_over", "best_time_over", "over_software", "gemm1_speedup", "prefill_speedup", "training_speedup")
 """Metrics that are ratios of layer times."""
@@ -36,7 +37,10 @@ def points_of(figure: Figure, points: Iterable[Point], claims: Sequence[Check]) 
 def finite_point(point: Point, tokens: int | None, way: str) -> Point:
     """`point` with at most `tokens` per GPU: at its own level ("headline"), at packet level ("finite"), or so without a resource (`WITHOUT`)."""
     work = is_workload(point.model)
-    if tokens is not None and not work:
+    if tokens is not None and work:
+        one = parse_sub_layer(point.model, gpus := _gpus(point))
+        point = replace(point, model=f"{SUB_LAYER}:{min(one.tokens, tokens * gpus)}x{one.hidden}x{one.inner}x{one.outer}:{one.dtype}")
+    elif tokens is not None:
         point = replace(point, tokens=min(tokens, point.tokens or load_model(point.model).tokens_per_gpu))
     if way == "headline":
         return point
@@ -63,7 +67,9 @@ def survivals(figure: Figure, points: Iterable[Point], run: RunPoints, tokens: i
 
 def _survival(claim: Check, ratio: Mapping[str, float]) -> Survival:
     most = claim.at_most if claim.within is None and claim.at_least is None else None
-    return Survival(claim.name, ratio["headline"], ratio["finite"], {name: ratio[name] for name in WITHOUT if name in ratio}, most)
+    bound = (over := find_system(claim.over)) is not None and over.bound
+    without = {name: ratio[name] for name in WITHOUT if name in ratio}
+    return Survival(claim.name, ratio["headline"], ratio["finite"], without, most, 0.0 if bound else 1.0)
 
 
 def _ratios(
@@ -84,13 +90,19 @@ def _ratios(
 def estimate(figures: Iterable[tuple[Figure, Sequence[Point]]], tokens: int | None) -> str:
     """How long the finite runs of the claims take, before the runs without a resource."""
     points = {finite_point(p, tokens, "finite") for figure, of in figures for p in points_of(figure, of, claims_of(figure))}
-    gpus = max((p.gpus or load_cluster(p.cluster).n_gpus for p in points), default=1)
-    return f"{len(points)} points; {estimate_line(sum(map(_packets, points)), gpus)}; up to {len(WITHOUT)} times more for claims that do not hold"
+    packets = {p: _packets(p) for p in points}
+    gpus = sum(n * _gpus(p) for p, n in packets.items()) / max(1, sum(packets.values()))
+    line = estimate_line(sum(packets.values()), round(gpus))
+    return f"{len(points)} points; {line}; up to {len(WITHOUT)} times more for claims that do not hold"
+
+
+def _gpus(point: Point) -> int:
+    return point.gpus or load_cluster(point.cluster).n_gpus
 
 
 def _packets(point: Point) -> float:
     """Packets on links: a row for each distinct GPU of a token, out and back, up and down; of a sub-layer its activations both ways."""
-    gpus = point.gpus or load_cluster(point.cluster).n_gpus
+    gpus = _gpus(point)
     if is_workload(point.model):
         return PACKETS_OF_ROW * gpus * parse_sub_layer(point.model, gpus).size / PACKET_BYTES
     model = load_model(point.model)

@@ -3,6 +3,7 @@
 Orders that differ only in events at different GPUs and switch planes are run once (sleep sets): such events touch nothing in common.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -22,10 +23,12 @@ from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = Path(__file__).parent / "litmus_files"
 MOST_RUNS = 200_000
-BLOCKS = "xyzw"
+BLOCKS, BLOCK = "xyzw", re.compile(r"[xyzw]@\d+")
 TRAP, HANGS = "trap", "hangs"
-OPS = {"st": 4, "ld": 5, "fence": 1, "done": 1, "notify": 3, "wait": 2}
-"""Instruction -> words: `st x 1 @0,1`, `ld x @0,1 -> r`, `fence`, `done` (wait for all own instructions), `notify 1 x`, `wait x`."""
+INSTRUCTION = re.compile(r"st [xyzw] \d{1,9} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|fence|done|notify \d+ [xyzw]|wait [xyzw]")
+"""`done` waits for all own instructions. Behind `@` stand targets."""
+NAMED = re.compile(r"(?:@|,|notify )(\d+)")
+"""A GPU in an instruction, or in `x@1`."""
 
 
 @frozen
@@ -209,27 +212,19 @@ def judge(name: str, test: Litmus) -> Verdict:
 
 def load_litmus(source: str | Path) -> Litmus:
     """A TOML file, else the packaged test of this name. Raises ConfigError for an unknown key, instruction, block or GPU."""
-    path = Path(source) if Path(source).is_file() else PACKAGED / Path(source).with_suffix(".toml").name
+    packaged = PACKAGED / Path(source).with_suffix(".toml").name
+    path = packaged if packaged.is_file() and not Path(source).is_file() else Path(source)
     table = {"without": {}, "show": [], "init": [], "planes": 1} | parse_toml(read_text(path), str(path))
     raise_if(problems(Litmus, table), str(path))
     test = Litmus(**{key: _frozen(value) for key, value in table.items()})
     for rule in test.without:
         check_word(rule, tuple(Rules.__dataclass_fields__), f"{path}: without.{rule}: unknown rule")
-    for gpu, thread in enumerate(test.threads):
-        for text in thread:
-            words = text.split()
-            if not words or len(words) != OPS.get(words[0]) or not _known(words, len(test.threads)):
-                raise ConfigError(f"{path}: found {text!r} on GPU {gpu}, expected one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x")
+    lines = [(INSTRUCTION, text) for thread in test.threads for text in thread] + [(BLOCK, text) for text in (*test.show, *test.init)]
+    for shape, text in lines:
+        if not shape.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
+            expected = "a block and a GPU such as x@1" if shape is BLOCK else "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x"
+            raise ConfigError(f"{path}: found {text[:60]!r}, expected {expected}, on GPUs 0 to {len(test.threads) - 1}")
     return test
-
-
-def _known(words: list[str], gpus: int) -> bool:
-    """Whether the words of an instruction name blocks, GPUs and whole numbers."""
-    block = {"notify": words[-1], "fence": "x", "done": "x"}.get(words[0], words[1] if len(words) > 1 else "")
-    named = [word.removeprefix("@") for word in words if word.startswith("@")] + ([words[1]] if words[0] == "notify" else [])
-    targets = [one for word in named for one in word.split(",")]
-    value = words[2] if words[0] == "st" else "0"
-    return block in list(BLOCKS) and value.isdecimal() and all(one.isdecimal() and int(one) < gpus for one in targets)
 
 
 def _frozen(value: Any) -> Any:

@@ -25,6 +25,8 @@ PACKETS = "packets in place of trains"
 WITHOUT: Mapping[str, dict[str, int]] = {ALL: {key: value for one in RESOURCES.values() for key, value in one.items()}, **RESOURCES}
 KEPT = 0.9
 """Part of a gain from which it holds."""
+LEAST = 0.01
+"""The smallest gain that is one: within it, runs differ by the order of packets."""
 HOLDS, WEAKER, GONE, ABSENT = "holds", "weaker", "gone", "no gain"
 """What became of a gain. no gain: the headline has none."""
 
@@ -33,7 +35,8 @@ HOLDS, WEAKER, GONE, ABSENT = "holds", "weaker", "gone", "no gain"
 class Survival:
     """A gain, as ratio of times. `headline`: burst level. `finite`: packet level, published sizes. `without`: {resource: ratio without its end}.
 
-    `most`: the bound of a claim of no gain (at most this ratio); None: the claim is a gain.
+    `most`: the bound of a claim of no gain (at most this ratio); None: the claim is a gain. `nothing`: the ratio at which nothing is left; 0 for a
+    share of an ideal system.
     """
 
     name: str
@@ -41,15 +44,16 @@ class Survival:
     finite: float
     without: Mapping[str, float]
     most: float | None = None
+    nothing: float = 1.0
 
     @property
     def verdict(self) -> str:
         """holds: the finite run keeps `KEPT` of the gain. gone: nothing is left."""
         if self.most is not None:
             return HOLDS if self.finite <= max(self.most, self.headline) else GONE
-        if self.headline <= 1:
+        if self.headline - self.nothing < LEAST:
             return ABSENT
-        kept = (self.finite - 1) / (self.headline - 1)
+        kept = (self.finite - self.nothing) / (self.headline - self.nothing)
         return HOLDS if kept >= KEPT else WEAKER if kept > 0 else GONE
 
     @property

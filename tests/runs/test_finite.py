@@ -71,6 +71,11 @@ def test_a_claim_keeps_nine_tenths_of_its_gain_or_less(headline: float, finite: 
     assert Survival("x", headline, finite, {}, most).verdict == verdict
 
 
+def test_a_share_of_an_ideal_system_is_no_gain_over_it() -> None:
+    assert [Survival("x", 0.96, share, {}, nothing=0.0).verdict for share in (0.9, 0.8)] == ["holds", "weaker"]
+    assert Survival("x", 1.009, 1.0, {}).verdict == "no gain"
+
+
 def test_what_takes_most_is_the_resource_whose_end_counts_most_or_packets() -> None:
     tables = Survival("x", 2.0, 1.5, {ALL: 1.95, "AL TLB": 1.6, "buffers": 1.9})
     assert (tables.resource, tables.verdict) == ("buffers", "weaker")
@@ -106,6 +111,7 @@ def test_points_run_at_packet_level_with_fewer_tokens() -> None:
     assert finite_point(layer, 16, "headline") == Point("dysharp", "S-8", CLUSTER, "", tokens=16)
     assert finite_point(layer, None, "crossbar").options == (("fabric.speedup", 8),)
     assert finite_point(work, 16, "reduction table").cluster == "paper-cais-h100,reduction_buffer_KiB=0"
+    assert finite_point(work, 16, "finite").model == "sub-layer:128x4096x512x1408:bf16"
     figure = load_figure("fig15")
     assert {claim.metric for claim in claims_of(figure)} == {"speedup"}
     assert estimate([(figure, figure.points)], 64).startswith("72 points; packet level: about ")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.reading import json_of, open_regular, _show_path
+from dysharp.base.reading import json_of, open_regular, show_path
 from dysharp.base.units import MiB
 from dysharp.serving.replay.drawn import KEYS, drawn
 from dysharp.serving.replay.formats import aiperf, azure, lengths, mooncake, servegen, weka
@@ -87,7 +87,7 @@ def _file(path: Path) -> Requests:
     paths = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
     lines = chain.from_iterable(map(_lines, paths))
     begun = next(lines, None)
-    where, first = begun or (_show_path(path), None)
+    where, first = begun or (show_path(path), None)
     kind: Any = next((one for one in FORMATS if one.fits(first)), None)
     if kind is None:
         raise ConfigError(f"{where}: found {show(str(first))[:80]}, expected {', '.join(one.NAME for one in FORMATS)}")
@@ -99,9 +99,9 @@ def _file(path: Path) -> Requests:
         every = _named(list(servegen.COLUMNS), every) if kind is servegen else _named(first, lines)
     rows = tuple(read(every if isinstance(first, list) else _objects(every)))
     if not rows:
-        raise ConfigError(f"{_show_path(path)}: found no request, expected at least one")
+        raise ConfigError(f"{show_path(path)}: found no request, expected at least one")
     if any(a.arrive > b.arrive for a, b in pairwise(rows) if a.after < 0 and b.after < 0):
-        raise ConfigError(f"{_show_path(path)}: found times that go back, expected requests in order of arrival")
+        raise ConfigError(f"{show_path(path)}: found times that go back, expected requests in order of arrival")
     return Requests(rows, f"{kind.NAME} {path.name}", getattr(kind, "BLOCK", mooncake.BLOCK))
 
 
@@ -112,14 +112,14 @@ def _opened(path: Path) -> Iterator[Any]:
         with open_regular(path) as raw, gzip.open(raw) if cast(BufferedReader, raw).peek(2)[:2] == b"\x1f\x8b" else raw as file:
             yield file
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ConfigError(f"{_show_path(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(f"{show_path(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _lines(path: Path) -> Lines:
     """(place, the value of a line): an object of JSON, or the cells of a line of CSV. One line is in memory at a time."""
     with _opened(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MOST_LINE).decode(), ""), 1):
-            place = f"{_show_path(path)}: line {number}"
+            place = f"{show_path(path)}: line {number}"
             if line.startswith("{"):
                 try:
                     yield place, json.loads(line)
@@ -148,9 +148,9 @@ def _beside(path: Path) -> dict[str, Any]:
     """The histograms of a ServeGen client. Raises `ConfigError`."""
     other = path.with_name(path.name.replace(*servegen.BESIDE))
     if other == path:
-        raise ConfigError(f"{_show_path(path)}: found a ServeGen client, expected a name with {' and '.join(servegen.BESIDE)} beside it")
+        raise ConfigError(f"{show_path(path)}: found a ServeGen client, expected a name with {' and '.join(servegen.BESIDE)} beside it")
     with _opened(other) as file:
-        held: dict[str, Any] = json_of(file.read(MOST_LINE).decode(), _show_path(other))
+        held: dict[str, Any] = json_of(file.read(MOST_LINE).decode(), show_path(other))
     return held
 
 
