@@ -17,7 +17,7 @@ from dysharp.program.builder import RARE
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
 from dysharp.program.schema import Buffer, Schema
-from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
+from dysharp.program.sections import ENDS, OWN, POINTERS, labelled
 from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
 from dysharp.program.skew import waits_for_start, widened, with_edges, with_ops
 from dysharp.program.tables import Chains, Declared, Head, Kind, MergedPart, Pools, Program, Sessions, Shares, Tail, Template
@@ -251,12 +251,9 @@ def _united(lists: list[list[T]]) -> tuple[list[T], list[list[int]]]:
 
 IDS = {
     "template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session", "gate": "session",
-    "share": "share", "fill_row": "row", "row_notify": "op", "sem": "semaphore",
+    "share": "share", "sem": "semaphore", **OWN,
 }  # fmt: skip
 """Columns that are ids, and of what."""
-POINTERS = {"ptr": "member", "fill_ptr": "fill", "row_ptr": "row", "tile_ptr": "tile"}
-ENDS = {"tail": TAILS, "head": HEADS, "acquire": POINTS, "release": POINTS}
-"""Columns that are ids of what the column NAME_kind says."""
 
 
 def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
