@@ -195,24 +195,12 @@ def _check_machine(one: Part, other: Part) -> None:
 def _sizes(p: Program) -> dict[str, int]:
     """How many ids of each sort that the merge shifts a Program has."""
     return {
-        "op": p.n_ops,
-        "member": p.n_members,
-        "fill": len(p.members.fill_row),
-        "region": p.n_regions,
-        "row": p.n_rows,
-        "tile": p.n_tiles,
-        "template": len(p.templates),
-        "framing": len(p.framings),
-        "duration": len(p.durations),
-        "wire": len(p.wires.up),
-        "issuer": len(p.issuers.node),
-        "semaphore": len(p.semaphores.node),
-        "chain": 0 if p.chains is None else len(p.chains.pool),
-        "session": 0 if p.sessions is None else len(p.sessions.home),
-        "share": 0 if p.shares is None else len(p.shares.pool),
-        "edge": len(p.edges.tail),
-        "hold": len(p.holds.sem),
-    }
+        "op": p.n_ops, "member": p.n_members, "fill": len(p.members.fill_row), "region": p.n_regions, "row": p.n_rows, "tile": p.n_tiles,
+        "template": len(p.templates), "framing": len(p.framings), "duration": len(p.durations), "wire": len(p.wires.up),
+        "issuer": len(p.issuers.node), "semaphore": len(p.semaphores.node), "chain": 0 if p.chains is None else len(p.chains.pool),
+        "session": 0 if p.sessions is None else len(p.sessions.home), "share": 0 if p.shares is None else len(p.shares.pool),
+        "edge": len(p.edges.tail), "hold": len(p.holds.sem),
+    }  # fmt: skip
 
 
 def _first_ids(programs: list[Program]) -> list[dict[str, int]]:
@@ -329,17 +317,10 @@ def _pool_items(p: Program) -> list[tuple[int, int, str, int]]:
 def _templates(part: Part, first: dict[str, int], classes: list[int], tables: list[int]) -> Iterable[Template]:
     for t in part.program.templates:
         yield replace(
-            t,
-            name=labelled(part.label, t.name),
-            operator=labelled(part.label, t.operator),
-            cls=classes[t.cls],
-            response_cls=classes[t.response_cls],
-            framing=t.framing + first["framing"],
-            duration=t.duration + first["duration"] if t.duration >= 0 else -1,
-            table=tables[t.table] if t.table >= 0 else -1,
-            layer=part.layer,
-            microbatch=part.microbatch,
-        )
+            t, name=labelled(part.label, t.name), operator=labelled(part.label, t.operator), cls=classes[t.cls], response_cls=classes[t.response_cls],
+            framing=t.framing + first["framing"], duration=t.duration + first["duration"] if t.duration >= 0 else -1,
+            table=tables[t.table] if t.table >= 0 else -1, layer=part.layer, microbatch=part.microbatch,
+        )  # fmt: skip
 
 
 def _chains(programs: list[Program], pool_of: list[list[int]]) -> Chains | None:

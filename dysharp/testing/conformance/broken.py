@@ -131,13 +131,8 @@ def redirect_fill(program: Program, member: int) -> Program | None:
 
 
 CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
-    delete_member,
-    double_member,
-    redirect_member,
-    delete_fill,
-    double_fill,
-    redirect_fill,
-)
+    delete_member, double_member, redirect_member, delete_fill, double_fill, redirect_fill,
+)  # fmt: skip
 
 
 # ---- ops: noticed with tensors ---------------------------------------------------------------------------
