@@ -43,12 +43,10 @@ def ids_of(program: Program, section: MergedPart) -> dict[str, range]:
     m, r, ops, regions = program.members, program.regions, section.ops, section.regions
     members = range(int(m.ptr[ops.start]), int(m.ptr[ops.stop]))
     return {
-        "op": ops,
-        "member": members,
-        "fill": range(int(m.fill_ptr[members.start]), int(m.fill_ptr[members.stop])),
+        "op": ops, "member": members, "fill": range(int(m.fill_ptr[members.start]), int(m.fill_ptr[members.stop])),
         "row": range(int(r.row_ptr[regions.start]), int(r.row_ptr[regions.stop])),
         "tile": range(int(r.tile_ptr[regions.start]), int(r.tile_ptr[regions.stop])),
-    }
+    }  # fmt: skip
 
 
 def section_of(program: Program, label: str) -> MergedPart:
