@@ -56,7 +56,7 @@ def step(
         from dysharp.training.step_timeline import step_timeline
 
         write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
-    draw(plot, "step_plot.plot_step", done)
+    draw(plot, "step_report.plot_step", done)
     if report is not None:
         from dysharp.base.files import write_text
         from dysharp.show.step_report import render_steps
