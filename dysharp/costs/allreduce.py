@@ -4,8 +4,6 @@
 their order. No constant is fitted here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
