@@ -79,16 +79,9 @@ def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
     n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
     share, peers = size / n, n - 1
     factors = {
-        "pull": peers * size,
-        "pull own": size,
-        "multicast": size,
-        "pull+multicast": size + share,
-        "get+put": 2 * peers * share,
-        "get own": peers * share,
-        "get sums": peers * share,
-        "get all": peers * size,
-        "put all": peers * size,
-    }
+        "pull": peers * size, "pull own": size, "multicast": size, "pull+multicast": size + share, "get+put": 2 * peers * share,
+        "get own": peers * share, "get sums": peers * share, "get all": peers * size, "put all": peers * size,
+    }  # fmt: skip
     return np.asarray(factors.get(step, np.zeros(np.broadcast_shapes(n.shape, size.shape))))
 
 

@@ -34,12 +34,10 @@ def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
     """`m` with the options `fabric.*` of the packet level that the burst level has, too."""
     flits = fabric.get("vc_flits", -1)
     return replace(
-        m,
-        ack_turns=fabric["acks"] == "turns" if "acks" in fabric else m.ack_turns,
+        m, ack_turns=fabric["acks"] == "turns" if "acks" in fabric else m.ack_turns,
         hashed_links=fabric["stripe"] == "rotating" if "stripe" in fabric else m.hashed_links,
-        n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]),
-        vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
-    )
+        n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]), vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
+    )  # fmt: skip
 
 
 def sessions_of_table(cluster: Cluster) -> int:

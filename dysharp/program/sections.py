@@ -38,6 +38,17 @@ def unlabelled(label: str, name: str) -> str:
     return name.removeprefix(f"{label}.")
 
 
+def sizes_of(p: Program) -> dict[str, int]:
+    """How many ids of each sort a Program has."""
+    return {
+        "op": p.n_ops, "member": p.n_members, "fill": len(p.members.fill_row), "region": p.n_regions, "row": p.n_rows, "tile": p.n_tiles,
+        "template": len(p.templates), "framing": len(p.framings), "duration": len(p.durations), "wire": len(p.wires.up),
+        "issuer": len(p.issuers.node), "semaphore": len(p.semaphores.node), "chain": 0 if p.chains is None else len(p.chains.pool),
+        "session": 0 if p.sessions is None else len(p.sessions.home), "share": 0 if p.shares is None else len(p.shares.pool),
+        "edge": len(p.edges.tail), "hold": len(p.holds.sem),
+    }  # fmt: skip
+
+
 def ids_of(program: Program, section: MergedPart) -> dict[str, range]:
     """The ids of a part's ops, members, fills, rows and tiles."""
     m, r, ops, regions = program.members, program.regions, section.ops, section.regions
@@ -80,19 +91,13 @@ def part_of(program: Program, label: str) -> Program:
     used, template = np.unique(ops.template, return_inverse=True)
     own = [program.templates[i] for i in used.tolist()]
     return replace(
-        program,
-        templates=tuple(replace(t, name=unlabelled(label, t.name), operator=unlabelled(label, t.operator)) for t in own),
-        ops=replace(ops, template=template.astype(np.int32)),
-        members=_cut(program.members, "member", ids, label),
-        regions=_cut(program.regions, "region", ids, label),
-        edges=_cut(program.edges, "edge", ids, label),
-        holds=_cut(program.holds, "hold", ids, label),
-        declared=section.declared,
-        schema=section.schema,
-        operators=tuple(replace(o, name=unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
-        sections=(),
+        program, templates=tuple(replace(t, name=unlabelled(label, t.name), operator=unlabelled(label, t.operator)) for t in own),
+        ops=replace(ops, template=template.astype(np.int32)), members=_cut(program.members, "member", ids, label),
+        regions=_cut(program.regions, "region", ids, label), edges=_cut(program.edges, "edge", ids, label),
+        holds=_cut(program.holds, "hold", ids, label), declared=section.declared, schema=section.schema,
+        operators=tuple(replace(o, name=unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")), sections=(),
         shares=None,
-    )
+    )  # fmt: skip
 
 
 def _cut(table: Any, entry: str, ids: dict[str, range], label: str) -> Any:

@@ -19,7 +19,7 @@ from dysharp.program.meaning import check_computes, check_functions, check_reads
 from dysharp.program.names import check_range, check_ranges, fail_where
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.schema import Nature
-from dysharp.program.sections import ENTRIES, POINTERS, part_of
+from dysharp.program.sections import ENTRIES, POINTERS, part_of, sizes_of
 from dysharp.program.shares import check_shares
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
@@ -96,8 +96,7 @@ def _check_ptr(ptr: Array, n: int, end: int, what: str) -> None:
 
 def _check_shapes(p: Program) -> None:
     """Every column has an entry for each of what it is about (`sections.ENTRIES`), and pointers rise to the end of what they point into."""
-    sizes = {"op": p.n_ops, "member": p.n_members, "fill": len(p.members.fill_row), "region": p.n_regions, "row": p.n_rows, "tile": p.n_tiles,
-             "edge": len(p.edges.tail), "hold": len(p.holds.sem)}  # fmt: skip
+    sizes = sizes_of(p)
     for name, entry in (("ops", "op"), ("members", "member"), ("regions", "region"), ("edges", "edge"), ("holds", "hold")):
         table = getattr(p, name)
         for field in fields(table):
