@@ -36,16 +36,12 @@ def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:
     home = program.sessions.home[used]
     span = float(trace.start[ops].max() - trace.start[ops].min()) / PS_PER_US
     return {
-        "wait_us": float(wait.mean()),
-        "load_wait_us": float(wait[loads].mean()) if loads.any() else 0.0,
-        "sum_wait_us": float(wait[~loads].mean()) if (~loads).any() else 0.0,
-        "addresses": len(used),
-        "loads": int(is_load.sum()),
-        "loads_on": int((loads_that_went_on(program, trace)[ops] & is_load).sum()),
-        "passed_sums": int(sums_that_passed(program, trace)[used].sum()),
+        "wait_us": float(wait.mean()), "load_wait_us": float(wait[loads].mean()) if loads.any() else 0.0,
+        "sum_wait_us": float(wait[~loads].mean()) if (~loads).any() else 0.0, "addresses": len(used), "loads": int(is_load.sum()),
+        "loads_on": int((loads_that_went_on(program, trace)[ops] & is_load).sum()), "passed_sums": int(sums_that_passed(program, trace)[used].sum()),
         "table_KiB": max(_most(first[used][home == h], last[used][home == h], size[used][home == h]) for h in np.unique(home)) / ports / 1024,
         "rate_GBps": float(size[used].sum()) / span / 1e3 if span else 0.0,
-    }
+    }  # fmt: skip
 
 
 def levels_part(merging: dict[str, Any]) -> tuple[str, ...]:

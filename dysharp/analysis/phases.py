@@ -162,12 +162,9 @@ def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] |
         return float(mean * 1e6 / max(1, int(times.max()) - int(times.min())))
 
     return {
-        "rows": len(both),
-        "rows_per_hub": int(per_hub.max()),
-        "dispatch_per_us": rate(first),
-        "combine_per_us": rate(second),
+        "rows": len(both), "rows_per_hub": int(per_hub.max()), "dispatch_per_us": rate(first), "combine_per_us": rate(second),
         "lifetime_us": float((second - first).mean()) / 1e6,
-    }
+    }  # fmt: skip
 
 
 def _pull_arrival(program: Program, trace: Trace) -> I64:

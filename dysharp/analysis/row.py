@@ -330,15 +330,9 @@ def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
 
 
 def make_row(
-    measured: Row,
-    surroundings: Surroundings | None,
-    costs: HostCosts,
-    *,
-    blocks: Mapping[str, Any],
-    dropped_rows: int = 0,
-    warnings: tuple[str, ...] = (),
-    header: tuple[str, ...] = (),
-) -> Row:
+    measured: Row, surroundings: Surroundings | None, costs: HostCosts, *, blocks: Mapping[str, Any], dropped_rows: int = 0,
+    warnings: tuple[str, ...] = (), header: tuple[str, ...] = (),
+) -> Row:  # fmt: skip
     """The Row of a finished run. `surroundings` None: the layer is the Program alone."""
     row = dataclasses.replace(
         measured, wall_s=dataclasses.asdict(costs.wall_s), compile_s=costs.compile_s, peak_rss_mb=costs.peak_rss_mb, blocks=dict(blocks),

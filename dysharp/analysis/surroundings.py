@@ -78,12 +78,10 @@ def around(cluster: Cluster, model: Model, rows: float, copies: float, *, permut
     width = 1 + operators.SCALE_BYTES if fp8_rows else 2.0
     activation = operators.hbm_us(gpu, c, activation_bytes(model, rows)) if direction == "fwd" else 0.0
     return Surroundings(
-        permute_us=permutes * float(moe.permute_us(gpu, c, copies, rows, model.hidden, width)),
-        activation_us=float(activation),
-        cast_us=float(operators.memory_kernel_us(gpu, c, casts)) if casts else 0.0,
-        launch_us=GEMM_CALLS[direction] * launch,
+        permute_us=permutes * float(moe.permute_us(gpu, c, copies, rows, model.hidden, width)), activation_us=float(activation),
+        cast_us=float(operators.memory_kernel_us(gpu, c, casts)) if casts else 0.0, launch_us=GEMM_CALLS[direction] * launch,
         host_us=moe.host_us(gpu, c, moe.layer_calls(gpu)),
-    )
+    )  # fmt: skip
 
 
 def host_line(cluster: Cluster) -> str:

@@ -74,7 +74,7 @@ def gain_map(asked: Request, run: Callable[[int], Mapping[str, float]]) -> GainM
         return seen[key]
 
     own, panels = line(asked.model, cluster, str(text)), dict[str, dict[float, Gains]]()
-    for name, value, *point in _variants(asked.model, cluster, str(text)):
+    for name, value, point in _variants(asked.model, cluster, str(text)):
         panels.setdefault(name, {})[value] = line(*point)
     gain = dict(zip(TOKENS, own["switch"], strict=True))
     edges = {tokens for pair in pairwise(TOKENS) for tokens in pair if (gain[pair[0]] > EVEN) != (gain[pair[1]] > EVEN)}
@@ -85,18 +85,18 @@ def _routing(text: str, model: Model, cluster: Cluster, tokens: int, seed: int) 
     return make_routing(text, model, cluster.n_gpus, tokens, seed=seed)
 
 
-def _variants(model: Model, cluster: Cluster, routing: str) -> Iterator[tuple[str, float, Model, Cluster, str]]:
-    """(input, value, model, cluster, routing); values that no layer can have are left out."""
+def _variants(model: Model, cluster: Cluster, routing: str) -> Iterator[tuple[str, float, tuple[Model, Cluster, str]]]:
+    """(input, value, (model, cluster, routing)); values that no layer can have are left out."""
     for factor in FACTORS:
         topk, experts = round(model.topk * factor), round(model.n_experts * factor)
         if 0 < topk <= model.n_experts:
-            yield "top-k", topk, replace(model, topk=topk), cluster, routing
+            yield "top-k", topk, (replace(model, topk=topk), cluster, routing)
         if experts >= model.topk and experts % cluster.n_gpus == 0:
-            yield "experts", experts, replace(model, n_experts=experts), cluster, routing
+            yield "experts", experts, (replace(model, n_experts=experts), cluster, routing)
         rate = round(cluster.link_bytes_per_us * factor)
-        yield "link GB/s", rate / 1000, model, replace(cluster, link_bytes_per_us=rate), routing
+        yield "link GB/s", rate / 1000, (model, replace(cluster, link_bytes_per_us=rate), routing)
     for gpus in GPUS:
         if gpus <= (cluster.max_gpus or cluster.n_gpus) and model.n_experts % gpus == 0:
-            yield "GPUs", gpus, model, cluster.with_gpus(gpus), routing
+            yield "GPUs", gpus, (model, cluster.with_gpus(gpus), routing)
     for skew in SKEWS:
-        yield "skew", skew, model, cluster, f"powerlaw:{skew}" if skew else "uniform"
+        yield "skew", skew, (model, cluster, f"powerlaw:{skew}" if skew else "uniform")

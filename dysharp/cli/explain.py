@@ -23,23 +23,18 @@ if TYPE_CHECKING:
     from dysharp.api.explaining import Difference, Explanation
 
 OPERATORS = Columns(
-    Column("operator"),
-    Column("library", place=KEPT),
-    Column("kernels", format=",.0f", number=True),
-    Column("us", "took", ",.0f", unit="us"),
+    Column("operator"), Column("library", place=KEPT), Column("kernels", format=",.0f", number=True), Column("us", "took", ",.0f", unit="us"),
     Column("timed", "judged %", ".0%", lambda one: one.timed / one.us if one.expected else None),
     Column("expected", "should take", ",.0f", unit="us"),
     Column("interval90", "90 %", ",.0f", lambda one: [one.low, one.high] if one.low else None, "us"),
-    Column("floor", format=",.0f", of=lambda one: one.floor or None, unit="us"),
-    Column("beside", "beside others %", ".0%"),
+    Column("floor", format=",.0f", of=lambda one: one.floor or None, unit="us"), Column("beside", "beside others %", ".0%"),
     Column("wait", format=",.0f", unit="us"),
-)
+)  # fmt: skip
 DIFFERENCES = Columns(
-    Column("operator", of=lambda row: row[0]),
-    Column("first", format=",.0f", of=lambda row: row[1], unit="us"),
+    Column("operator", of=lambda row: row[0]), Column("first", format=",.0f", of=lambda row: row[1], unit="us"),
     Column("second", format=",.0f", of=lambda row: row[2], unit="us"),
     Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
-)
+)  # fmt: skip
 _TIMELINE = "also write a Chrome trace for ui.perfetto.dev: streams as measured, and as they should be. NAME.json or NAME.json.gz."
 _CHAKRA = "also write the measured step as Chakra execution traces for other simulators: FOLDER/step.RANK.et."
 FEWEST = 0.002

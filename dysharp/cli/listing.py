@@ -47,15 +47,11 @@ def _systems() -> Rows:
 
     return [
         {
-            "name": s.name,
-            "summary": s.summary,
-            "traffic": scheme_name(s.moves.sent),
-            "options": [f.name for f in dataclasses.fields(s.options)],
-            "paper_form_drops": s.costs.drops,
-            "source": s.source,
+            "name": s.name, "summary": s.summary, "traffic": scheme_name(s.moves.sent), "options": [f.name for f in dataclasses.fields(s.options)],
+            "paper_form_drops": s.costs.drops, "source": s.source,
         }
         for s in all_systems().values()
-    ]
+    ]  # fmt: skip
 
 
 def _tensor_parallel() -> Rows:
@@ -73,15 +69,11 @@ def _collectives() -> Rows:
 def _of_work(systems: Iterable[Any]) -> Rows:
     return [
         {
-            "name": s.name,
-            "operations": list(s.operations),
-            "summary": s.summary,
-            "options": [f.name for f in dataclasses.fields(s.options)],
-            "several_domains": s.domains,
-            "source": s.source,
+            "name": s.name, "operations": list(s.operations), "summary": s.summary, "options": [f.name for f in dataclasses.fields(s.options)],
+            "several_domains": s.domains, "source": s.source,
         }
         for s in systems
-    ]
+    ]  # fmt: skip
 
 
 def _figures() -> Rows:

@@ -4,8 +4,6 @@
 their order. No constant is fitted here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -81,16 +79,9 @@ def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
     n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
     share, peers = size / n, n - 1
     factors = {
-        "pull": peers * size,
-        "pull own": size,
-        "multicast": size,
-        "pull+multicast": size + share,
-        "get+put": 2 * peers * share,
-        "get own": peers * share,
-        "get sums": peers * share,
-        "get all": peers * size,
-        "put all": peers * size,
-    }
+        "pull": peers * size, "pull own": size, "multicast": size, "pull+multicast": size + share, "get+put": 2 * peers * share,
+        "get own": peers * share, "get sums": peers * share, "get all": peers * size, "put all": peers * size,
+    }  # fmt: skip
     return np.asarray(factors.get(step, np.zeros(np.broadcast_shapes(n.shape, size.shape))))
 
 
@@ -102,22 +93,14 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
     flight, round_trip = flight_us(gpu), round_trip_us(gpu)
     steps = KERNELS[kernel]
+    plain: dict[str, F64 | float] = {"launch": launch_us(gpu, constants), "flags": flight, "meet": sync_us(gpu, constants, n)}
+    plain |= {"copy": memory_kernel_us(gpu, constants, 2 * size), "stage": hbm_us(gpu, constants, 2 * size)}
     time = acknowledged = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
     for step, following in zip(steps, (*steps[1:], ""), strict=True):
-        if step == "launch":
-            time = time + launch_us(gpu, constants)
-        elif step == "copy":
-            time = time + memory_kernel_us(gpu, constants, 2 * size)
-        elif step == "stage":
-            time = time + hbm_us(gpu, constants, 2 * size)
-        elif step == "flags":
-            time = time + flight
-            acknowledged = time + flight
-        elif step == "meet":
-            time = time + sync_us(gpu, constants, n)
+        if step in plain:
+            time = time + plain[step]
         elif step == "sync":
             time = time + round_trip + flight
-            acknowledged = time + flight
         else:
             loaded = size if step in ("pull", "get all") else size / n
             rounds = np.where(window > 0, np.ceil(loaded / np.maximum(window, 1)), 1.0)
@@ -128,4 +111,6 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
             time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * round_us)
             if step in STORES and following != "sync":
                 time = time + 2 * flight
+        if step in ("flags", "sync"):
+            acknowledged = time + flight
     return np.maximum(time, acknowledged)

@@ -24,8 +24,6 @@ chosen one takes. The tuner errs: it takes Simple on Blackwell from sizes at whi
 | nccl#1083, nccl#2140 | bytes of NVLS; from how many GPUs NCCL takes it |
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

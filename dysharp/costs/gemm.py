@@ -53,19 +53,9 @@ def gemm_gang(columns: int) -> int:
 
 
 def tile_task(
-    cluster: Cluster,
-    dtype: str,
-    columns: int,
-    depth: int,
-    tile_rows: int,
-    weight_share: F64,
-    epilogue_bytes: int = 0,
-    *,
-    row_step: int | None = None,
-    weight_bytes: float | None = None,
-    part: float = 1.0,
-    fill_us: float | None = None,
-) -> GemmTask:
+    cluster: Cluster, dtype: str, columns: int, depth: int, tile_rows: int, weight_share: F64, epilogue_bytes: int = 0, *,
+    row_step: int | None = None, weight_bytes: float | None = None, part: float = 1.0, fill_us: float | None = None,
+) -> GemmTask:  # fmt: skip
     """The task of a row tile in the GEMM `[tile_rows, depth] x [depth, columns]`.
 
     Tensor cores run at the peak of `dtype`. A partial tile costs them a whole tile, or its rows rounded up to

@@ -156,19 +156,7 @@ def _aiter_triton(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
         yield tiles._replace(step_us=np.where(entry, tiles.step_us, NO_ENTRY_US))
 
 
-def _deepgemm(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
-    return _deepgemm_of(gpu, p, "dense")
-
-
-def _deepgemm_masked(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
-    return _deepgemm_of(gpu, p, "masked")
-
-
-def _deepgemm_contiguous(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
-    return _deepgemm_of(gpu, p, "contiguous")
-
-
-def _deepgemm_of(gpu: Gpu, p: Problem, layout: str) -> Iterator[Tiles]:
+def _deepgemm(gpu: Gpu, p: Problem, layout: str = "dense") -> Iterator[Tiles]:
     choose = _blackwell_block if gpu.arch == "blackwell" else _hopper_block
     blocks = [choose(gpu.n_sms, layout, *(int(np.ceil(x)) for x in one)) for one in zip(*(np.ravel(x) for x in p), strict=True)]
     rows, columns = (np.array(side, np.float64).reshape(p.m.shape) for side in zip(*blocks, strict=True))
@@ -183,8 +171,8 @@ LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
     "ck": _ck,
     "aiter-triton": _aiter_triton,
     "deepgemm": _deepgemm,
-    "deepgemm-contiguous": _deepgemm_contiguous,
-    "deepgemm-masked": _deepgemm_masked,
+    "deepgemm-contiguous": functools.partial(_deepgemm, layout="contiguous"),
+    "deepgemm-masked": functools.partial(_deepgemm, layout="masked"),
 }
 """Name of a library, with the layout of DeepGEMM's grouped kernels -> its choice of tiles."""
 

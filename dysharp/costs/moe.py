@@ -120,20 +120,9 @@ def eager_mlp_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayL
 
 
 def fused_layer_us(
-    gpu: Gpu,
-    constants: Constants,
-    *,
-    rows: ArrayLike,
-    touched: ArrayLike,
-    hidden: ArrayLike,
-    inter: ArrayLike,
-    gpus: ArrayLike,
-    dispatch_bytes: ArrayLike,
-    combine_bytes: ArrayLike,
-    weight_bytes: float,
-    rate_dtype: str,
-    cast: ArrayLike = 0.0,
-) -> F64:
+    gpu: Gpu, constants: Constants, *, rows: ArrayLike, touched: ArrayLike, hidden: ArrayLike, inter: ArrayLike, gpus: ArrayLike,
+    dispatch_bytes: ArrayLike, combine_bytes: ArrayLike, weight_bytes: float, rate_dtype: str, cast: ArrayLike = 0.0,
+) -> F64:  # fmt: skip
     """One persistent kernel for a layer (Mega MoE): pull rows, GEMM, activation, GEMM, push every expert row back.
 
     | argument | meaning |

@@ -95,16 +95,9 @@ class ProgramBuilder:
     """Collects tables. `build` concatenates and freezes them. Ids follow the order of the calls."""
 
     def __init__(
-        self,
-        hardware: Hardware,
-        n_nodes: int,
-        classes: tuple[str, ...] = ("data",),
-        *,
-        nets: tuple[Net, ...] = (),
-        domain_nodes: int = 0,
-        operators: tuple[Operator, ...] = LAYER,
-        schema: Schema = NO_DATA,
-    ) -> None:
+        self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",), *, nets: tuple[Net, ...] = (), domain_nodes: int = 0,
+        operators: tuple[Operator, ...] = LAYER, schema: Schema = NO_DATA,
+    ) -> None:  # fmt: skip
         """`operators`: what the ops are for; default: the operators of a MoE layer. `schema`: buffers and functions that templates name."""
         self.hardware, self.n_nodes, self.classes, self.nets, self.domain_nodes = hardware, n_nodes, classes, nets, domain_nodes
         self.row_trains, self.operators, self.schema = 1, operators, schema
@@ -190,16 +183,9 @@ class ProgramBuilder:
     # ---- regions -----------------------------------------------------------------------------------------------------
 
     def regions(
-        self,
-        node: ArrayLike,
-        n_rows: ArrayLike,
-        row_bytes: ArrayLike,
-        tile_rows: ArrayLike,
-        *,
-        alloc: Alloc = Alloc.FIRST_TOUCH,
-        key: ArrayLike | None = None,
-        name: str = "region",
-    ) -> tuple[int, int, int]:
+        self, node: ArrayLike, n_rows: ArrayLike, row_bytes: ArrayLike, tile_rows: ArrayLike, *, alloc: Alloc = Alloc.FIRST_TOUCH,
+        key: ArrayLike | None = None, name: str = "region",
+    ) -> tuple[int, int, int]:  # fmt: skip
         """A batch of regions. Returns the first ids (region, row, tile). Rows and tiles of a region are consecutive."""
         node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
         n, tiles = len(node), -(-n_rows // np.asarray(tile_rows))
@@ -232,20 +218,9 @@ class ProgramBuilder:
     # ---- ops ---------------------------------------------------------------------------------------------------------
 
     def ops(
-        self,
-        template: int,
-        node: ArrayLike,
-        *,
-        issuer: ArrayLike = -1,
-        bytes: ArrayLike = 0,
-        key: ArrayLike = -1,
-        prio: ArrayLike = 0,
-        rows: ArrayLike = 1,
-        to: To | None = None,
-        targets: ArrayLike | None = None,
-        aux_bytes: ArrayLike = 0,
-        **rare: ArrayLike,
-    ) -> int:
+        self, template: int, node: ArrayLike, *, issuer: ArrayLike = -1, bytes: ArrayLike = 0, key: ArrayLike = -1, prio: ArrayLike = 0,
+        rows: ArrayLike = 1, to: To | None = None, targets: ArrayLike | None = None, aux_bytes: ArrayLike = 0, **rare: ArrayLike,
+    ) -> int:  # fmt: skip
         """A batch of ops of one template. Returns the id of the first op.
 
         `targets`: listed targets per op for the framing (default: members on other nodes). `aux_bytes` travel in
@@ -308,15 +283,9 @@ class ProgramBuilder:
         self._edges.append((_full(tail_kind, n, "tail kind"), tail, _full(head_kind, n, "head kind"), head))
 
     def hold(
-        self,
-        sem: ArrayLike,
-        acquire: ArrayLike,
-        release: ArrayLike | None = None,
-        *,
-        amount: ArrayLike = 1,
-        acquire_at: Point = Point.OP_ISSUED,
+        self, sem: ArrayLike, acquire: ArrayLike, release: ArrayLike | None = None, *, amount: ArrayLike = 1, acquire_at: Point = Point.OP_ISSUED,
         release_at: Point = Point.OP_DONE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Ops hold `amount` of semaphore `sem` from point `acquire_at` of `acquire` to point `release_at` of `release`.
 
         `release`: default is `acquire`.
@@ -339,33 +308,16 @@ class ProgramBuilder:
         issuers = _table(tables.Issuers, self._issuers)
         homes = np.array(self._sessions, np.int32).reshape(-1, 2).T.copy()
         return Program(
-            n_nodes=self.n_nodes,
-            hardware=self.hardware,
-            templates=tuple(self._templates),
-            framings=tuple(self._framings),
-            classes=self.classes,
-            durations=_padded(self._durations),
-            task_bytes=_padded(self._task_bytes),
-            wires=self._build_wires(),
-            ops=Ops(**columns),
-            members=self._build_members(),
-            regions=self._build_regions(),
-            edges=tables.Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
-            holds=tables.Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))),
-            semaphores=_table(tables.Semaphores, self._semaphores),
-            issuers=issuers if self._shares else replace(issuers, share=None),
-            pools=_table(tables.Pools, self._pools),
-            declared=declared or Declared(0),
-            chains=_table(tables.Chains, self._chains) if self._chains else None,
-            sessions=tables.Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
-            shares=self._build_shares(),
-            tables=tuple(self._tables),
-            row_trains=self.row_trains,
-            nets=self.nets,
-            domain_nodes=self.domain_nodes,
-            operators=self.operators,
+            n_nodes=self.n_nodes, hardware=self.hardware, templates=tuple(self._templates), framings=tuple(self._framings), classes=self.classes,
+            durations=_padded(self._durations), task_bytes=_padded(self._task_bytes), wires=self._build_wires(), ops=Ops(**columns),
+            members=self._build_members(), regions=self._build_regions(), edges=tables.Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
+            holds=tables.Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))), semaphores=_table(tables.Semaphores, self._semaphores),
+            issuers=issuers if self._shares else replace(issuers, share=None), pools=_table(tables.Pools, self._pools),
+            declared=declared or Declared(0), chains=_table(tables.Chains, self._chains) if self._chains else None,
+            sessions=tables.Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None, shares=self._build_shares(),
+            tables=tuple(self._tables), row_trains=self.row_trains, nets=self.nets, domain_nodes=self.domain_nodes, operators=self.operators,
             schema=self.schema,
-        )
+        )  # fmt: skip
 
     def _build_shares(self) -> tables.Shares | None:
         splits = sorted(self._splits, key=lambda split: split[0])

@@ -23,33 +23,21 @@ def hardware_of(cluster: Cluster) -> Hardware:
     """The constants of `cluster` at burst level. `vc_bytes` is the buffer of a channel over all ports of a GPU."""
     hop = cluster.link_latency_ps
     return Hardware(
-        rate=cluster.link_bytes_per_us,
-        lat=hop,
-        ack=2 * hop,
-        notify=2 * hop,
-        responder=ns_to_ps(choice_int("machine.responder_ns")),
-        local=ns_to_ps(choice_int("machine.local_ns")),
-        n_vcs=min(cluster.n_vcs, choice_int("machine.vcs_per_class")),
-        vc_bytes=cluster.vc_flits * cluster.flit_bytes * cluster.links_per_gpu,
-        n_links=cluster.links_per_gpu,
-        flit=cluster.flit_bytes,
-        notify_bytes=cluster.flit_bytes,
-        train_bytes=choice_int("machine.train_bytes"),
-        memory_rate=cluster.shared_memory_rate,
-        ack_turns=True,
-    )
+        rate=cluster.link_bytes_per_us, lat=hop, ack=2 * hop, notify=2 * hop, responder=ns_to_ps(choice_int("machine.responder_ns")),
+        local=ns_to_ps(choice_int("machine.local_ns")), n_vcs=min(cluster.n_vcs, choice_int("machine.vcs_per_class")),
+        vc_bytes=cluster.vc_flits * cluster.flit_bytes * cluster.links_per_gpu, n_links=cluster.links_per_gpu, flit=cluster.flit_bytes,
+        notify_bytes=cluster.flit_bytes, train_bytes=choice_int("machine.train_bytes"), memory_rate=cluster.shared_memory_rate, ack_turns=True,
+    )  # fmt: skip
 
 
 def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
     """`m` with the options `fabric.*` of the packet level that the burst level has, too."""
     flits = fabric.get("vc_flits", -1)
     return replace(
-        m,
-        ack_turns=fabric["acks"] == "turns" if "acks" in fabric else m.ack_turns,
+        m, ack_turns=fabric["acks"] == "turns" if "acks" in fabric else m.ack_turns,
         hashed_links=fabric["stripe"] == "rotating" if "stripe" in fabric else m.hashed_links,
-        n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]),
-        vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
-    )
+        n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]), vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
+    )  # fmt: skip
 
 
 def sessions_of_table(cluster: Cluster) -> int:

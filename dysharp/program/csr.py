@@ -67,6 +67,16 @@ def runs(*columns: Array) -> tuple[I64, I64]:
     return first, np.diff(np.append(first, len(columns[0])))
 
 
+def steps_of(chain: I32 | None) -> tuple[I32, I32]:
+    """(op, next op of its chain). `chain`: `Ops.chain`."""
+    if chain is None:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    ops = np.flatnonzero(chain >= 0).astype(np.int32)
+    ops = ops[np.argsort(chain[ops], kind="stable")]
+    same = chain[ops[1:]] == chain[ops[:-1]]
+    return ops[:-1][same], ops[1:][same]
+
+
 def place_in(key: Array, order: I64 | None = None) -> I64:
     """`[n]` how many entries of the same `key` stand before each entry, in `order` (sorted by `key`; by default they keep their order)."""
     order = np.argsort(key, kind="stable") if order is None else order

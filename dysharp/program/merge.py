@@ -17,7 +17,7 @@ from dysharp.program.builder import RARE
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
 from dysharp.program.schema import Buffer, Schema
-from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
+from dysharp.program.sections import ENDS, OWN, POINTERS, labelled, sizes_of
 from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
 from dysharp.program.skew import waits_for_start, widened, with_edges, with_ops
 from dysharp.program.tables import Chains, Declared, Head, Kind, MergedPart, Pools, Program, Sessions, Shares, Tail, Template
@@ -192,32 +192,9 @@ def _check_machine(one: Part, other: Part) -> None:
 # ---- ids -------------------------------------------------------------------------------------------------------------
 
 
-def _sizes(p: Program) -> dict[str, int]:
-    """How many ids of each sort that the merge shifts a Program has."""
-    return {
-        "op": p.n_ops,
-        "member": p.n_members,
-        "fill": len(p.members.fill_row),
-        "region": p.n_regions,
-        "row": p.n_rows,
-        "tile": p.n_tiles,
-        "template": len(p.templates),
-        "framing": len(p.framings),
-        "duration": len(p.durations),
-        "wire": len(p.wires.up),
-        "issuer": len(p.issuers.node),
-        "semaphore": len(p.semaphores.node),
-        "chain": 0 if p.chains is None else len(p.chains.pool),
-        "session": 0 if p.sessions is None else len(p.sessions.home),
-        "share": 0 if p.shares is None else len(p.shares.pool),
-        "edge": len(p.edges.tail),
-        "hold": len(p.holds.sem),
-    }
-
-
 def _first_ids(programs: list[Program]) -> list[dict[str, int]]:
     """The first id of each sort of every part, and as the last entry the number of all ids."""
-    sizes = [_sizes(p) for p in programs]
+    sizes = [sizes_of(p) for p in programs]
     return [{name: sum(size[name] for size in sizes[:i]) for name in sizes[0]} for i in range(len(sizes) + 1)]
 
 
@@ -251,12 +228,9 @@ def _united(lists: list[list[T]]) -> tuple[list[T], list[list[int]]]:
 
 IDS = {
     "template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session", "gate": "session",
-    "share": "share", "fill_row": "row", "row_notify": "op", "sem": "semaphore",
+    "share": "share", "sem": "semaphore", **OWN,
 }  # fmt: skip
 """Columns that are ids, and of what."""
-POINTERS = {"ptr": "member", "fill_ptr": "fill", "row_ptr": "row", "tile_ptr": "tile"}
-ENDS = {"tail": TAILS, "head": HEADS, "acquire": POINTS, "release": POINTS}
-"""Columns that are ids of what the column NAME_kind says."""
 
 
 def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
@@ -269,25 +243,17 @@ def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
     own_pool = np.concatenate([_mapped(p.issuers.pool, new) for p, new in zip(programs, pool_of, strict=True)])
     plain: dict[str, Any] = {name: _joined(name, parts, first) for name in ("wires", "ops", "members", "regions", "edges", "holds", "semaphores")}
     return replace(
-        programs[0],
-        **plain,
-        templates=tuple(t for i, part in enumerate(parts) for t in _templates(part, first[i], class_of[i], table_of[i])),
-        framings=tuple(f for p in programs for f in p.framings),
-        classes=tuple(classes),
-        durations=np.vstack([widened(p.durations, width) for p in programs]),
-        task_bytes=np.vstack([widened(p.task_bytes, width) for p in programs]),
+        programs[0], **plain, templates=tuple(t for i, part in enumerate(parts) for t in _templates(part, first[i], class_of[i], table_of[i])),
+        framings=tuple(f for p in programs for f in p.framings), classes=tuple(classes),
+        durations=np.vstack([widened(p.durations, width) for p in programs]), task_bytes=np.vstack([widened(p.task_bytes, width) for p in programs]),
         issuers=_joined("issuers", parts, first, pool=own_pool),
         pools=Pools(np.array([p[0] for p in pools], np.int32), np.array([p[1] for p in pools], np.int32), tuple(p[2] for p in pools)),
-        declared=_declared(parts),
-        chains=_chains(programs, pool_of),
-        sessions=_sessions(programs),
-        shares=_own_shares(programs, first, pool_of),
-        tables=tuple(tables),
-        row_trains=max(p.row_trains for p in programs),
+        declared=_declared(parts), chains=_chains(programs, pool_of), sessions=_sessions(programs), shares=_own_shares(programs, first, pool_of),
+        tables=tuple(tables), row_trains=max(p.row_trains for p in programs),
         operators=tuple(replace(o, name=labelled(part.label, o.name)) for part in parts for o in part.program.operators),
         schema=Schema(tuple(_labelled(part.label, buffer) for part in parts for buffer in part.program.schema.buffers)),
         sections=tuple(_section(part, *ends) for part, ends in zip(parts, pairwise(first), strict=True)),
-    )
+    )  # fmt: skip
 
 
 def _joined(name: str, parts: list[Part], first: list[dict[str, int]], **made: Any) -> Any:
@@ -332,17 +298,10 @@ def _pool_items(p: Program) -> list[tuple[int, int, str, int]]:
 def _templates(part: Part, first: dict[str, int], classes: list[int], tables: list[int]) -> Iterable[Template]:
     for t in part.program.templates:
         yield replace(
-            t,
-            name=labelled(part.label, t.name),
-            operator=labelled(part.label, t.operator),
-            cls=classes[t.cls],
-            response_cls=classes[t.response_cls],
-            framing=t.framing + first["framing"],
-            duration=t.duration + first["duration"] if t.duration >= 0 else -1,
-            table=tables[t.table] if t.table >= 0 else -1,
-            layer=part.layer,
-            microbatch=part.microbatch,
-        )
+            t, name=labelled(part.label, t.name), operator=labelled(part.label, t.operator), cls=classes[t.cls], response_cls=classes[t.response_cls],
+            framing=t.framing + first["framing"], duration=t.duration + first["duration"] if t.duration >= 0 else -1,
+            table=tables[t.table] if t.table >= 0 else -1, layer=part.layer, microbatch=part.microbatch,
+        )  # fmt: skip
 
 
 def _chains(programs: list[Program], pool_of: list[list[int]]) -> Chains | None:

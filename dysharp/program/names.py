@@ -52,25 +52,17 @@ def edge_name(p: Program, edge: int) -> str:
     """
     e = p.edges
     tail, head = Tail(int(e.tail_kind[edge])), Head(int(e.head_kind[edge]))
-    return f"edge {edge} from {_tail_name(p, tail, int(e.tail[edge]))} to {_head_name(p, head, int(e.head[edge]))}"
+    return f"edge {edge} from {_end_name(p, tail, int(e.tail[edge]))}, to {_end_name(p, head, int(e.head[edge]))}"
 
 
-def _tail_name(p: Program, kind: Tail, tail: int) -> str:
-    if kind is Tail.TILE_READY:
-        return f"{kind.name}, {tile_name(p, tail)},"
+def _end_name(p: Program, kind: Tail | Head, end: int) -> str:
+    if kind is Tail.TILE_READY or kind is Head.TILE_NOTIFY:
+        return f"{kind.name}, {tile_name(p, end)}"
     if kind is Tail.ROW_COMPLETE:
-        return f"{kind.name}, {row_name(p, tail)},"
-    if kind is Tail.MEMBER_DELIVERED:
-        return f"{kind.name} {tail}, {op_name(p, member_owner(p, tail))},"
-    return f"{kind.name}, {op_name(p, tail)},"
-
-
-def _head_name(p: Program, kind: Head, head: int) -> str:
-    if kind is Head.TILE_NOTIFY:
-        return f"{kind.name}, {tile_name(p, head)}"
-    if kind is Head.MEMBER_RESPOND:
-        return f"{kind.name} {head}, {op_name(p, member_owner(p, head))}"
-    return f"{kind.name}, {op_name(p, head)}"
+        return f"{kind.name}, {row_name(p, end)}"
+    if kind is Tail.MEMBER_DELIVERED or kind is Head.MEMBER_RESPOND:
+        return f"{kind.name} {end}, {op_name(p, member_owner(p, end))}"
+    return f"{kind.name}, {op_name(p, end)}"
 
 
 def fail_where(bad: Array, message: Callable[[int], str]) -> None:

@@ -98,32 +98,20 @@ def _pairs(cluster: Cluster) -> tuple[Net, ...]:
 
 NIC = add(
     NetKind(
-        name="nic",
-        place=BETWEEN,
-        nets=_nics,
-        causes=("NICs out", "NICs in", "latencies between domains"),
-        links=("the sending side of the NIC of GPU {}", "the receiving side of the NIC of GPU {}"),
-        colours=("#F0E442", "#882255", "#44AA99"),
+        name="nic", place=BETWEEN, nets=_nics, causes=("NICs out", "NICs in", "latencies between domains"),
+        links=("the sending side of the NIC of GPU {}", "the receiving side of the NIC of GPU {}"), colours=("#F0E442", "#882255", "#44AA99"),
         column=("NIC", "share of the time for which the NICs send, or receive if that is more; mean over GPUs"),
     )
-)
+)  # fmt: skip
 SPINE = add(
     NetKind(
-        name="spine",
-        place=RAILS,
-        nets=_spine,
-        causes=("uplinks of leaf switches", "downlinks of leaf switches", "latencies through the spine"),
-        links=("the leaf uplink of GPU {}", "the leaf downlink of GPU {}"),
-        colours=("#AA4499", "#117733", "#DDCC77"),
+        name="spine", place=RAILS, nets=_spine, causes=("uplinks of leaf switches", "downlinks of leaf switches", "latencies through the spine"),
+        links=("the leaf uplink of GPU {}", "the leaf downlink of GPU {}"), colours=("#AA4499", "#117733", "#DDCC77"),
     )
-)
+)  # fmt: skip
 XGMI = add(
     NetKind(
-        name="xgmi",
-        place=INSIDE,
-        nets=_pairs,
-        causes=("links between GPUs out", "links between GPUs in", "latencies of links between GPUs"),
-        links=("the outgoing links of GPU {}", "the incoming links of GPU {}"),
-        colours=("#88CCEE", "#999933", "#CC6677"),
+        name="xgmi", place=INSIDE, nets=_pairs, causes=("links between GPUs out", "links between GPUs in", "latencies of links between GPUs"),
+        links=("the outgoing links of GPU {}", "the incoming links of GPU {}"), colours=("#88CCEE", "#999933", "#CC6677"),
     )
-)
+)  # fmt: skip

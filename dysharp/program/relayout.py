@@ -25,12 +25,10 @@ def relayout(program: Program, row_slot: I32) -> Program:
     key[new], notify[new] = r.row_key[:n], r.row_notify[:n]
     of_row = e.tail_kind == Tail.ROW_COMPLETE
     return replace(
-        program,
-        regions=replace(r, row_key=key, row_notify=notify),
-        members=replace(m, fill_row=ids[m.fill_row]),
+        program, regions=replace(r, row_key=key, row_notify=notify), members=replace(m, fill_row=ids[m.fill_row]),
         edges=replace(e, tail=np.where(of_row, ids[np.where(of_row, e.tail, 0)], e.tail)) if of_row.any() else e,
         holds=replace(h, acquire=_moved(ids, h.acquire_kind, h.acquire), release=_moved(ids, h.release_kind, h.release)),
-    )
+    )  # fmt: skip
 
 
 def _new_ids(program: Program, row_slot: I32) -> I32:

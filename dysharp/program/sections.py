@@ -3,7 +3,7 @@
 Checks of data and the functional machine read a part, because a token, a buffer or an expert slot means something in its part only.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,20 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.names import fail_where
-from dysharp.program.tables import Edges, Holds, MergedPart, Ops, Program
+from dysharp.program.tables import MergedPart, Program
 from dysharp.program.trace import Trace
 
 TAILS = ("op", "op", "member", "tile", "row")
 HEADS = ("op", "member", "tile", "op")
 POINTS = ("op", "op", "row", "op")
 """What an edge begins at (by `Tail`), leads to (by `Head`), and where a hold begins and ends (by `Point`)."""
+ENDS = {"tail": TAILS, "head": HEADS, "acquire": POINTS, "release": POINTS}
+"""Columns that are ids of what the column NAME_kind says."""
+POINTERS = {"ptr": "member", "fill_ptr": "fill", "row_ptr": "row", "tile_ptr": "tile"}
+OWN = {"fill_row": "row", "row_notify": "op"}
+"""Columns that are ids of the part's own rows and ops."""
+ENTRIES = {"ptr": "op", "fill_ptr": "member", "fill_row": "fill", "row_key": "row", "row_notify": "row"}
+"""Columns with an entry for something else than their table has."""
 
 
 def labelled(label: str, name: str) -> str:
@@ -31,17 +38,26 @@ def _unlabelled(label: str, name: str) -> str:
     return name.removeprefix(f"{label}.")
 
 
+def sizes_of(p: Program) -> dict[str, int]:
+    """How many ids of each sort a Program has."""
+    return {
+        "op": p.n_ops, "member": p.n_members, "fill": len(p.members.fill_row), "region": p.n_regions, "row": p.n_rows, "tile": p.n_tiles,
+        "template": len(p.templates), "framing": len(p.framings), "duration": len(p.durations), "wire": len(p.wires.up),
+        "issuer": len(p.issuers.node), "semaphore": len(p.semaphores.node), "chain": 0 if p.chains is None else len(p.chains.pool),
+        "session": 0 if p.sessions is None else len(p.sessions.home), "share": 0 if p.shares is None else len(p.shares.pool),
+        "edge": len(p.edges.tail), "hold": len(p.holds.sem),
+    }  # fmt: skip
+
+
 def ids_of(program: Program, section: MergedPart) -> dict[str, range]:
     """The ids of a part's ops, members, fills, rows and tiles."""
     m, r, ops, regions = program.members, program.regions, section.ops, section.regions
     members = range(int(m.ptr[ops.start]), int(m.ptr[ops.stop]))
     return {
-        "op": ops,
-        "member": members,
-        "fill": range(int(m.fill_ptr[members.start]), int(m.fill_ptr[members.stop])),
+        "op": ops, "member": members, "fill": range(int(m.fill_ptr[members.start]), int(m.fill_ptr[members.stop])),
         "row": range(int(r.row_ptr[regions.start]), int(r.row_ptr[regions.stop])),
         "tile": range(int(r.tile_ptr[regions.start]), int(r.tile_ptr[regions.stop])),
-    }
+    }  # fmt: skip
 
 
 def _section_of(program: Program, label: str) -> MergedPart:
@@ -70,57 +86,36 @@ def part_of(program: Program, label: str) -> Program:
     ProgramError for an unknown label, and where an op, row, edge or hold of the part names another part.
     """
     section = _section_of(program, label)
-    ids = ids_of(program, section)
-    o, m, r = program.ops, program.members, program.regions
-    ops, members, fills, rows = (slice(ids[name].start, ids[name].stop) for name in ("op", "member", "fill", "row"))
-    regions = slice(section.regions.start, section.regions.stop)
-    used, template = np.unique(o.template[ops], return_inverse=True)
+    ids = ids_of(program, section) | {"region": section.regions, "edge": section.edges, "hold": section.holds}
+    ops = _cut(program.ops, "op", ids, label)
+    used, template = np.unique(ops.template, return_inverse=True)
     own = [program.templates[i] for i in used.tolist()]
-    cut: dict[str, Any] = {name: None if (column := getattr(o, name)) is None else column[ops] for name in Ops.__annotations__}
     return replace(
-        program,
-        templates=tuple(replace(t, name=_unlabelled(label, t.name), operator=_unlabelled(label, t.operator)) for t in own),
-        ops=replace(o, **cut | {"template": template.astype(np.int32)}),
-        members=replace(
-            m,
-            ptr=m.ptr[ops.start : ops.stop + 1] - m.ptr[ops.start],
-            node=m.node[members],
-            fill_ptr=m.fill_ptr[members.start : members.stop + 1] - m.fill_ptr[members.start],
-            fill_row=_local(m.fill_row[fills], ids, ("row",), label),
-            ext_bytes=None if m.ext_bytes is None else m.ext_bytes[members],
-        ),
-        regions=replace(
-            r,
-            **{name: getattr(r, name)[regions] for name in ("node", "alloc", "tile_rows", "row_bytes")},
-            row_ptr=r.row_ptr[regions.start : regions.stop + 1] - r.row_ptr[regions.start],
-            tile_ptr=r.tile_ptr[regions.start : regions.stop + 1] - r.tile_ptr[regions.start],
-            row_key=r.row_key[rows],
-            row_notify=_local(r.row_notify[rows], ids, ("op",), label),
-            name=tuple(_unlabelled(label, name) for name in r.name[regions]),
-        ),
-        edges=_edges(program.edges, section, ids),
-        holds=_holds(program.holds, section, ids),
-        declared=section.declared,
-        schema=section.schema,
-        operators=tuple(replace(o, name=_unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
-        sections=(),
+        program, templates=tuple(replace(t, name=_unlabelled(label, t.name), operator=_unlabelled(label, t.operator)) for t in own),
+        ops=replace(ops, template=template.astype(np.int32)), members=_cut(program.members, "member", ids, label),
+        regions=_cut(program.regions, "region", ids, label), edges=_cut(program.edges, "edge", ids, label),
+        holds=_cut(program.holds, "hold", ids, label), declared=section.declared, schema=section.schema,
+        operators=tuple(replace(o, name=_unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")), sections=(),
         shares=None,
-    )
+    )  # fmt: skip
 
 
-def _edges(e: Edges, section: MergedPart, ids: dict[str, range]) -> Edges:
-    mine = slice(section.edges.start, section.edges.stop)
-    tail_kind, head_kind = e.tail_kind[mine], e.head_kind[mine]
-    tail, head = _local(e.tail[mine], ids, TAILS, section.label, tail_kind), _local(e.head[mine], ids, HEADS, section.label, head_kind)
-    return Edges(tail_kind, tail, head_kind, head)
-
-
-def _holds(h: Holds, section: MergedPart, ids: dict[str, range]) -> Holds:
-    mine = slice(section.holds.start, section.holds.stop)
-    acquire_kind, release_kind = h.acquire_kind[mine], h.release_kind[mine]
-    acquire = _local(h.acquire[mine], ids, POINTS, section.label, acquire_kind)
-    release = _local(h.release[mine], ids, POINTS, section.label, release_kind)
-    return Holds(h.sem[mine], h.amount[mine], acquire_kind, acquire, release_kind, release)
+def _cut(table: Any, entry: str, ids: dict[str, range], label: str) -> Any:
+    """The part's entries of a table, with the part's own ids. `entry`: what an entry stands for, in most columns."""
+    columns: dict[str, Any] = {}
+    for name in (field.name for field in fields(table) if getattr(table, field.name) is not None):
+        mine = ids[ENTRIES.get(name, entry)]
+        column = getattr(table, name)[mine.start : mine.stop + (name in POINTERS)]
+        if name in POINTERS:
+            column = column - column[0]
+        elif name == "name":
+            column = tuple(_unlabelled(label, word) for word in column)
+        elif name in OWN:
+            column = _local(column, ids, (OWN[name],), label)
+        elif name in ENDS:
+            column = _local(column, ids, ENDS[name], label, getattr(table, f"{name}_kind")[mine.start : mine.stop])
+        columns[name] = column
+    return replace(table, **columns)
 
 
 def _local(column: Array, ids: dict[str, range], what: tuple[str, ...], label: str, kind: Array | int = 0) -> Array:

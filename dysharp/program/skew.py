@@ -71,12 +71,9 @@ def _slow(program: Program, factor: F64) -> Program:
     if len(templates) == len(program.templates):
         return program
     return replace(
-        program,
-        templates=tuple(templates),
-        durations=np.vstack(durations),
-        task_bytes=np.vstack(task_bytes),
+        program, templates=tuple(templates), durations=np.vstack(durations), task_bytes=np.vstack(task_bytes),
         ops=replace(program.ops, template=template),
-    )
+    )  # fmt: skip
 
 
 def _scaled(column: I64, factor: float) -> I64:
@@ -106,15 +103,13 @@ def _late(program: Program, start_ps: I64) -> Program:
         durations=np.vstack([widened(program.durations, columns), duration]),
         task_bytes=np.vstack([widened(program.task_bytes, columns), no_bytes]),
         issuers=Issuers(
-            node=_more(i.node, late),
-            pool=_more(i.pool, fresh_pools),
+            node=_more(i.node, late), pool=_more(i.pool, fresh_pools),
             discipline=_more(i.discipline, np.full(len(late), int(Discipline.PROGRAM_ORDER))),
-            interval_ps=np.append(i.interval_ps, np.zeros(len(late), np.int64)),
-            name=(*i.name, *names),
+            interval_ps=np.append(i.interval_ps, np.zeros(len(late), np.int64)), name=(*i.name, *names),
             share=None if i.share is None else _more(i.share, np.full(len(late), -1)),
         ),
         pools=Pools(_more(p.node, late), _more(p.slots, np.ones(len(late))), (*p.name, *names)),
-    )
+    )  # fmt: skip
 
 
 def with_ops(program: Program, template: Template, values: dict[str, Any]) -> Program:

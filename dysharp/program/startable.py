@@ -12,7 +12,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.program.builder import PUSHES
-from dysharp.program.csr import group, runs
+from dysharp.program.csr import group, runs, steps_of
 from dysharp.program.stuck import stuck_text
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
@@ -215,7 +215,7 @@ class Peel:
             tail[from_member] = np.searchsorted(p.members.ptr, tail[from_member], side="right") - 1
             from_op |= from_member
         op_tail, op_kind, op_head = tail[from_op], e.head_kind[from_op], head[from_op]
-        before, after = self._chained()
+        before, after = steps_of(p.ops.chain)
         if len(before):
             op_tail, op_head = np.append(op_tail, before), np.append(op_head, after)
             op_kind = np.append(op_kind, np.full(len(before), Head.OP_ISSUE, np.int32))
@@ -232,15 +232,6 @@ class Peel:
         if len(told):
             self.waits += np.bincount(told, minlength=p.n_ops).astype(np.int32)
         self.notify_left = np.bincount(head[keep & (e.head_kind == Head.TILE_NOTIFY)], minlength=p.n_tiles)
-
-    def _chained(self) -> tuple[Array, Array]:
-        """Neighbours in chains: (ops, the next op of each)."""
-        if self.p.ops.chain is None:
-            return np.zeros(0, np.int32), np.zeros(0, np.int32)
-        ops = np.flatnonzero(self.p.ops.chain >= 0).astype(np.int32)
-        ops = ops[np.argsort(self.p.ops.chain[ops], kind="stable")]
-        same = self.p.ops.chain[ops[1:]] == self.p.ops.chain[ops[:-1]]
-        return ops[:-1][same], ops[1:][same]
 
     def _issue_order(self) -> None:
         """Ops of program-order issuers by issuer and id, without ops of chains: their issuer does not order them."""

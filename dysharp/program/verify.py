@@ -5,6 +5,7 @@ only. Faults that depend on times (semaphores that no op gives back, rows of a f
 left to the deadlock check of the run.
 """
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dysharp.program.meaning import check_computes, check_functions, check_reads
 from dysharp.program.names import check_range, check_ranges, fail_where
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.schema import Nature
-from dysharp.program.sections import part_of
+from dysharp.program.sections import ENTRIES, POINTERS, part_of, sizes_of
 from dysharp.program.shares import check_shares
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
@@ -93,26 +94,17 @@ def _check_ptr(ptr: Array, n: int, end: int, what: str) -> None:
         raise ProgramError(f"{what}: found {entries}, expected {n + 1} rising entries from 0 to {end}")
 
 
-def _check_lengths(table: Any, names: tuple[str, ...], n: int, what: str) -> None:
-    for name in names:
-        column = getattr(table, name)
-        if column is not None and len(column) != n:
-            raise ProgramError(f"{what}.{name}: found {len(column)} entries, expected {n}")
-
-
 def _check_shapes(p: Program) -> None:
-    optional = ("chain", "session", "threshold", "value", "offset", "gate")
-    _check_lengths(p.ops, ("node", "bytes", "key", "prio", "issuer", "rows", "wire", *optional), p.n_ops, "ops")
-    _check_ptr(p.members.ptr, p.n_ops, p.n_members, "members.ptr")
-    _check_ptr(p.members.fill_ptr, p.n_members, len(p.members.fill_row), "members.fill_ptr")
-    _check_lengths(p.members, ("ext_bytes",), p.n_members, "members")
-    _check_ptr(p.regions.row_ptr, p.n_regions, p.n_rows, "regions.row_ptr")
-    _check_ptr(p.regions.tile_ptr, p.n_regions, p.n_tiles, "regions.tile_ptr")
-    _check_lengths(p.regions, ("alloc", "tile_rows", "row_bytes"), p.n_regions, "regions")
-    _check_lengths(p.regions, ("row_notify",), p.n_rows, "regions")
-    _check_lengths(p.edges, ("tail_kind", "head_kind", "head"), len(p.edges.tail), "edges")
-    holds = ("amount", "acquire_kind", "acquire", "release_kind", "release")
-    _check_lengths(p.holds, holds, len(p.holds.sem), "holds")
+    """Every column has an entry for each of what it is about (`sections.ENTRIES`), and pointers rise to the end of what they point into."""
+    sizes = sizes_of(p)
+    for name, entry in (("ops", "op"), ("members", "member"), ("regions", "region"), ("edges", "edge"), ("holds", "hold")):
+        table = getattr(p, name)
+        for field in fields(table):
+            column, n = getattr(table, field.name), sizes[ENTRIES.get(field.name, entry)]
+            if field.name in POINTERS:
+                _check_ptr(column, n, sizes[POINTERS[field.name]], f"{name}.{field.name}")
+            elif column is not None and field.name != "name" and len(column) != n:
+                raise ProgramError(f"{name}.{field.name}: found {len(column)} entries, expected {n}")
 
 
 def _check_hardware(p: Program) -> None:

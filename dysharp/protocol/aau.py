@@ -22,11 +22,9 @@ Key = tuple[int, int]  # (region, row id)
 Entry = tuple[int, int]  # (place, bytes so far)
 
 RAT = Sram(
-    entry=entry("RAT", region=10, row=32, place=20, bytes=17, valid=1),
-    owner=GPU,
-    meaning="rows in all banks of the row table (RAT) of a GPU",
+    entry=entry("RAT", region=10, row=32, place=20, bytes=17, valid=1), owner=GPU, meaning="rows in all banks of the row table (RAT) of a GPU",
     option="rat_bank_entries",
-)
+)  # fmt: skip
 APT = Sram(entry=entry("APT", base=48, row_bytes=17, next_place=20, capacity=20), owner=GPU, meaning="regions of a GPU", entries=64)
 
 

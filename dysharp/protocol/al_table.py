@@ -17,20 +17,15 @@ Key = tuple[int, int]  # (local expert, algebraic index)
 NO_LIMIT = 1 << 30
 
 AL_TLB = Sram(
-    entry=entry("AL TLB", expert=10, algebraic_index=32, layout_index=32, state=5),
-    owner=GPU,
-    meaning="AL TLB entries of a GPU; the packet level models its misses",
-    cluster_key="al_tlb_entries",
-    option="fabric.al_entries",
-)
+    entry=entry("AL TLB", expert=10, algebraic_index=32, layout_index=32, state=5), owner=GPU,
+    meaning="AL TLB entries of a GPU; the packet level models its misses", cluster_key="al_tlb_entries", option="fabric.al_entries",
+)  # fmt: skip
 
 MISS_REGISTERS = Sram(
-    entry=entry("miss register", expert=10, algebraic_index=32, first_waiting=8, last_waiting=8, allocates=1),
-    owner=GPU,
-    meaning="reads of the AL Table that a hub has under way: the most that a shape of the figures needs (docs/design/0023)",
-    entries=256,
+    entry=entry("miss register", expert=10, algebraic_index=32, first_waiting=8, last_waiting=8, allocates=1), owner=GPU,
+    meaning="reads of the AL Table that a hub has under way: the most that a shape of the figures needs (docs/design/0023)", entries=256,
     option="fabric.al_mshrs",
-)
+)  # fmt: skip
 
 
 @frozen

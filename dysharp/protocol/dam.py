@@ -16,11 +16,9 @@ from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 
 TILE_COUNTER = Sram(
-    entry=entry("tile counter", bytes=25, records=8, started=1, returnable=1),
-    owner=GPU,
-    meaning="tiles of all worst-case grids of a GPU",
+    entry=entry("tile counter", bytes=25, records=8, started=1, returnable=1), owner=GPU, meaning="tiles of all worst-case grids of a GPU",
     entries=2048,
-)
+)  # fmt: skip
 
 
 @frozen

@@ -15,12 +15,9 @@ from dysharp.protocol.frozen import Table
 ATTEMPTS = 8  # 3 bits of the packet
 
 MULTIMEMQ = Sram(
-    entry=entry("MultimemQ", address=48, address_of_target_list=48, targets=8, register_and_warp=14),
-    owner=LSU,
-    meaning="MultimemQ entries of one load/store unit",
-    cluster_key="multimemq_entries",
-    option="fabric.queue_entries",
-)
+    entry=entry("MultimemQ", address=48, address_of_target_list=48, targets=8, register_and_warp=14), owner=LSU,
+    meaning="MultimemQ entries of one load/store unit", cluster_key="multimemq_entries", option="fabric.queue_entries",
+)  # fmt: skip
 
 
 @frozen

@@ -13,11 +13,9 @@ Notice = tuple[int, int]  # (token, expert)
 Announcers = tuple[int, ...]  # experts whose notice has arrived, in order of arrival
 
 OUTPUT_READINESS = Sram(
-    entry=entry("Output Readiness Table", token=48, experts_ready=8),
-    owner=GPU,
-    meaning="tokens in the readiness table of a GPU; no time depends on it",
-    cluster_key="or_entries",
-)
+    entry=entry("Output Readiness Table", token=48, experts_ready=8), owner=GPU,
+    meaning="tokens in the readiness table of a GPU; no time depends on it", cluster_key="or_entries",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,9 @@ ALL = (1 << LINE_BYTES) - 1
 Tag = tuple[Hashable, bool]  # (line of the destination, low priority)
 
 PARTITION = Sram(
-    entry=entry("packet manager", line=LINE_BYTES * 8, mask=LINE_BYTES, region=16, row=32, offset=9, low=1, age=16, valid=1),
-    owner=PEER,
-    meaning="lines in the packet manager of a GPU for one peer",
-    entries=64,
-)
+    entry=entry("packet manager", line=LINE_BYTES * 8, mask=LINE_BYTES, region=16, row=32, offset=9, low=1, age=16, valid=1), owner=PEER,
+    meaning="lines in the packet manager of a GPU for one peer", entries=64,
+)  # fmt: skip
 
 
 @frozen

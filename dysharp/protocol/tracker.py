@@ -14,11 +14,9 @@ from dysharp.protocol.frozen import Table, put
 Tile = tuple[int, int]  # (local expert, index of the tile among the tiles of the expert)
 
 TILE_STATUS = Sram(
-    entry=entry("Tile Status Table", tile=32, expert=10, rows=8, rows_expected=8, address_of_notices=46),
-    owner=GPU,
-    meaning="tiles in the tracker of a GPU; no time depends on it",
-    cluster_key="ts_entries",
-)
+    entry=entry("Tile Status Table", tile=32, expert=10, rows=8, rows_expected=8, address_of_notices=46), owner=GPU,
+    meaning="tiles in the tracker of a GPU; no time depends on it", cluster_key="ts_entries",
+)  # fmt: skip
 
 
 @frozen

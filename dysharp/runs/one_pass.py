@@ -55,14 +55,9 @@ Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timin
 
 
 def run_pass(
-    system: System,
-    options: Any,
-    workload: Workload,
-    direction: str,
-    on_stage: OnStage,
-    row_slot: NDArray[np.int32] | None = None,
+    system: System, options: Any, workload: Workload, direction: str, on_stage: OnStage, row_slot: NDArray[np.int32] | None = None,
     engine: Engine | None = None,
-) -> tuple[Row, NDArray[np.int32]]:
+) -> tuple[Row, NDArray[np.int32]]:  # fmt: skip
     """The Row of one pass and the region slot of each row. `engine`: None = the engine of the request's fidelity.
 
     A backward pass runs on the layout `row_slot` of its forward pass; None: the layout of a forward pass whose GPUs keep step.

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from dysharp import __version__
-from dysharp.analysis import MODEL_VERSION
 from dysharp.api.explaining import Explanation
 from dysharp.api.profile_ranks import Rank
 from dysharp.base.errors import one_line
 from dysharp.profiles.recognise import COPY, EXCHANGES, WAITING
-from dysharp.show.markdown import template
+from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE
 
 WIDTH, LINE = 1200, 22
@@ -36,14 +34,13 @@ def render_explanation(done: Explanation, command: str) -> str:
     changes = [("as it ran", done.span_us), *done.what_if]
     most = max(us for _, us in changes)
     lines = enumerate(line for rank in done.events[:MOST_RANKS] for line in _lines(rank))
-    page: str = template("explain.html").render(
-        title=f"A run on {done.gpu or 'GPUs'} beside what it could be", losses=losses, done=done, kinds=COLOURS, kind=kind_of_work,
-        rows=[(one, over.index(one)) for one in rows],
+    return page(
+        "explain.html", {}, title=f"A run on {done.gpu or 'GPUs'} beside what it could be", losses=losses, done=done, kinds=COLOURS,
+        kind=kind_of_work, rows=[(one, over.index(one)) for one in rows],
         lines=[(name, at * LINE, *_drawn(events, done.span_us, at * LINE)) for at, (name, events) in lines],
         width=WIDTH, line=LINE, changes=[(name, us, WIDTH * us / most) for name, us in changes], layers=_layers(done),
-        command=one_line(command), version=__version__, model_version=MODEL_VERSION,
+        command=one_line(command),
     )  # fmt: skip
-    return page
 
 
 Event = tuple[float, float, str, str]

@@ -17,8 +17,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from dysharp import __version__
-from dysharp.analysis import MODEL_VERSION, Row
+from dysharp.analysis import Row
 from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
@@ -28,7 +27,7 @@ from dysharp.base.values import frozen
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
-from dysharp.show.markdown import template
+from dysharp.show.markdown import page
 from dysharp.show.plots import colour_of, operator_colours
 from dysharp.specs import list_clusters, list_models, load_cluster, load_model
 from dysharp.systems import all_systems
@@ -364,12 +363,12 @@ def with_load(report: Report, load: LoadView | None) -> Report:
 def render(report: Report) -> str:
     """The page. Text of files and options is escaped."""
     views = [_view(i, panel) for i, panel in enumerate(report.panels)]
-    page: str = template("report.html", us=_us).render(
+    return page(
+        "report.html", {"us": _us},
         more=[one.heading or one.name for one in COMPARED.added],
         title=report.title, command=one_line(report.command), answer=report.answer, panels=views,
-        overview=_overview(report.panels), version=__version__, model_version=MODEL_VERSION,
+        overview=_overview(report.panels),
     )  # fmt: skip
-    return page
 
 
 def _us(value: float) -> str:

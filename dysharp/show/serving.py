@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from dysharp import __version__
 from dysharp.api.serving_answer import POINTS, REJECTED, SYSTEMS, WHAT_IFS, Serving, memory_line
 from dysharp.api.serving_replay import REPLAYS
 from dysharp.base.columns import Columns
 from dysharp.base.files import write_text
-from dysharp.base.version import MODEL_VERSION
 from dysharp.serving.search import ServePoint
-from dysharp.show.markdown import template
+from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE, STYLE, drawn
 
 MOST_LAYOUTS = 8
@@ -64,13 +62,12 @@ def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Pat
         ("Best layouts within the limits", POINTS, done.points_of(done.best)), ("What if", WHAT_IFS, done.changes()),
         ("EP systems", SYSTEMS, done.systems), ("Front", POINTS, done.points_of(done.front)), ("Layouts that do not fit", REJECTED, done.rejected),
     ]  # fmt: skip
-    page = template("serving.html").render(
-        title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()), advice=done.advice(),
-        memory=memory_line(done.best[0]) if done.best else "", launch=done.starting(),
+    return write_text(path, page(
+        "serving.html", {}, title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()),
+        advice=done.advice(), memory=memory_line(done.best[0]) if done.best else "", launch=done.starting(),
         tables=[(name, columns.headings, columns.cells(rows)) for name, columns, rows in tables if rows],
-        picture=_svg(done), header=done.header, command=command, version=__version__, model_version=MODEL_VERSION,
-    )  # fmt: skip
-    return write_text(path, page)
+        picture=_svg(done), header=done.header, command=command,
+    ))  # fmt: skip
 
 
 def _svg(done: Serving) -> str:

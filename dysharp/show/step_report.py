@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from dysharp import __version__
-from dysharp.analysis import MODEL_VERSION
 from dysharp.api.training import WORDS, Steps
 from dysharp.base.errors import one_line
 from dysharp.base.units import GiB
-from dysharp.show.markdown import template
+from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE
 from dysharp.show.step_plot import COLOURS, spans
 
@@ -20,7 +18,8 @@ def render_steps(steps: Steps, command: str) -> str:
     """The page. Text of files and options is escaped."""
     best, layout = steps.best, steps.layout
     degrees = ", ".join(f"{name} {value}" for name in ("tp", "pp", "vpp", "ep", "cp", "dp") if (value := getattr(layout, name)) > 1)
-    page: str = template("step.html").render(
+    return page(
+        "step.html", {},
         title=f"A training step of {steps.model} on {layout.gpus} GPUs",
         answer=steps.sentence(),
         facts=(("layout", degrees or "one GPU"), ("stages", layout.stages or "equal chunks"), ("schedule", steps.schedule.name),
@@ -37,10 +36,7 @@ def render_steps(steps: Steps, command: str) -> str:
         notes=[line for line in steps.header if not line.startswith("warning: ")],
         warnings=[line.removeprefix("warning: ") for line in steps.header if line.startswith("warning: ")],
         command=one_line(command),
-        version=__version__,
-        model_version=MODEL_VERSION,
     )  # fmt: skip
-    return page
 
 
 def _paths(steps: Steps) -> list[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
 from dysharp.analysis.timeline import Timeline
+from dysharp.analysis.timeline.counters import used_in
 from dysharp.base.arrays import F64
 from dysharp.base.units import ps_to_us
 from dysharp.program import Nature
@@ -67,10 +68,7 @@ def shares(timeline: Timeline, bins: int = BINS) -> dict[tuple[int, int], F64]:
         if track.group not in BANDS or (track.group == "operators" and operator not in computes) or ptr[i] == ptr[i + 1]:
             continue
         here = slice(int(ptr[i]), int(ptr[i + 1]))
-        start, end = s.start[here], s.end[here]
-        busy = np.concatenate([[0], np.cumsum(end - start)])
-        corners, heights = np.stack([start, end], axis=1).ravel(), np.stack([busy[:-1], busy[1:]], axis=1).ravel()
-        use = np.diff(np.interp(edges, corners, heights)) / np.diff(edges)
+        use = used_in(edges, s.start[here], s.end[here]) / np.diff(edges)
         band = out.setdefault((track.gpu, BANDS.index(track.group)), np.zeros((len(names), bins)))
         band[names.index(operator if operator in names else _acknowledges(timeline))] += use
     return out

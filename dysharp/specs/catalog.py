@@ -176,7 +176,7 @@ def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     inherited["source"] = f"variant of {base} ({inherited['source']})"
     sms, now = inherited.get("n_sms"), table.get("n_sms")
     if kind == "clusters" and isinstance(now, int):
-        peaks = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
+        peaks: dict[str, Any] = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
         inherited |= peaks if not peaks.keys() & table.keys() else {}
     return merged(inherited, table)
 

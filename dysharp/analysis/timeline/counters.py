@@ -1,12 +1,14 @@
 """Counters of a Timeline: link use, tokens in flight, reductions in the switch, SM slots in use, entries of the hubs' tables."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
 from dysharp.analysis.timeline.links import Trains, link_groups
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I64
+from dysharp.base.arrays import F64, I64
 from dysharp.base.values import frozen
 from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
@@ -44,12 +46,17 @@ def _link_use(trains: Trains, side: int, edges: I64, p: Program) -> list[Counter
         start, end = trains.start[here], trains.end[here]
         if not len(start):
             continue
-        busy = np.concatenate([[0], np.cumsum(end - start)])
-        corners, heights = np.stack([start, end], axis=1).ravel(), np.stack([busy[:-1], busy[1:]], axis=1).ravel()
-        use = np.diff(np.interp(edges, corners, heights)) * 100 / np.maximum(1, np.diff(edges))
+        use = used_in(edges, start, end) * 100 / np.maximum(1, np.diff(edges))
         net, gpu = divmod(port, p.n_nodes)
         out.append(Counter(gpu, f"{groups[net][side]} use", "%", edges[:-1], np.round(use).astype(np.int64)))
     return out
+
+
+def used_in(edges: NDArray[Any], start: I64, end: I64) -> F64:
+    """`[bins]` the part of each bin of `edges` that the intervals cover, which do not overlap and rise."""
+    busy = np.concatenate([[0], np.cumsum(end - start)])
+    corners, heights = np.stack([start, end], axis=1).ravel(), np.stack([busy[:-1], busy[1:]], axis=1).ravel()
+    return np.diff(np.interp(edges, corners, heights))
 
 
 def _tokens(run: Recording, edges: I64) -> list[Counter]:

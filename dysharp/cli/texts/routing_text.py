@@ -23,17 +23,14 @@ def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
         for gpu in row.gpus:
             by_count.setdefault(gpu.n_gpus, []).append(gpu)
     return {
-        "source": source,
-        "experts": _common(row.n_experts for row in rows),
-        "topk": _common(row.topk for row in rows),
-        "tokens": _common(row.n_tokens for row in rows),
-        "layers": [dataclasses.asdict(row) for row in rows],
+        "source": source, "experts": _common(row.n_experts for row in rows), "topk": _common(row.topk for row in rows),
+        "tokens": _common(row.n_tokens for row in rows), "layers": [dataclasses.asdict(row) for row in rows],
         "imbalance": {str(n): _imbalance(gpus) for n, gpus in by_count.items()},
         "distinct_gpus": {
             str(n): {"mean": _mean(g.distinct_gpus for g in gpus), "uniform": _mean(g.distinct_gpus_uniform for g in gpus)}
             for n, gpus in by_count.items()
         },
-    }
+    }  # fmt: skip
 
 
 def _common(values: Iterable[int | None]) -> int | None:
@@ -48,10 +45,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _imbalance(gpus: Sequence[GpuRow]) -> dict[str, float | None]:
     return {
-        "copies_max_mean": _mean(g.copies_max_mean for g in gpus),
-        "copies_max_mean_worst": max(g.copies_max_mean for g in gpus),
+        "copies_max_mean": _mean(g.copies_max_mean for g in gpus), "copies_max_mean_worst": max(g.copies_max_mean for g in gpus),
         "tokens_max_mean": _mean(g.tokens_max_mean for g in gpus),
-    }
+    }  # fmt: skip
 
 
 def print_layers(rows: Sequence[LayerRow]) -> None:

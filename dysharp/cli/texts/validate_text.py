@@ -15,16 +15,12 @@ from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
 if TYPE_CHECKING:
+    from dysharp.api.run_validation import ServingReport, TrainingReport
     from dysharp.measured.validation import Validation
 
 FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
-"""What was measured, by family of measurements; "training": by family of training runs."""
-GROUPS = {
-    "launch-bound": "an eager call that takes little longer than the host needs to launch it",
-    "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
-    "weak": "the file marks the row so",
-}
-"""Rows that are left out of the bars, by their note."""
+"""What was measured, by family of measurements; "training": by family of training runs. "groups": rows that are left out of the bars, by their note.
+"above": the words above a table of `print_bars`."""
 OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")
 ERRORS = ("median\nerror %=median_ape:.1f", "nine of ten\nwithin %=p90_ape:.1f")
 MOST_ROWS = 100
@@ -53,7 +49,7 @@ def print_own_rows(done: Validation, data: str) -> None:
             *([f"the first {MOST_ROWS} rows of a kind are printed; --json has all"] if more else []),
             "what: the kind of measurement; the list below explains each kind",
             "error: predicted over measured, minus 1",
-            *(f"{group}: {text}; the error is in no mean" for group, text in GROUPS.items() if any(row["note"] == group for row in told)),
+            *(f"{group}: {text}; the error is in no mean" for group, text in FAMILIES["groups"].items() if any(row["note"] == group for row in told)),
             "nine of ten: nine of ten measurements of such a prediction lie there, if nobody fitted to them",
             *([f"your own constants: dysharp calibrate {data} -o mine.toml fits them, where the rows determine them"] if told else []),
             "",
@@ -142,7 +138,7 @@ def print_bars(done: Validation, groups: bool) -> None:
     if micro["n"]:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done, "bars", "fits")
-    for name, words in ABOVE.items():
+    for name, words in FAMILIES["above"].items():
         if getattr(done, name):
             click.echo(words, nl=bool(words))
             _print(done, name)
@@ -169,14 +165,6 @@ def print_hold_out(done: Validation) -> None:
     _print(done, "hold_out", "borrowed")
 
 
-ABOVE = {
-    "simulators": "beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)",
-    "parts": "whole layers by part: host where its launches take more than half of the time, else device",
-    "left_out": "left out of the bars: predicted, but in no mean, bar or fit",
-    "forms": "",
-}
-
-
 def _few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
@@ -191,10 +179,6 @@ def _print_rows(rows: Iterable[Mapping[str, Any]], name: str, *without: str) -> 
     click.echo()
 
 
-if TYPE_CHECKING:
-    from dysharp.api.run_validation import TrainingReport
-
-
 def print_training(done: TrainingReport, data: str | None = None) -> None:
     """One line per family; with `data`, the name of a user's file, also its rows."""
     shown = [row | {"words": FAMILIES["training"][row["family"]]} for row in done.families if row["n_rows"]]
@@ -207,9 +191,14 @@ def print_training(done: TrainingReport, data: str | None = None) -> None:
         return
     print_lines(["", "rows"])
     measured = ("measured=measured:.2f", "predicted=predicted:.2f", "unit=unit", "error %=error:+.2f")
-    print_columns(Columns("id=id", "what=family", *measured, "note=note"), done.rows[:MOST_ROWS])
-    more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
-    print_lines(["", *more, "error: predicted over measured, minus 1; a row with a note is not judged"])
+    _print_runs(done, Columns("id=id", "what=family", *measured, "note=note"), "; a row with a note is not judged")
+
+
+def _print_runs(done: TrainingReport | ServingReport, columns: Columns, more: str = "") -> None:
+    """A user's rows, and what the last line says of their errors."""
+    print_columns(columns, done.rows[:MOST_ROWS])
+    few = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
+    print_lines(["", *few, f"error: predicted over measured, minus 1{more}"])
 
 
 def _print_groups(done: TrainingReport) -> None:
@@ -218,10 +207,6 @@ def _print_groups(done: TrainingReport) -> None:
     errors = ("median\nerror %=median_ape:.2f", "90 % of\nrows=p90_ape:.2f", "bias %=bias:+.2f", "floor's\nmedian %=floor_median_ape:.2f")
     print_lines(["", "step time by group; all rows of a model and GPU are one vote"])
     print_columns(Columns("group=group", "rows=n:", "votes=votes:", *errors, "bar %=bar:g", "holds=held:"), judged)
-
-
-if TYPE_CHECKING:
-    from dysharp.api.run_validation import ServingReport
 
 
 def print_serving_report(done: ServingReport, data: str | None = None) -> None:
@@ -242,6 +227,4 @@ def print_serving_report(done: ServingReport, data: str | None = None) -> None:
     print_columns(Columns("model=model", "hardware=hardware", "engine=engine", "mode=mode", "n=n:", errors[0], errors[2]), named)
     print_lines(["", "rows, ms"])
     times = [f"{name}=measured_{key}_ms:,.1f;predicted={key}_ms:,.1f;error %={key}_error:+.1f" for name, key in (("TPOT", "tpot"), ("TTFT", "ttft"))]
-    print_columns(Columns("id=id", *";".join(times).split(";"), "note=note"), done.rows[:MOST_ROWS])
-    more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
-    print_lines(["", *more, "error: predicted over measured, minus 1"])
+    _print_runs(done, Columns("id=id", *";".join(times).split(";"), "note=note"))

@@ -72,18 +72,12 @@ class FabricConfig:
 def fabric_of(cluster: Cluster) -> FabricConfig:
     """The blocks of `cluster` at their published sizes, the rest from the choices `packet.*`."""
     return FabricConfig(
-        n_planes=cluster.n_switches,
-        speedup=cluster.internal_speedup,
-        cycle_ps=choice_int("packet.switch_cycle_ps"),
-        reduction_entries=sessions_of_table(cluster),
-        reduction_timeout_ps=choice_int("packet.reduction_timeout_us") * PS_PER_US,
-        al_banks=choice_int("packet.al_banks"),
-        al_bank_ps=choice_int("packet.al_bank_ps"),
-        queue_entries=cluster.multimemq_entries * choice_int("packet.multimemq_lsus"),
-        fetch_ps=ns_to_ps(choice_int("dysharp.target_fetch_ns")),
-        n_vcs=cluster.n_vcs,
-        vc_flits=cluster.vc_flits,
-    )
+        n_planes=cluster.n_switches, speedup=cluster.internal_speedup, cycle_ps=choice_int("packet.switch_cycle_ps"),
+        reduction_entries=sessions_of_table(cluster), reduction_timeout_ps=choice_int("packet.reduction_timeout_us") * PS_PER_US,
+        al_banks=choice_int("packet.al_banks"), al_bank_ps=choice_int("packet.al_bank_ps"),
+        queue_entries=cluster.multimemq_entries * choice_int("packet.multimemq_lsus"), fetch_ps=ns_to_ps(choice_int("dysharp.target_fetch_ns")),
+        n_vcs=cluster.n_vcs, vc_flits=cluster.vc_flits,
+    )  # fmt: skip
 
 
 def asked_fabric(cluster: Cluster, given: Mapping[str, Any]) -> FabricConfig:

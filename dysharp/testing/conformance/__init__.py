@@ -15,14 +15,9 @@ __all__ = ["Finding", "Report", "conformance"]
 
 
 def conformance(
-    system: str,
-    model: Model | None = None,
-    cluster: Cluster | None = None,
-    routing: Routing | None = None,
-    direction: str = "both",
-    options: Mapping[str, Any] | None = None,
-    rules: Sequence[str] | None = None,
-) -> Report:
+    system: str, model: Model | None = None, cluster: Cluster | None = None, routing: Routing | None = None, direction: str = "both",
+    options: Mapping[str, Any] | None = None, rules: Sequence[str] | None = None,
+) -> Report:  # fmt: skip
     """The faults of a registered system, rule by rule. `print` shows the Report.
 
     | argument | meaning |

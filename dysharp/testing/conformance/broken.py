@@ -68,13 +68,9 @@ def _with_members(program: Program, order: Array, node: Array | None = None) -> 
     ptr = np.append(0, np.cumsum(np.bincount(owner, minlength=program.n_ops)))
     rows = [m.fill_row[m.fill_ptr[i] : m.fill_ptr[i + 1]] for i in order]
     changed = replace(
-        m,
-        ptr=ptr.astype(np.int32),
-        node=(m.node if node is None else node)[order],
-        fill_ptr=np.append(0, np.cumsum(fills)).astype(np.int32),
-        fill_row=np.concatenate(rows) if rows else m.fill_row[:0],
-        ext_bytes=None if m.ext_bytes is None else m.ext_bytes[order],
-    )
+        m, ptr=ptr.astype(np.int32), node=(m.node if node is None else node)[order], fill_ptr=np.append(0, np.cumsum(fills)).astype(np.int32),
+        fill_row=np.concatenate(rows) if rows else m.fill_row[:0], ext_bytes=None if m.ext_bytes is None else m.ext_bytes[order],
+    )  # fmt: skip
     return replace(program, members=changed)
 
 
@@ -131,13 +127,8 @@ def redirect_fill(program: Program, member: int) -> Program | None:
 
 
 CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
-    delete_member,
-    _double_member,
-    redirect_member,
-    delete_fill,
-    double_fill,
-    redirect_fill,
-)
+    delete_member, _double_member, redirect_member, delete_fill, double_fill, redirect_fill,
+)  # fmt: skip
 
 
 # ---- ops: noticed with tensors ---------------------------------------------------------------------------

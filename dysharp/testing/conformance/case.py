@@ -153,16 +153,9 @@ class LayerInputs:
 
 
 def layer_case(
-    dtype: str = "int32",
-    *,
-    gpus: int = 4,
-    tokens: int = 10,
-    experts: int = 16,
-    topk: int = 4,
-    hidden: int = 96,
-    expert_hidden: int = 16,
+    dtype: str = "int32", *, gpus: int = 4, tokens: int = 10, experts: int = 16, topk: int = 4, hidden: int = 96, expert_hidden: int = 16,
     seed: int = 0,
-) -> LayerInputs:
+) -> LayerInputs:  # fmt: skip
     """A layer of `tokens` tokens. Token 0 has no expert, and token 3 has one dropped choice."""
     rng = np.random.default_rng(seed)
     n = number(dtype)

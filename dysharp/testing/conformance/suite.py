@@ -25,14 +25,9 @@ DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 
 
 def run_suite(
-    name: str,
-    model: Model | None,
-    cluster: Cluster | None,
-    routing: Routing | None,
-    direction: str,
-    options: Mapping[str, Any] | None,
+    name: str, model: Model | None, cluster: Cluster | None, routing: Routing | None, direction: str, options: Mapping[str, Any] | None,
     rules: Sequence[str] | None,
-) -> Report:
+) -> Report:  # fmt: skip
     """See `dysharp.testing.conformance`."""
     if (other := (all_collectives() | all_tensor_parallel()).get(name)) is not None:
         if any(argument is not None for argument in (model, cluster, routing)):
