@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from dysharp.costs.operators import hbm_us
 from dysharp.measured.family import Missing, Parsed, classify
 from dysharp.measured.measurements import measurements_from_csv, read_operators
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
@@ -35,7 +36,7 @@ def us(*entries: Parsed | Missing) -> list[float]:
     ("family", "system", "least", "median"),
     [
         ("mla-block", "TensorRT", 60, 13.4),  # 13.0 before one clock (docs/deviations.md)
-        ("mla-block", "vLLM", 65, 23.0),
+        ("mla-block", "vLLM", 65, 9.0),
         ("hyper-connection", "TensorRT", 3, 3.0),
         ("linear-attention", "TensorRT", 30, 27.0),
     ],
@@ -53,17 +54,18 @@ def test_a_block_grows_with_its_cache_and_is_more_than_its_attention() -> None:
     assert attention < short < long
 
 
-def test_the_host_launches_each_kernel_of_vllm_and_a_graph_those_of_others() -> None:
-    text = line("x", kind="mla_block_generation", system="TensorRT-LLM", hardware="H200-SXM", config=BLOCK, value=50)
-    launched, graph = us(one("mla_block_generation", **BLOCK), classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
-    values = fitted_values()
-    kernels = (launched - graph) / (values["serving.launch_us"] - values["serving.gap_us"])
-    assert np.isclose(kernels, round(kernels))
-    assert kernels > 5
-    fields = {"kind": "mla_block_generation", "hardware": "B200-SXM", "config": BLOCK, "value": 50}
-    there = [line("x", system=name, **fields) for name in ("vLLM 0.24.0", "TensorRT-LLM")]
-    first, second = us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in there))
-    assert first == second  # vLLM's rows of B200 replay a graph
+def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> None:
+    def pair(hardware: str, **config: object) -> list[float]:
+        fields = {"kind": "mla_block_context", "hardware": hardware, "config": BLOCK | {"past_len": 0} | config, "value": 50}
+        lines = [line("x", system=name, **fields) for name in ("vLLM 0.24.0", "TensorRT-LLM")]
+        return us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in lines))
+
+    (one, fused), (two, more) = (pair("H200-SXM", q_len=n) for n in (512, 1024))
+    moved = 8 * 512 * (36 * (1536 + 512) + 24 * 17 * 64 - 4 * (1536 + 576))  # less the kernel that does both norms
+    assert np.isclose((two - more) - (one - fused), hbm_us(load_gpu("h200-sxm"), fitted_values(), moved))
+    assert one > fused + 30 * fitted_values()["attention.light_us"]
+    first, second = pair("B200-SXM", q_len=512)
+    assert first == second
 
 
 def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
