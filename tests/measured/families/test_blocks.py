@@ -56,8 +56,9 @@ def test_a_block_grows_with_its_cache_and_is_more_than_its_attention() -> None:
 
 def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> None:
     def pair(hardware: str, **config: object) -> list[float]:
-        fields = {"kind": "mla_block_context", "hardware": hardware, "config": BLOCK | {"past_len": 0} | config, "value": 50}
-        lines = [line("x", system=name, **fields) for name in ("vLLM 0.24.0", "TensorRT-LLM")]
+        shape = BLOCK | {"past_len": 0} | config
+        names = ("vLLM 0.24.0", "TensorRT-LLM")
+        lines = (line("x", kind="mla_block_context", system=name, hardware=hardware, config=shape, value=50) for name in names)
         return us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in lines))
 
     (one, fused), (two, more) = (pair("H200-SXM", q_len=n) for n in (512, 1024))
@@ -104,11 +105,11 @@ def test_a_convolution_with_a_block_for_each_channel_waits_for_its_blocks_and_on
     (cuda,) = us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
     assert triton < decode < cuda
     long, many = ({"seq_len": n, "batch_size": b} for n, b in ((4096, 1), (8, 512)))
-    (once,) = us(one("linear_attention_gdn", **shape | kernel | long))
+    once, spread = us(*(one("linear_attention_gdn", **shape | kernel | tokens) for tokens in (long, many)))
     moved, values, gpu = 4096 * 8192, fitted_values(), load_gpu("h200-sxm")
     issued = 2 * moved * (2 + 3 / 8) / (gpu.n_sms * gpu.boost_MHz * values["sm.permute_bytes"])  # three rows for each eight
     assert np.isclose(once - values["gpu.kernel_us"], issued)
-    assert np.isclose(once, *us(one("linear_attention_gdn", **shape | kernel | many)))
+    assert np.isclose(once, spread)
     assert np.isclose(cuda, fitted_values()["gpu.kernel_us"] * 64 * 8192 / (132 * 16))
 
 
