@@ -24,9 +24,9 @@ MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "dee
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
 BESIDE = ("norms", "attention all-reduce")
 """Parts of a serving step that a measured block does not have."""
-NATIVE_NORM, NATIVE_ROPE = (8, 36.0), (14, 24.0)
+NATIVE_NORM, NATIVE_ROPE, NATIVE_INDEXER = (8, 36.0), (14, 24.0), 17
 """Kernels of PyTorch and bytes a value: of a norm, of positions (aiconfigurator collector/vllm/collect_mla_module.py, vLLM 0.24.0 config/vllm.py,
-ir/ops/layernorm.py, rotary_embedding/deepseek_scaling_rope.py)."""
+ir/ops/layernorm.py, rotary_embedding/deepseek_scaling_rope.py); small kernels of an indexer (deepseek_v2.py, `Indexer.forward`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,9 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     if case.native:
         a, (n, norm), (m, rope) = model.attention, NATIVE_NORM, NATIVE_ROPE
         n_bytes = step.tokens * (norm * (a.q_rank + a.kv_rank) + rope * (heads + 1) * a.rope_dim)
-        light = (2 * n + m) * light_us(machine.gpu, machine.constants)
-        ops = [op for op in ops if op.name != "latent norms"] + [OpTime("native", light + machine.stream(n_bytes), 2 * n + m)]
+        kernels = 2 * n + m + (NATIVE_INDEXER if a.index_heads else 0)
+        light = kernels * light_us(machine.gpu, machine.constants)
+        ops = [op for op in ops if op.name != "latent norms"] + [OpTime("native", light + machine.stream(n_bytes), kernels)]
     return sum(op.us + op.kernels * machine.constants["serving.gap_us"] for op in ops)
 
 
