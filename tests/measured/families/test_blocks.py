@@ -55,10 +55,10 @@ def test_a_block_grows_with_its_cache_and_is_more_than_its_attention() -> None:
 
 
 def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> None:
-    def pair(hardware: str, **config: object) -> list[float]:
+    def pair(hardware: str, kind: str = "mla_block_context", **config: object) -> list[float]:
         shape = BLOCK | {"past_len": 0} | config
         names = ("vLLM 0.24.0", "TensorRT-LLM")
-        lines = (line("x", kind="mla_block_context", system=name, hardware=hardware, config=shape, value=50) for name in names)
+        lines = (line("x", kind=kind, system=name, hardware=hardware, config=shape, value=50) for name in names)
         return us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in lines))
 
     (one, fused), (two, more) = (pair("H200-SXM", q_len=n) for n in (512, 1024))
@@ -67,6 +67,10 @@ def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> Non
     assert one > fused + 30 * fitted_values()["attention.light_us"]
     first, second = pair("B200-SXM", q_len=512)
     assert first == second
+    sparse = {"architecture": "DeepseekV32ForCausalLM", "batch_size": 8, "isl": 1, "num_heads": 16, "gemm_type": "bfloat16", "step": 64}
+    (index, without), (dense, alone) = pair("H200-SXM", "dsa_block_generation", **sparse), pair("H200-SXM", "mla_block_generation", past_len=64)
+    values = fitted_values()
+    assert np.isclose(index - without - (dense - alone), 17 * (values["attention.light_us"] + values["serving.gap_us"]))
 
 
 def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
