@@ -6,7 +6,9 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.costs.layer import OpTime
 from dysharp.costs.machine import Machine
+from dysharp.costs.operators import light_us
 from dysharp.costs.regime import regime_of
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
@@ -22,14 +24,17 @@ MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "dee
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
 BESIDE = ("norms", "attention all-reduce")
 """Parts of a serving step that a measured block does not have."""
+NATIVE_NORM, NATIVE_ROPE, NATIVE_INDEXER = (8, 36.0), (14, 24.0), 17
+"""Kernels of PyTorch and bytes a value: of a norm, of positions (aiconfigurator collector/vllm/collect_mla_module.py, vLLM 0.24.0 config/vllm.py,
+ir/ops/layernorm.py, rotary_embedding/deepseek_scaling_rope.py); small kernels of an indexer (deepseek_v2.py, `Indexer.forward`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
-    `launched`: the host launches every kernel, as vLLM's rows show but those of MLA on B200 (chosen after they were seen: seven kernels take 42 us
-    there, 108 us elsewhere); else a graph has a gap between kernels.
+    `native`: norms and positions are PyTorch's kernels, as vLLM's default configuration says outside of Inductor. Its MLA rows on B200 have none
+    (chosen after they were seen: the smallest block takes 42 us there, 108 us elsewhere).
     """
 
     model: str
@@ -38,13 +43,13 @@ class BlockCase(Case):
     queries: float
     past: float
     decodes: bool
-    launched: bool
+    native: bool
     weights: str
     kv: str
 
 
 def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
-    """The sum of the block's kernels, with the gaps of a graph or the host's launches between them."""
+    """The sum of the block's kernels, with the gaps of a graph between them."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())))
     shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
     return np.array([_block_us(case, machine, *map(float, shape)) for shape in zip(*shapes, strict=True)])
@@ -61,7 +66,13 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), machine)
     step = StepBatch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in BESIDE]
-    return sum(op.us + op.kernels * machine.constants["serving.launch_us" if case.launched else "serving.gap_us"] for op in ops)
+    if case.native:
+        a, (n, norm), (m, rope) = model.attention, NATIVE_NORM, NATIVE_ROPE
+        n_bytes = step.tokens * (norm * (a.q_rank + a.kv_rank) + rope * (heads + 1) * a.rope_dim)
+        kernels = 2 * n + m + (NATIVE_INDEXER if a.index_heads else 0)
+        light = kernels * light_us(machine.gpu, machine.constants)
+        ops = [op for op in ops if op.name != "latent norms"] + [OpTime("native", light + machine.stream(n_bytes), kernels)]
+    return sum(op.us + op.kernels * machine.constants["serving.gap_us"] for op in ops)
 
 
 @family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us)
@@ -81,6 +92,6 @@ def case(m: Measurement) -> BlockCase:
     kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=m.kind.endswith("generation"),
-        launched=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
+        native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip

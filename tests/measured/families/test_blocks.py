@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from dysharp.costs.operators import hbm_us
 from dysharp.measured.family import Missing, Parsed, classify
 from dysharp.measured.measurements import measurements_from_csv, read_operators
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
@@ -35,7 +36,7 @@ def us(*entries: Parsed | Missing) -> list[float]:
     ("family", "system", "least", "median"),
     [
         ("mla-block", "TensorRT", 60, 13.4),  # 13.0 before one clock (docs/deviations.md)
-        ("mla-block", "vLLM", 65, 23.0),
+        ("mla-block", "vLLM", 65, 9.0),
         ("hyper-connection", "TensorRT", 3, 3.0),
         ("linear-attention", "TensorRT", 30, 27.0),
     ],
@@ -53,17 +54,23 @@ def test_a_block_grows_with_its_cache_and_is_more_than_its_attention() -> None:
     assert attention < short < long
 
 
-def test_the_host_launches_each_kernel_of_vllm_and_a_graph_those_of_others() -> None:
-    text = line("x", kind="mla_block_generation", system="TensorRT-LLM", hardware="H200-SXM", config=BLOCK, value=50)
-    launched, graph = us(one("mla_block_generation", **BLOCK), classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
+def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> None:
+    def pair(hardware: str, kind: str = "mla_block_context", **config: object) -> list[float]:
+        shape = BLOCK | {"past_len": 0} | config
+        names = ("vLLM 0.24.0", "TensorRT-LLM")
+        lines = (line("x", kind=kind, system=name, hardware=hardware, config=shape, value=50) for name in names)
+        return us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in lines))
+
+    (one, fused), (two, more) = (pair("H200-SXM", q_len=n) for n in (512, 1024))
+    moved = 8 * 512 * (36 * (1536 + 512) + 24 * 17 * 64 - 4 * (1536 + 576))  # less the kernel that does both norms
+    assert np.isclose((two - more) - (one - fused), hbm_us(load_gpu("h200-sxm"), fitted_values(), moved))
+    assert one > fused + 30 * fitted_values()["attention.light_us"]
+    first, second = pair("B200-SXM", q_len=512)
+    assert first == second
+    sparse = {"architecture": "DeepseekV32ForCausalLM", "batch_size": 8, "isl": 1, "num_heads": 16, "gemm_type": "bfloat16", "step": 64}
+    (index, without), (dense, alone) = pair("H200-SXM", "dsa_block_generation", **sparse), pair("H200-SXM", "mla_block_generation", past_len=64)
     values = fitted_values()
-    kernels = (launched - graph) / (values["serving.launch_us"] - values["serving.gap_us"])
-    assert np.isclose(kernels, round(kernels))
-    assert kernels > 5
-    fields = {"kind": "mla_block_generation", "hardware": "B200-SXM", "config": BLOCK, "value": 50}
-    there = [line("x", system=name, **fields) for name in ("vLLM 0.24.0", "TensorRT-LLM")]
-    first, second = us(*(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0] for text in there))
-    assert first == second  # vLLM's rows of B200 replay a graph
+    assert np.isclose(index - without - (dense - alone), 17 * (values["attention.light_us"] + values["serving.gap_us"]))
 
 
 def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
@@ -102,11 +109,11 @@ def test_a_convolution_with_a_block_for_each_channel_waits_for_its_blocks_and_on
     (cuda,) = us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
     assert triton < decode < cuda
     long, many = ({"seq_len": n, "batch_size": b} for n, b in ((4096, 1), (8, 512)))
-    (once,) = us(one("linear_attention_gdn", **shape | kernel | long))
+    once, spread = us(*(one("linear_attention_gdn", **shape | kernel | tokens) for tokens in (long, many)))
     moved, values, gpu = 4096 * 8192, fitted_values(), load_gpu("h200-sxm")
     issued = 2 * moved * (2 + 3 / 8) / (gpu.n_sms * gpu.boost_MHz * values["sm.permute_bytes"])  # three rows for each eight
     assert np.isclose(once - values["gpu.kernel_us"], issued)
-    assert np.isclose(once, *us(one("linear_attention_gdn", **shape | kernel | many)))
+    assert np.isclose(once, spread)
     assert np.isclose(cuda, fitted_values()["gpu.kernel_us"] * 64 * 8192 / (132 * 16))
 
 
