@@ -186,7 +186,9 @@ class _Layer:
 
     def fused(self, there: Framing, back: Framing) -> float:
         """Dispatch, tiles and Combine side by side. Stores of Dispatch wait for nothing, so Combine is behind them on a link."""
-        end = up = down = again = 0.0
+        up: Any = 0.0
+        down: Any = 0.0
+        end = again = 0.0
         for _ in range(3 if there != STORE else 1):
             sent = self.dispatch(there, up, down, again)
             ready = self.computed(sent.pairs)
