@@ -13,8 +13,8 @@ from dysharp.specs import Cluster, Model
 from dysharp.workload import make_routing
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024)
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-SKEWS = (0.0, 0.5, 1.0, 1.5)
+QUARTERS = (1, 2, 4, 8, 16)
+ROUTINGS = ("uniform", "powerlaw:0.5", "powerlaw:1", "powerlaw:1.5")
 GPUS = (4, 8, 16, 32, 64)
 
 Gains = Mapping[str, list[float]]
@@ -83,16 +83,15 @@ def gain_map(asked: Request, run: Callable[[int], Mapping[str, float]]) -> GainM
 
 def _variants(model: Model, cluster: Cluster, routing: str) -> Iterator[tuple[str, float, Model, Cluster, str]]:
     """(input, value, model, cluster, routing); values that no layer can have are left out."""
-    for factor in FACTORS:
-        topk, experts = round(model.topk * factor), round(model.n_experts * factor)
+    for quarters in QUARTERS:
+        topk, experts, rate = (one * quarters // 4 for one in (model.topk, model.n_experts, cluster.link_bytes_per_us))
         if 0 < topk <= model.n_experts:
             yield "top-k", topk, replace(model, topk=topk), cluster, routing
         if experts >= model.topk and experts % cluster.n_gpus == 0:
             yield "experts", experts, replace(model, n_experts=experts), cluster, routing
-        rate = round(cluster.link_bytes_per_us * factor)
         yield "link GB/s", rate / 1000, model, replace(cluster, link_bytes_per_us=rate), routing
     for gpus in GPUS:
         if gpus <= (cluster.max_gpus or cluster.n_gpus) and model.n_experts % gpus == 0:
             yield "GPUs", gpus, model, cluster.with_gpus(gpus), routing
-    for skew in SKEWS:
-        yield "skew", skew, model, cluster, f"powerlaw:{skew}" if skew else "uniform"
+    for text in ROUTINGS:
+        yield "skew", float(text.partition(":")[2] or 0), model, cluster, text

@@ -51,7 +51,7 @@ def test_rows_that_the_hub_reads_twice_cost_dysharp_its_gain() -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A map of few points."""
-    for name, values in {"TOKENS": (16, 128, 512), "FACTORS": (0.5, 1.0), "SKEWS": (0.0, 1.0), "GPUS": (4, 8)}.items():
+    for name, values in {"TOKENS": (16, 128, 512), "QUARTERS": (2, 4), "ROUTINGS": ("uniform", "powerlaw:1"), "GPUS": (4, 8)}.items():
         monkeypatch.setattr(gain_map, name, values)
 
 
