@@ -405,7 +405,7 @@ def verdict_of(verb: str, kind: Kind, was: float, now: float, said: list[str]) -
         return "wrong"
     leaf = kind.key.rpartition(".")[2]
     unmodelled = any(leaf in line and ("no effect" in line or "not model" in line) for line in said)
-    return "note" if unmodelled or (with_it < SAME and "=" not in kind.sign) else "right"
+    return "note" if (unmodelled and kind.sign != "=") or (with_it < SAME and "=" not in kind.sign) else "right"
 
 
 def ask(verb: str, kind: Kind, draw: random.Random) -> Asked | None:

@@ -10,11 +10,11 @@ from dysharp.base.values import frozen, named
 from dysharp.planning.gain import EVEN, MECHANISMS, gains, layer_us
 from dysharp.runs.request import Request
 from dysharp.specs import Cluster, Model
-from dysharp.workload import Routing, make_routing
+from dysharp.workload import make_routing
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024)
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-SKEWS = (0.0, 0.5, 1.0, 1.5)
+QUARTERS = (1, 2, 4, 8, 16)
+ROUTINGS = ("uniform", "powerlaw:0.5", "powerlaw:1", "powerlaw:1.5")
 GPUS = (4, 8, 16, 32, 64)
 
 Gains = Mapping[str, list[float]]
@@ -59,8 +59,8 @@ def gain_map(asked: Request, run: Callable[[int], Mapping[str, float]]) -> GainM
     Raises ConfigError for other layers, and for a cluster that is no paper cluster of one NVLink domain with switches.
     """
     cluster, text = asked.cluster, asked.routing
-    drawn = isinstance(text, str) and text.partition(":")[0] in ("uniform", "powerlaw", "normal", "lognormal")
-    if cluster.family == "hw" or cluster.domains > 1 or not cluster.n_switches or asked.direction != "fwd" or not drawn:
+    may_vary = isinstance(text, str) and text.partition(":")[0] in ("uniform", "powerlaw", "normal", "lognormal")
+    if cluster.family == "hw" or cluster.domains > 1 or cluster.nvlink_gpus == 1 or asked.direction != "fwd" or not may_vary:
         found = f"{cluster.name}, {asked.direction}, routing {text if isinstance(text, str) else text.description}"
         raise ConfigError(f"map: found {found}, expected a paper cluster of one NVLink domain with switches, fwd, and a drawn routing")
     seen: dict[tuple[Any, ...], Gains] = {}
@@ -68,35 +68,30 @@ def gain_map(asked: Request, run: Callable[[int], Mapping[str, float]]) -> GainM
     def line(model: Model, machine: Cluster, routing: str) -> Gains:
         key = model, machine, routing
         if key not in seen:
-            us = [layer_us(model, machine, _routing(routing, model, machine, tokens, asked.seed)) for tokens in TOKENS]
-            found = [gains(one) for one in us]
+            drawn = (make_routing(routing, model, machine.n_gpus, tokens, seed=asked.seed) for tokens in TOKENS)
+            found = [gains(layer_us(model, machine, one)) for one in drawn]
             seen[key] = {name: [one[name] for one in found] for name in MECHANISMS}
         return seen[key]
 
     own, panels = line(asked.model, cluster, str(text)), dict[str, dict[float, Gains]]()
-    for name, value, point in _variants(asked.model, cluster, str(text)):
-        panels.setdefault(name, {})[value] = line(*point)
+    for name, value, model, machine, routing in _variants(asked.model, cluster, str(text)):
+        panels.setdefault(name, {})[value] = line(model, machine, routing)
     gain = dict(zip(TOKENS, own["switch"], strict=True))
     edges = {tokens for pair in pairwise(TOKENS) for tokens in pair if (gain[pair[0]] > EVEN) != (gain[pair[1]] > EVEN)}
     return GainMap(TOKENS, own, panels, {n: (gain[n], gains(run(n))["switch"]) for n in sorted({TOKENS[0], TOKENS[-1]} | edges)})
 
 
-def _routing(text: str, model: Model, cluster: Cluster, tokens: int, seed: int) -> Routing:
-    return make_routing(text, model, cluster.n_gpus, tokens, seed=seed)
-
-
-def _variants(model: Model, cluster: Cluster, routing: str) -> Iterator[tuple[str, float, tuple[Model, Cluster, str]]]:
-    """(input, value, (model, cluster, routing)); values that no layer can have are left out."""
-    for factor in FACTORS:
-        topk, experts = round(model.topk * factor), round(model.n_experts * factor)
+def _variants(model: Model, cluster: Cluster, routing: str) -> Iterator[tuple[str, float, Model, Cluster, str]]:
+    """(input, value, model, cluster, routing); values that no layer can have are left out."""
+    for quarters in QUARTERS:
+        topk, experts, rate = (one * quarters // 4 for one in (model.topk, model.n_experts, cluster.link_bytes_per_us))
         if 0 < topk <= model.n_experts:
-            yield "top-k", topk, (replace(model, topk=topk), cluster, routing)
+            yield "top-k", topk, replace(model, topk=topk), cluster, routing
         if experts >= model.topk and experts % cluster.n_gpus == 0:
-            yield "experts", experts, (replace(model, n_experts=experts), cluster, routing)
-        rate = round(cluster.link_bytes_per_us * factor)
-        yield "link GB/s", rate / 1000, (model, replace(cluster, link_bytes_per_us=rate), routing)
+            yield "experts", experts, replace(model, n_experts=experts), cluster, routing
+        yield "link GB/s", rate / 1000, model, replace(cluster, link_bytes_per_us=rate), routing
     for gpus in GPUS:
         if gpus <= (cluster.max_gpus or cluster.n_gpus) and model.n_experts % gpus == 0:
-            yield "GPUs", gpus, (model, cluster.with_gpus(gpus), routing)
-    for skew in SKEWS:
-        yield "skew", skew, (model, cluster, f"powerlaw:{skew}" if skew else "uniform")
+            yield "GPUs", gpus, model, cluster.with_gpus(gpus), routing
+    for text in ROUTINGS:
+        yield "skew", float(text.partition(":")[2] or 0), model, cluster, text

@@ -92,6 +92,7 @@ class _Layer:
         self.home = self.tokens // x.tokens
         self.targets = max(1, round(len(self.away) / max(1, len(self.tokens))))
         self.here = np.bincount(x.gpu, x.rows, self.n) - np.bincount(x.gpu[x.gpu == x.source], x.rows[x.gpu == x.source], self.n)
+        self.twice = self.here.max() > cluster.al_tlb_entries  # rows leave the table of the hub before Combine asks for them
 
     def us(self, *n_bytes: float) -> float:
         """Of a link."""
@@ -108,7 +109,7 @@ class _Layer:
         start = 2 * self.hop + self.fetch if cast else 0.0
         ups = self.count(self.home if cast else self.source) * self.us(train.up) + self.count(self.gpu) * self.us(train.ack_up) + up
         downs = self.count(self.gpu) * self.us(train.down) + self.count(self.home if cast else self.source) * self.us(train.ack_down) + down
-        read = (1 + again) * self.read if framing.targets_per_ext else 0.0
+        read = (1 + again * self.twice) * self.read if framing.targets_per_ext else 0.0
         to = np.zeros((self.n, self.n))
         to[self.source, self.gpu] = np.maximum(downs, read * self.here)[self.gpu]
         left = start + np.maximum(ups, to.max(axis=1))
@@ -174,8 +175,7 @@ class _Layer:
         x, train = self.x, pull_train(framing, self.model.row_bytes, self.targets)
         told = np.maximum.reduceat(ready, x.token_ptr[:-1])[x.token[self.away]] + 4 * self.hop
         if framing.targets_per_ext:
-            again = self.here.max() > self.cluster.al_tlb_entries
-            told = _served(told, again * self.read * x.rows[self.away], self.gpu) + self.miss
+            told = _served(told, self.twice * self.read * x.rows[self.away], self.gpu) + self.miss
         sent = _served(np.maximum(told + self.responder, left[self.gpu]) + TIE * told, self.us(train.response), self.gpu)
         summed = np.zeros(len(self.tokens))
         np.maximum.at(summed, self.member, sent)
@@ -186,7 +186,8 @@ class _Layer:
 
     def fused(self, there: Framing, back: Framing) -> float:
         """Dispatch, tiles and Combine side by side. Stores of Dispatch wait for nothing, so Combine is behind them on a link."""
-        up = down = np.zeros(self.n)
+        up: Any = 0.0
+        down: Any = 0.0
         end = again = 0.0
         for _ in range(3 if there != STORE else 1):
             sent = self.dispatch(there, up, down, again)

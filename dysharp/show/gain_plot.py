@@ -12,7 +12,7 @@ from dysharp.api.gain_map import GainMap
 from dysharp.planning.gain import EVEN
 from dysharp.show.plots import PALETTE, STYLE
 
-LEVELS = (-0.5, -0.25, -0.1, -EVEN, EVEN, 0.1, 0.25, 0.5)
+PERCENT = (10, 25, 50)
 LINES = {"overlap": PALETTE[1], "multicast": PALETTE[3], "reduction": PALETTE[2]}
 
 
@@ -38,8 +38,9 @@ def _panel(ax: Any, name: str, panel: dict[float, Any], found: GainMap) -> Any:
     """Areas and lines; a panel of one value has it twice, because a contour has two sides."""
     values, gains = list(panel), list(panel.values())
     values, gains = (values * 2, gains * 2) if len(values) == 1 else (values, gains)
-    rows = np.arange(len(values))
-    area = ax.contourf(found.tokens, rows, np.array([one["switch"] for one in gains]), LEVELS, cmap="RdBu", extend="both")
+    rows, above = np.arange(len(values)), [EVEN, *(percent / 100 for percent in PERCENT)]
+    levels = [*(-level for level in reversed(above)), *above]
+    area = ax.contourf(found.tokens, rows, np.array([one["switch"] for one in gains]), levels, cmap="RdBu", extend="both")
     for part, colour in LINES.items():
         ax.contour(found.tokens, rows, np.array([one[part] for one in gains]), [EVEN], colors=colour, linewidths=1.5)
     own = next((i for i, one in enumerate(gains) if one is found.own), None)

@@ -175,9 +175,10 @@ def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
     sms, now = inherited.get("n_sms"), table.get("n_sms")
-    if kind == "clusters" and isinstance(now, int):
+    if kind == "clusters" and isinstance(now, int) and now > 0:
         peaks: dict[str, Any] = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
-        inherited |= peaks if not peaks.keys() & table.keys() else {}
+        if not peaks.keys() & table.keys():
+            inherited |= peaks
     return merged(inherited, table)
 
 

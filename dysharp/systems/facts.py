@@ -201,6 +201,8 @@ class Facts:
     """True: the software runs on machines that one can buy, though the system has no real form. A system with a real form always runs there."""
     bound: bool = False
     """True: a lower bound, which nobody can build."""
+    sums_in_order: bool = False
+    """True: the system promises that the rows of a token are added in the order of their GPUs and expert slots, so that runs agree bit for bit."""
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 

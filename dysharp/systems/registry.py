@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dysharp.base.errors import ConfigError, ProgramError, nearest
+from dysharp.base.errors import ConfigError, ProgramError, nearest, show
 from dysharp.base.lazy import import_all
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
@@ -248,7 +248,7 @@ def import_systems(source: str) -> None:
     except Exception as error:  # a file of the user may raise anything
         sys.modules.pop(name, None)
         why = "no module" if isinstance(error, ModuleNotFoundError) else type(error).__name__
-        raise ConfigError(f"import {source[:60]!r}: found {why}: {error}, expected a file or module that registers a system") from error
+        raise ConfigError(f"import {show(source)}: found {why}: {error}, expected a file or module that registers a system") from error
 
 
 def all_systems() -> dict[str, System]:

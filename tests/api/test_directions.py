@@ -48,10 +48,17 @@ def test_every_key_of_a_cluster_file_has_a_direction(directions: ModuleType) -> 
     }  # fmt: skip
 
 
+BUFFERS = {
+    "dysharp": {"links_per_gpu *2", "n_vcs *0.5", "vc_flits *4", "vc_flits 0"}, "hub-sharp": {"links_per_gpu *2", "vc_flits *4", "vc_flits 0"},
+    "explicit": {"n_vcs *0.5"}, "multicast-only": {"n_vcs *0.5"},
+}  # fmt: skip
+"""Buffers that move these systems the wrong way, by 1 to 3 % (docs/deviations.md, Larger buffers)."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(all_systems()))
 def test_all_keys_of_a_cluster_move_a_system_the_right_way(directions: ModuleType, system: str) -> None:
-    base = {"model": "S-8", "gpus": 8, "tokens": 64, "routing": "uniform", "systems": system}
+    base, wrong = {"model": "S-8", "gpus": 8, "tokens": 64, "routing": "uniform", "systems": system}, set()
     for kind in directions.KINDS:
         where = "hw-dgx-h100" if kind.key == "cluster.host_factor" else "paper-gh200-nvl32"
         inputs = base | {"cluster": where}
@@ -59,7 +66,10 @@ def test_all_keys_of_a_cluster_move_a_system_the_right_way(directions: ModuleTyp
             continue
         was, now = (directions.answer_of("compare", one) for one in (inputs, directions.changed("compare", inputs, kind)))
         verdict = was and now and directions.verdict_of("compare", kind, was[0]["us"], now[0]["us"], now[1])
-        assert verdict != "wrong", (system, kind.key, kind.change, was[0]["us"], now[0]["us"])
+        if verdict == "wrong":
+            wrong.add(f"{kind.key.removeprefix('cluster.')} {kind.change}")
+            assert now[0]["us"] == pytest.approx(was[0]["us"], rel=0.03)
+    assert wrong == BUFFERS.get(system, set())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +83,8 @@ def test_all_keys_of_a_cluster_move_a_system_the_right_way(directions: ModuleTyp
 def test_a_move_against_the_sign_is_wrong(directions: ModuleType, sign: str, now: float, verdict: str) -> None:
     kind = directions.Kind("compare", "tokens", "*2", "us", sign, "a reason")
     assert directions.verdict_of("compare", kind, 1.0, now, []) == verdict
-    assert directions.verdict_of("compare", kind, 1.0, now, ["warning: tokens=2 has no effect"]) == ("wrong" if verdict == "wrong" else "note")
+    noted = "right" if sign == "=" else "note"  # a key that moves nothing says so
+    assert directions.verdict_of("compare", kind, 1.0, now, ["warning: tokens=2 has no effect"]) == ("wrong" if verdict == "wrong" else noted)
 
 
 def test_more_experts_of_a_drawn_popularity_balance_better() -> None:

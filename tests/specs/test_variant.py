@@ -18,6 +18,15 @@ def test_keys_replace_those_of_the_base() -> None:
     assert other.source.startswith("variant of paper-nvl72")
 
 
+@pytest.mark.parametrize("name", ["paper-gh200-nvl32", "hw-dgx-h100"])
+def test_more_sms_bring_their_flops(name: str) -> None:
+    base, twice = load_cluster(name), load_cluster(f"{name},n_sms=264")
+    assert (base.n_sms, twice.n_sms, twice.hbm_bytes_per_us) == (132, 264, base.hbm_bytes_per_us)
+    assert (twice.fp8_flops_per_us, twice.bf16_flops_per_us) == (2 * base.fp8_flops_per_us, 2 * base.bf16_flops_per_us)
+    named = load_cluster(f"{name},n_sms=264,fp8_TFLOPS=1000")
+    assert (named.fp8_flops_per_us, named.bf16_flops_per_us) == (1_000_000_000, base.bf16_flops_per_us)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dysharp.program import Program, Tail
+from dysharp.program.builder import PUSHES
 from dysharp.program.schema import LATE
+from dysharp.program.tables import Holds, Point, Semaphores
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
 from dysharp.testing.conformance import collectives
@@ -44,7 +46,32 @@ def like_a_late_rank(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     with_program(case, replace(case.program, templates=templates))
 
 
+def taken_last(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+    """The last op takes a semaphore that the first gives back."""
+    held, done = np.zeros(1, np.int32), np.full(1, Point.OP_DONE, np.int32)
+    holds = Holds(sem=held, amount=held + 1, acquire_kind=done, acquire=held + case.program.n_ops - 1, release_kind=done, release=held)
+    turns = Semaphores(node=held, capacity=held + 9, name=("turn",), unit=("turns",))
+    with_program(case, replace(case.program, holds=holds, semaphores=turns))
+
+
+def sent_twice(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+    """A push sends what another push of its GPU sends to the same place."""
+    p, m = case.program, case.program.members
+    push = np.array([t.kind in PUSHES and bool(t.src) for t in p.templates])[p.ops.template]
+    one = int(push.argmax())
+    other = next(op for op in np.flatnonzero(push).tolist() if op > one and p.ops.node[op] == p.ops.node[one])
+    columns = {name: getattr(p.ops, name).copy() for name in ("template", "key", "offset") if getattr(p.ops, name) is not None}
+    for column in columns.values():
+        column[other] = column[one]
+    to, rows, (mine, its) = m.node.copy(), m.fill_row.copy(), (m.ptr[op : op + 2] for op in (one, other))
+    to[slice(*its)], rows[slice(*m.fill_ptr[its])] = to[slice(*mine)], rows[slice(*m.fill_ptr[mine])]
+    with_program(case, replace(p, ops=replace(p.ops, **columns), members=replace(m, node=to, fill_row=rows)))
+
+
 FAULTS: dict[str, tuple[Change, str]] = {
+    "semaphores_of_collectives_are_taken_first": (taken_last, "semaphore turn: found it given by op 0"),
+    "arrivals_are_awaited": (without_waits, "found no op that waits for it"),
+    "nothing_is_sent_twice": (sent_twice, "expected every chunk once"),
     "vectors_are_right": (without_waits, "found no chunk"),
     "bytes_are_moved": (of_half_the_bytes, "payload out of the busiest GPU: found"),
     "causes_are_named": (like_a_late_rank, f'templates: found the function "{LATE}"'),

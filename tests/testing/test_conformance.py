@@ -16,6 +16,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
 from dysharp.functional.machine import Machine
 from dysharp.program import Head, Program, Tail, Trace
+from dysharp.program.tables import Holds, Point, Semaphores
 from dysharp.specs import Cluster, Model
 from dysharp.systems import Costs, Facts, Moves, all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
@@ -162,6 +163,16 @@ def unfounded(program: Program) -> Program:
     return replace(program, edges=type(e)(*(getattr(e, c)[kept] for c in e.__slots__)))
 
 
+def taken_last(program: Program) -> Program:
+    """A semaphore that the last op takes and the first op gives back."""
+    held, last = np.zeros(1, np.int32), np.full(1, program.n_ops - 1, np.int32)
+    done = np.full(1, Point.OP_DONE, np.int32)
+    return replace(
+        program, holds=Holds(sem=held, amount=held + 1, acquire_kind=done, acquire=last, release_kind=done, release=held),
+        semaphores=Semaphores(node=held, capacity=held + 9, name=("turn",), unit=("turns",)),
+    )  # fmt: skip
+
+
 @pytest.fixture
 def cheat(monkeypatch) -> Callable[..., Report]:
     """`cheat(change, direction, system, rules)`: the report about a system whose Programs `change` has changed."""
@@ -185,6 +196,7 @@ def cheat(monkeypatch) -> Callable[..., Report]:
         (under_another_name, r"only_operators_move_rows \(fwd\): traffic up of gemm1: found \d+ B, expected none \(dispatch, combine and other"),
         (twice, r"gemm_tiles \(fwd\): gemm2: found missing, repeated or moved tiles, expected each tile once on its GPU with its rows"),
         (hasty, r"tensor_of_the_layer \(fwd\): "),
+        (taken_last, r"semaphores_are_taken_first \(fwd\): semaphore turn: found it given by op 0 \(.*\) at \d+ ps, expected after op \d+"),
         (unfounded, r'legal \(fwd\): template \d+ \(combine.put\): found ops that read "expert.y" and wait for no op that writes it, expected'),
     ],
 )
@@ -287,7 +299,8 @@ WRONG_VALUES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
     "hard_routings_are_served": (emulation, "run_case", lambda results: (results[0] + 1,), "y, path packet: found row 0 wrong"),
 }
 """{rule: (module, name of a function there, change of its result, start of the fault)}."""
-WRONG_PROGRAMS = {"gemm_tiles", "payload_by_gpu", "only_operators_move_rows", "tensor_of_the_layer"}
+ORDERED = {"semaphores_are_taken_first", "sums_keep_the_promised_order"}
+WRONG_PROGRAMS = {*ORDERED, "gemm_tiles", "payload_by_gpu", "only_operators_move_rows", "tensor_of_the_layer"}
 WRONG_BACKWARD = {"gradients_are_twice_the_work", "backward_waits_as_forward", "nothing_waits_for_weight_gradients", "backward_mirrors_bytes"}
 WITHOUT_WATCH = {"broken_members_are_noticed"}
 SHORT_RESULTS = {"integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows"}
@@ -308,6 +321,14 @@ def test_a_rule_notices_a_wrong_value(rule, monkeypatch):
     report = conformance("deepep", *LAYERS["uniform"], rules=[rule])
     assert {f.rule for f in report.failed} == {rule}
     assert any(f.text.startswith(text) for f in report.failed), str(report)
+
+
+@pytest.mark.parametrize("system", ["deepep", "fusion-only", "nvls", "dysharp"])
+def test_a_promised_order_of_sums_is_kept_or_a_fault(system, monkeypatch):
+    monkeypatch.setitem(_REGISTRY, system, replace(all_systems()[system], sums_in_order=True))
+    report = conformance(system, *LAYERS["uniform"], rules=["sums_keep_the_promised_order"])
+    assert report.passed is (system in ("deepep", "fusion-only"))
+    assert report.passed or re.match(r"token \d+: found expert slots \[.*\] added in this order, expected \[", report.failed[0].text)
 
 
 def test_every_rule_has_a_fault_that_it_notices():

@@ -18,13 +18,16 @@ from dysharp.functional.collective import CollectiveEmulation, emulate_collectiv
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Program, Trace
+from dysharp.program import Kind, Program, Tail, Trace
+from dysharp.program.builder import PUSHES
+from dysharp.program.names import op_name
 from dysharp.program.payload import moved_bytes
 from dysharp.program.schema import LATE
 from dysharp.program.skew import START
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.collectives import CollectiveSystem
+from dysharp.testing.conformance.rows import given_too_early
 from dysharp.testing.conformance.rule import Lines, rule
 from dysharp.workload.collective import Collective, even
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work
@@ -114,6 +117,37 @@ def not_below_the_least_bytes(case: SmallCollective) -> Lines:
     least = collective_bound_us(case.work, case.cluster) * 1e6
     if case.trace.time_ps < least:
         yield f"time: found {case.trace.time_ps} ps, expected at least the {least:.0f} ps of the least bytes"
+
+
+@rule("collective")
+def semaphores_of_collectives_are_taken_first(case: SmallCollective) -> Lines:
+    """No op gives back a semaphore before it is taken."""
+    yield from given_too_early(case.program, case.trace)
+
+
+@rule("collective")
+def arrivals_are_awaited(case: SmallCollective) -> Lines:
+    """Some op waits for every tile that data arrive in: no GPU ends before them."""
+    p, r = case.program, case.program.regions
+    awaited = np.zeros(p.n_tiles, bool)
+    awaited[p.edges.tail[p.edges.tail_kind == Tail.TILE_READY]] = True
+    for tile in np.flatnonzero(~awaited)[:1].tolist():
+        region = int(np.searchsorted(r.tile_ptr, tile, side="right")) - 1
+        yield f"tile {tile} of {r.name[region]} on GPU {r.node[region]}: found no op that waits for it, expected one before the collective ends"
+
+
+@rule("collective")
+def nothing_is_sent_twice(case: SmallCollective) -> Lines:
+    """No two ops of one template push the same bytes of the same chunk to the same place."""
+    p, m, seen = case.program, case.program.members, dict[tuple[Any, ...], int]()
+    pushes = np.array([t.kind in PUSHES and bool(t.src) for t in p.templates], bool)[p.ops.template]
+    offset = np.zeros(p.n_ops, np.int64) if p.ops.offset is None else p.ops.offset
+    for op in np.flatnonzero(pushes).tolist():
+        first, last = int(m.ptr[op]), int(m.ptr[op + 1])
+        rows = m.fill_row[m.fill_ptr[first] : m.fill_ptr[last]].tobytes()
+        does = (*(int(one[op]) for one in (p.ops.template, p.ops.node, p.ops.key, offset)), m.node[first:last].tobytes(), rows)
+        if (other := seen.setdefault(does, op)) != op:
+            yield f"{op_name(p, op)}: found what op {other} sends, expected every chunk once"
 
 
 @rule("collective")

@@ -21,6 +21,7 @@ from dysharp.functional.packets.instructions import check_program
 from dysharp.functional.progress import Progress
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
+from dysharp.functional.sums import slots_of
 from dysharp.program import Program
 from dysharp.testing.conformance.case import NAMES, CheckedPass, LayerInputs, SystemCase, layer_case, row_format, run_case
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -151,6 +152,18 @@ def _far(found: Array, expected: Array, bound: float) -> Iterator[str]:
     error = np.abs(a - b).max()
     if not error <= bound * np.abs(b).max():
         yield f"y: found an error of {error:.3g}, expected at most {bound:.3g} of the largest value, {np.abs(b).max():.3g}"
+
+
+@rule("system", over=UNTIMED)
+def sums_keep_the_promised_order(case: SystemCase, order: str) -> Lines:
+    """A system that promises an order adds the rows of every token in it, whatever comes first."""
+    if not case.system.sums_in_order:
+        raise NotRun("the system promises no order of sums")
+    run_case(layer_case("float32"), machine := machine_of(case, "row", order=order))
+    for token, chunks in machine.passes["forward"].outcome.record.sums.items():
+        for added in (list(slots_of(one)) for one in chunks):
+            if added != sorted(added):
+                yield f"token {token}: found expert slots {added} added in this order, expected {sorted(added)}"
 
 
 @rule("system")

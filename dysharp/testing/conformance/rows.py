@@ -7,7 +7,8 @@ from dysharp.base.arrays import Array
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
-from dysharp.program.tables import ALL_COLUMNS, ColumnRange
+from dysharp.program.names import op_name
+from dysharp.program.tables import ALL_COLUMNS, ColumnRange, Point
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import CheckedPass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -88,6 +89,26 @@ def only_operators_move_rows(case: CheckedPass) -> Lines:
     for t in case.program.templates:
         if t.operator == "other" and t.kind in PUSHES + PULLS and t.fn != "control":
             yield f'template {t.name}: found fn "{t.fn}" moved as operator "other", expected "control"'
+
+
+def given_too_early(program: Program, trace: Trace) -> Lines:
+    """One line where an op gives back what no op has taken yet."""
+    h, points = program.holds, (Point.OP_ISSUED, Point.OP_DONE)
+    ops = np.isin(h.acquire_kind, points) & np.isin(h.release_kind, points)
+    taken, given = (
+        np.where(kind[ops] == Point.OP_ISSUED, trace.issue[op[ops]], trace.done[op[ops]])
+        for kind, op in ((h.acquire_kind, h.acquire), (h.release_kind, h.release))
+    )
+    for i in np.flatnonzero(given < taken)[:1].tolist():
+        hold = int(np.flatnonzero(ops)[i])
+        ends = op_name(program, int(h.release[hold])), op_name(program, int(h.acquire[hold]))
+        yield f"semaphore {program.semaphores.name[h.sem[hold]]}: found it given by {ends[0]} at {given[i]} ps, expected after {ends[1]} takes it"
+
+
+@rule("pass")
+def semaphores_are_taken_first(case: CheckedPass) -> Lines:
+    """No op gives back a semaphore before it is taken."""
+    yield from given_too_early(case.program, case.trace)
 
 
 @rule("pass")
