@@ -67,10 +67,11 @@ def layer_rows(request: Request, system: System | None = None) -> int:
 
 
 def may_stop(request: Request, system: System, options: Any) -> bool:
-    """Whether the rule knows the layer: rows are sent, not in rings of NCCL, whose protocols and steps follow the size; all ranks are alike; tables
-    of hubs are full from the first block on; and there are tokens to leave out."""
+    """Whether the rule knows the layer: rows are sent, by software that works the same way at any size; all ranks are alike; tables of hubs are full
+    from the first block on; and there are tokens to leave out."""
     tables = hasattr(options, "rat_banks") or (hasattr(options, "al_misses") and request.cluster.al_tlb_entries > FEWEST)
-    steady = system.moves.sent not in ("none", "ring") and request.skew is None and not tables
+    same = not system.costs.by_size or system.form_on(request.cluster, options) != "real"
+    steady = system.moves.sent != "none" and same and request.skew is None and not tables
     return steady and (bool(request.window) or request.tokens >= PART * FEWEST)
 
 
@@ -148,8 +149,9 @@ class Known:
         if not (far := x - x.mean()).any():
             return self.line(value, "tokens")
         rate = float(far @ y / (far @ far))
-        rest, ahead = y - y.mean() - rate * far, getattr(self.whole, by) - x.mean()
-        spread = rest @ rest / max(1, len(x) - 2) * (1 + 1 / len(x) + ahead**2 / (far @ far))
+        rest, whole = y - y.mean() - rate * far, getattr(self.whole, by)
+        ahead, grown = whole - x.mean(), whole / x.mean()  # all tokens are as rough as few of them, in proportion
+        spread = rest @ rest / max(1, len(x) - 2) * (grown**2 + 1 / len(x) + ahead**2 / (far @ far))
         return float(y.mean() + rate * ahead) - self.whole.beside(value), T90 * float(np.sqrt(spread))
 
     def off(self) -> float:
