@@ -39,6 +39,8 @@ ALONE = 0.03
 """GEMMs run alone where they overlap Dispatch and Combine for less than this share of the layer."""
 T90 = 2.92
 """Of Student's t with two degrees of freedom: nine of ten layers are inside."""
+UNSEEN = 0.003
+"""Of the time, what blocks that happen to lie on a line do not show: layers that stop are chosen by it. Fitted on three draws of layers."""
 GROWTH, GROWTH_OF_WINDOWS = 1.5, 1.1
 """Dispatch and Combine take at least this many times as long when the tokens double, unless they are within the precision. Windows may be small."""
 
@@ -155,9 +157,10 @@ class Known:
         return float(y.mean() + rate * ahead) - self.whole.beside(value), T90 * float(np.sqrt(spread))
 
     def off(self) -> float:
-        """How far the time may be off, either way, as a part of it: the interval of the line, and half of what tokens in place of rows say."""
+        """How far the time may be off, either way, as a part of it: the interval of the line, half of what tokens in place of rows say, and what no
+        line shows."""
         (time_us, wide), (other, _) = self.line(_time), self.line(_time, "tokens")
-        return math.hypot(wide, (other - time_us) / 2) / abs(time_us)
+        return math.hypot(wide / time_us, (other / time_us - 1) / 2, UNSEEN)
 
     def refusal(self, most: float, growth: float) -> str:
         """Why the blocks do not tell the time to the part `most`; "" = they may. `growth`: of operators when tokens double, at least."""
