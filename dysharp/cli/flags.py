@@ -239,8 +239,8 @@ def _type(argument: Argument, kind: Any) -> Any:
         return click.Choice(argument.words)
     if argument.shown.endswith("...") and "=" not in argument.shown:
         return Words(argument.shown[-4])
-    number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)
-    if argument.span is None or number is None:
-        return number or str
+    number = next((each for each in (kind, *get_args(kind)) if each in (int, float, str)), str)
+    if argument.span is None or number is str:
+        return number
     kinds: dict[type, Any] = {int: click.IntRange, float: click.FloatRange}
     return kinds[number](*argument.span)

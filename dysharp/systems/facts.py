@@ -83,6 +83,8 @@ class Costs:
     """SMs of the communication kernels where the option `n_sm` is 0. None: the option is their number."""
     drops: str = ""
     """Parts of the software or hardware that the paper form leaves out."""
+    by_size: bool = False
+    """True: the real form chooses protocols by the size of a call (NCCL), so few tokens do not tell the time of many (`runs.known`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

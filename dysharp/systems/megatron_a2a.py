@@ -43,6 +43,7 @@ FACTS = Facts(
         permutes=0,
         fused=False,
         drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
+        by_size=True,
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#004D40"),

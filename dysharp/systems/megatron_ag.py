@@ -34,6 +34,7 @@ FACTS = Facts(
         fused=False,
         drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
         "the straight way to each GPU (the same bytes on every link); shared experts",
+        by_size=True,
     ),
     reach=Reach(
         domains=BOTH_FORMS,

@@ -110,7 +110,7 @@ def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatc
     """The others keep their Rows; where the baseline has no estimate, that is the error."""
     from dysharp.runs.known import Known
 
-    def unsettled(found: Known, most: float) -> str:
+    def unsettled(found: Known, *most: float) -> str:
         return "they do not tell" if found.blocks[-1].simulated.system == "deepep" else ""
 
     monkeypatch.setattr("dysharp.runs.known.REFUSED", 1e9)

@@ -138,7 +138,7 @@ def test_what_is_compared_has_one_estimator(request: pytest.FixtureRequest, monk
     whole = ds.advise("deepseek-v2-lite", **FEW)
     request.getfixturevalue("stops")
     usual = Known.refusal
-    monkeypatch.setattr(Known, "refusal", lambda self, most: "" if "links-x2" not in self.blocks[-1].simulated.cluster else usual(self, 0.0) or "no")
+    monkeypatch.setattr(Known, "refusal", lambda self, *most: usual(self, *most) or "no" * ("links-x2" in self.blocks[-1].simulated.cluster))
     done = ds.advise("deepseek-v2-lite", **FEW)
     assert done.best.row.window
     changes = {entry.change: entry for entry in done.what_if}

@@ -73,7 +73,7 @@ def windows() -> Iterator[Row]:
         blocks = [known.Block(16 * n, one, free, 40 * n) for n, one, free in zip((1, 2, 3, 4, 8), [*rows, None], experts, strict=True)]
         made = known.Known(tuple(blocks[:4]), blocks[4])
         of_row = known.gemms_are_alone(rows[-1]), known.gemms_us(rows[-1])
-        yield f"{name} {gemms} {bound}", (*flat(made.window(made.off())), made.refusal(0.1), *of_row)
+        yield f"{name} {gemms} {bound}", (*flat(made.window(made.off())), made.refusal(0.1, known.GROWTH), *of_row)
     for system, tokens, gpus in itertools.product((None, "deepep", "nvls-naive", "ideal", "dysharp"), (40, 20_000, 200_000), (4, 32)):
         chosen = all_systems().get(system or "")
         yield f"{system} {tokens} {gpus}", (known.layer_rows(asked(tokens=tokens, gpus=gpus), chosen),)

@@ -15,7 +15,7 @@ import dysharp as ds
 from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.runs.arguments import RequestArgs, arguments_of
-from dysharp.runs.known import until_known
+from dysharp.runs.known import UNSEEN, until_known
 from dysharp.runs.request import Workload, make_request, make_workload
 from dysharp.systems import get_system
 
@@ -62,7 +62,7 @@ def test_a_line_beside_exact_experts_is_known(row: Row, workload: Workload) -> N
     """Experts in steps of tiles do not disturb the line beside them."""
     found = estimate(row, workload, lambda tokens: 10 + tokens, lambda tokens: 7.0 * -(-tokens // 40)).window
     assert found["time_us"] == pytest.approx(10 + 128 + 28)
-    assert found["apart"] == pytest.approx(0, abs=1e-9)
+    assert found["apart"] == pytest.approx(UNSEEN)
     assert found["path_us"]["gemm1"] == pytest.approx(28)
     assert sum(found["path_us"].values()) == pytest.approx(found["time_us"])
 
@@ -73,25 +73,25 @@ def test_experts_under_transfers_are_part_of_the_line(row: Row, workload: Worklo
 
 
 def test_the_interval_is_that_of_a_line(row: Row, workload: Workload) -> None:
-    """The textbook's prediction interval: residuals of four points with two degrees of freedom, 2.92 of them for nine of ten."""
+    """Residuals of four points with two degrees of freedom, 2.92 of them for nine of ten; all tokens are as rough in proportion to their number."""
     us = {16: 26.0, 32: 42.3, 48: 57.9, 64: 74.1}
     found = estimate(row, workload, us.__getitem__).window
     x, y = np.array(list(us), float), np.array(list(us.values()))
     slope, start = np.polyfit(x, y, 1)
-    spread = np.sqrt(((y - start - slope * x) ** 2).sum() / 2 * (1 + 1 / 4 + (128 - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()))
+    spread = np.sqrt(((y - start - slope * x) ** 2).sum() / 2 * ((128 / x.mean()) ** 2 + 1 / 4 + (128 - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()))
     assert found["time_us"] == pytest.approx(start + 128 * slope)
-    assert found["high_us"] - found["time_us"] == pytest.approx(2.92 * spread)
+    assert found["high_us"] - found["time_us"] == pytest.approx(np.hypot(2.92 * spread, UNSEEN * found["time_us"]))
     assert found["low_us"] == pytest.approx(2 * found["time_us"] - found["high_us"])
 
 
 def test_nine_of_ten_layers_are_inside(row: Row, workload: Workload) -> None:
-    """Lines with noise of 0.2 us at every number of tokens, the whole layer included."""
+    """Lines with noise of 0.5 % at every number of tokens, the whole layer included."""
     draw, inside = random.Random(1), 0
     for _ in range(300):
-        noise = {tokens: draw.gauss(0, 0.2) for tokens in (16, 32, 48, 64, 128)}
+        noise = {tokens: draw.gauss(0, 0.005 * tokens) for tokens in (16, 32, 48, 64, 128)}
         found = estimate(row, workload, lambda tokens, noise=noise: 10 + tokens + noise[tokens]).window
         inside += found["low_us"] <= 138 + noise[128] <= found["high_us"]
-    assert 255 <= inside <= 288
+    assert 255 <= inside <= 290
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_nine_of_ten_layers_are_inside(row: Row, workload: Workload) -> None:
     [
         (lambda tokens: 60 - tokens / 8, "or the 52.0 us of these"),
         (lambda tokens: 0.01 * tokens, "found 1.3 us, below the bound of 12.8 us"),
-        (lambda tokens: 60 + tokens / 8, "Dispatch takes 32.0 us for half of them and 34.0 us for all"),
+        (lambda tokens: 60 + tokens / 8, "Dispatch takes 32.0 us for half of them and 34.0 us for all"),  # growth 1.06
         (lambda tokens: {16: 26.0, 32: 50.0, 48: 60.0, 64: 90.0}[tokens], "they tell the time to"),
     ],
 )
