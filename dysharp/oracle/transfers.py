@@ -201,7 +201,7 @@ class TransferOps:
         """Behind everything else of an event: gates whose sums it completed let their copies out."""
         while self._opening:
             gate = self._opening.pop(0)
-            for m in self._gated.pop(gate, ()) if self._is_open(gate) else ():
+            for m in self._gated.pop(gate) if gate in self._gated and self._is_open(gate) else ():
                 self.fabric.let_out(self.world.op_of(m), m)
 
     def _contribute(self, op: Op) -> None:

@@ -77,7 +77,7 @@ FACTS = replace(
     deepep_v2.FACTS,
     source="INC_Sync (mkbk-with-circle/INC_Sync, 2026-09 draft) on DeepEP V2; docs/design/0041-beyond-the-papers.md",
     reach=Reach(switch=GATES),
-    shown=Shown("#44AA99"),
+    shown=Shown("#115566"),
     ships=None,
 )
 kernels("sync-switch", FACTS, paper=_paper)(_Synced)

@@ -209,7 +209,7 @@ def gates_open(ops, mem, links, switch, clock, points):
     while gates[last, 1] < gates[last, 0]:
         g = points.opening[gates[last, 1]]
         gates[last, 1] += 1
-        k = gates[g, 0]
+        k = gates[g, 0] if 0 <= g < last else -1  # a sum that is no gate has no gate before it
         if k < 0 or not gate_open(g, mem[k, col.MEMBER_NODE], m[col.HARDWARE_NODES], points.sums):
             continue
         gates[g, 0] = -1

@@ -225,9 +225,9 @@ def gate_open(g, node, n_nodes, units):
 @block
 def gate_release(g, node, n_nodes, packet, link, outputs, units, c):
     """If gate g is open, packets that waited at it ask for their outputs in their order."""
-    if not gate_open(g, node, n_nodes, units):
+    q = units.gates[g, 0] if 0 <= g < len(units.gates) else -1  # a sum that is no gate has no gate before it
+    if q < 0 or not gate_open(g, node, n_nodes, units):
         return
-    q = units.gates[g, 0]
     units.gates[g, 0] = -1
     while q >= 0:
         following = packet[q, f.PACKET_NEXT2]
