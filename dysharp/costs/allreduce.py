@@ -92,7 +92,8 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
     """
     n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
     flight, round_trip = flight_us(gpu), round_trip_us(gpu)
-    steps, plain = KERNELS[kernel], {"launch": launch_us(gpu, constants), "flags": flight, "meet": sync_us(gpu, constants, n)}
+    steps = KERNELS[kernel]
+    plain: dict[str, F64 | float] = {"launch": launch_us(gpu, constants), "flags": flight, "meet": sync_us(gpu, constants, n)}
     plain |= {"copy": memory_kernel_us(gpu, constants, 2 * size), "stage": hbm_us(gpu, constants, 2 * size)}
     time = acknowledged = np.zeros(np.broadcast_shapes(n.shape, size.shape, window.shape))
     for step, following in zip(steps, (*steps[1:], ""), strict=True):
