@@ -67,7 +67,7 @@ def runs(*columns: Array) -> tuple[I64, I64]:
     return first, np.diff(np.append(first, len(columns[0])))
 
 
-def steps_of(chain: I32 | None) -> tuple[I32, I32]:
+def chain_steps(chain: I32 | None) -> tuple[I32, I32]:
     """(op, next op of its chain). `chain`: `Ops.chain`."""
     if chain is None:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.program.builder import PUSHES
-from dysharp.program.csr import group, runs, steps_of
+from dysharp.program.csr import chain_steps, group, runs
 from dysharp.program.stuck import stuck_text
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
@@ -215,7 +215,7 @@ class Peel:
             tail[from_member] = np.searchsorted(p.members.ptr, tail[from_member], side="right") - 1
             from_op |= from_member
         op_tail, op_kind, op_head = tail[from_op], e.head_kind[from_op], head[from_op]
-        before, after = steps_of(p.ops.chain)
+        before, after = chain_steps(p.ops.chain)
         if len(before):
             op_tail, op_head = np.append(op_tail, before), np.append(op_head, after)
             op_kind = np.append(op_kind, np.full(len(before), Head.OP_ISSUE, np.int32))

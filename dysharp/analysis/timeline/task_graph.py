@@ -12,7 +12,7 @@ from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.program.builder import PUSHES
-from dysharp.program.csr import place_in, spans, steps_of
+from dysharp.program.csr import chain_steps, place_in, spans
 from dysharp.program.tables import Head, Program, Tail
 
 Pairs = tuple[I64, I64]
@@ -113,7 +113,7 @@ def _levels(p: Program, tile: I64) -> I64:
     counts = e.head_kind != Head.JOIN_CANCEL
     member, filled = _fills(p, tile)
     notifying, released = _notices(p, tile)
-    steps = [(begin[counts], end[counts]), (owner[member], filled + ready), (notifying + told, released), steps_of(p.ops.chain)]
+    steps = [(begin[counts], end[counts]), (owner[member], filled + ready), (notifying + told, released), chain_steps(p.ops.chain)]
     begin, end = (np.concatenate(side) for side in zip(*steps, strict=True))
     level = np.zeros(n + 2 * p.n_tiles, np.int64)
     while True:
@@ -179,7 +179,7 @@ def _waits(p: Program, tile: I64, task: I64, n: int) -> tuple[I64, I64, I64]:
     to_op, to_tile = np.isin(e.head_kind, (Head.OP_ISSUE, Head.MEMBER_RESPOND)), e.head_kind == Head.TILE_NOTIFY
     member, filled = _fills(p, tile)
     notifying, released = _notices(p, tile)
-    before, after = steps_of(p.ops.chain)
+    before, after = chain_steps(p.ops.chain)
     found = [
         (behind[to_op & ~at_tile], gated[to_op & ~at_tile]),
         (whole[before], task[after]),
