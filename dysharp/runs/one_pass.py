@@ -173,12 +173,12 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
 
 
 def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> tuple[str, ...]:
-    """A warning where full windows that nobody set take `WAITS` of the critical path: the automatic ones leave out the time of packets."""
+    """A warning where full windows that nobody set take `WAITS` of the critical path: the automatic ones end at the published tables."""
     unset = [name for name, value in inputs.options.items() if name.endswith("_window") and value == 0]
     share = attribution["window_us"] / sum(attribution.values())
     if not unset or share < WAITS:
         return ()
-    found = f"{share:.0%} of the critical path waits for full windows, which follow from latencies and leave out the time of packets"
+    found = f"{share:.0%} of the critical path waits for full windows, which follow from latencies and published tables"
     return (f"{inputs.system}: {found}; larger ones may be faster (--set {inputs.system}.{unset[0]}=N)",)
 
 

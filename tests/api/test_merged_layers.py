@@ -25,7 +25,8 @@ def test_the_answer_comes_first_and_a_merge_takes_between_one_part_and_both(syst
     answer, alone, path = capsys.readouterr().out.splitlines()
     beside, behind = (float(us) for us in re.findall(r"([0-9.]+) us", answer))
     forward, backward = (float(us) for us in re.findall(r"([0-9.]+) us", alone))
-    assert max(forward, backward) < beside < behind < forward + backward + 0.2
+    assert max(forward, backward) < beside < behind
+    assert behind < 1.001 * (forward + backward)  # SMs share the memory first come, first served: another order costs up to a part in a thousand
     named = re.findall(r"([AB])\.(?:dispatch|gemm[12]|combine|other) ([0-9.]+) us", path)
     assert {label for label, _ in named} <= {"A", "B"}
     assert sum(float(us) for _, us in named) == pytest.approx(beside, abs=0.5)

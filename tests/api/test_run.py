@@ -44,7 +44,7 @@ SCHEMA: dict[str, Any] = {
     "utilization": dict.fromkeys(("up", "down", "sm", "up_max", "down_max", "sm_max"), float),
     "bound_us": float,
     "bound_resource": str,
-    "bound_terms": {"compute": float, "head_latency": float, "tail_latency": float},
+    "bound_terms": {"memory": float, "head_latency": float, "tail_latency": float},
     "workload_bound_us": float,
     "attribution": dict.fromkeys(("link_up_us", "link_down_us", "sm_us", "latency_us", "window_us", "host_us"), float),
     "path_us": dict.fromkeys(("dispatch", "gemm1", "gemm2", "combine", "other"), float),
@@ -285,7 +285,7 @@ def test_help_shows_every_argument_once(verb: str) -> None:
     shared = "model cluster gpus tokens layer routing placement direction seed fidelity options progress"
     assert set(shared.split()) <= set(named)
     assert ("window" in named) == (verb != "advise")
-    own = ("systems", "phase", "precision", "tuned", "why")
+    own = ("systems", "phase", "precision", "tuned", "why", "mapped", "finite")
     keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name not in own]
     assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
     assert named["cluster"].default == ("hw-dgx-h100" if verb == "advise" else "paper-gh200-nvl32")

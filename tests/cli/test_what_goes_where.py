@@ -112,7 +112,7 @@ def test_the_front_has_a_sentence_above_its_table(capsys: pytest.CaptureFixture[
     row = dict.fromkeys((column.name for column in serving_answer.POINTS.own), None)
     none: dict[str, Any] = {name: [] for name in ("best", "what_ifs", "systems", "rejected")}
     none |= {name: lambda: [] for name in ("trust", "advice")}
-    done: Any = SimpleNamespace(sentences=lambda: ["first"], front=[1, 2], points_of=lambda points: [row for _ in points], **none)
+    done: Any = SimpleNamespace(replays=(), sentences=lambda: ["first"], front=[1, 2], points_of=lambda points: [row for _ in points], **none)
     print_serving(done)
     text = capsys.readouterr().out
     assert text.index("first") < text.index("Front: no other point has more tokens per second") < text.index(serving_answer.POINTS.headings[0])

@@ -32,6 +32,7 @@ def request(cluster: str, gpus: int, tokens: int) -> Request:
     args: RequestArgs = {
         "model": "L-8", "cluster": cluster, "gpus": gpus, "tokens": tokens, "layer": None, "routing": "uniform", "placement": "auto",
         "direction": "fwd", "seed": 0, "fidelity": "burst", "window": None, "options": None, "progress": None, "start": None, "slow": None,
+        "precision_of_time": None, "exact": False,
     }  # fmt: skip
     return make_request(args)
 
