@@ -282,7 +282,8 @@ def _default_systems(request: Request, forms: str | None) -> tuple[list[str], Re
     """The systems to compare where none are named, and the request with their form."""
     if request.cluster.family != "hw":
         return (usual := _usual(request)), _in_form(request, forms, usual)
-    real = [name for name, s in all_systems().items() if s.has_real_form and not (s.ships and s.ships.why_not(request.model, request.cluster))]
+    released = {name: s for name, s in all_systems().items() if s.today and s.has_real_form}
+    real = [name for name, s in released.items() if not (s.ships and s.ships.why_not(request.model, request.cluster))]
     real = [name for name in real if _is_usual(get_system(name), request, "real")]
     if forms == "paper":
         return (usual := _usual(request)), _in_form(request, forms, usual)

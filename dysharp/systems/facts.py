@@ -199,8 +199,8 @@ class Facts:
     shown: Shown = Shown()
     ships: Ships | None = None
     """GPUs and models on which the released software runs. None: not known."""
-    today: bool = False
-    """True: the software runs on machines that one can buy, though the system has no real form. A system with a real form always runs there."""
+    today: bool | None = None
+    """Whether the software runs on machines that one can buy. None: where the system has a real form."""
     bound: bool = False
     """True: a lower bound, which nobody can build."""
     sums_in_order: bool = False

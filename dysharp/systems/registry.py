@@ -158,7 +158,9 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         other = (_REGISTRY[name].real or _REGISTRY[name].paper).__module__ if name in _REGISTRY else plan.__module__
         if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
             raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
-        declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
+        declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {
+            "today": real is not None if facts.today is None else facts.today
+        }
         paper, own = _whole(name, facts, plan, begins), real and _whole(name, facts, real, begins, kind)
         usual = plan.__module__ == "dysharp.systems.building.paper_layers"
         summary = _summary(name, real if real and usual else plan)

@@ -79,6 +79,7 @@ FACTS = replace(
     reach=Reach(switch=GATES),
     shown=Shown("#115566"),
     ships=None,
+    today=False,  # no switch of today sums READY or holds rows back
 )
 kernels("sync-switch", FACTS, paper=_paper)(_Synced)
 

@@ -69,6 +69,6 @@ def _without_kernels(systems: Mapping[str, System], request: Request, phase: Pha
 def _why_not(system: System) -> str:
     if system.bound:
         return "is a bound, no system that one could build"
-    if system.has_real_form:
-        return UNJUDGED
-    return "has no real form: its software costs are not known" if system.today else "has no real form and runs on no machine of today"
+    if not system.today:
+        return "runs on no machine of today" if system.has_real_form else "has no real form and runs on no machine of today"
+    return UNJUDGED if system.has_real_form else "has no real form: its software costs are not known"
