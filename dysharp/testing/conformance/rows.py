@@ -44,13 +44,15 @@ def _counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Arra
 
 
 def passed_bytes(case: CheckedPass) -> Array:
-    """`[n_nodes]` bytes that come down besides the closed form: contributions but one of each sum that had no place in the switch."""
-    sessions, n = case.program.sessions, case.program.n_nodes
-    if sessions is None:
+    """`[n_nodes]` bytes that come down besides the closed form: contributions but one of each sum of rows without a place in the switch."""
+    sessions, n, ops = case.program.sessions, case.program.n_nodes, case.program.ops
+    if sessions is None or ops.session is None:
         return np.zeros(n, np.int64)
+    combine = np.array([t.operator == "combine" for t in case.program.templates])[ops.template] & (ops.session >= 0)
+    size = np.zeros(len(sessions.home), np.int64)  # 0 for sums of control words
+    size[ops.session[combine]] = ops.bytes[combine]
     passed = sums_that_passed(case.program, case.trace)
-    rows = np.bincount(sessions.home[passed], weights=sessions.expected[passed] - 1, minlength=n).astype(np.int64)
-    return rows * case.layer.model.row_bytes
+    return np.bincount(sessions.home[passed], weights=((sessions.expected - 1) * size)[passed], minlength=n).astype(np.int64)
 
 
 @rule("pass")
