@@ -65,7 +65,7 @@ def test_sums_that_leave_the_switch_early_are_named() -> None:
     assert free.time_us > 1.1 * held.time_us
 
 
-@pytest.mark.parametrize(("system", "entries", "tokens"), [("dysharp", 8, 32), ("hub-sharp", 32, 256)])  # hub-sharp: only pulls look rows up
+@pytest.mark.parametrize(("system", "entries", "tokens"), [("dysharp", 8, 32), ("hub-sharp", 32, 512)])  # hub-sharp: only pulls look rows up
 def test_compare_names_the_table_at_packet_level(system: str, entries: int, tokens: int) -> None:
     tiny = replace(load_cluster("paper-gh200-nvl32"), al_tlb_entries=entries)
     done = ds.compare(["deepep", system], cluster=tiny, fidelity="packet", **(SMALL | {"tokens": tokens}))
