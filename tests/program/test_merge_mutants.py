@@ -16,8 +16,8 @@ MERGE = "program.merge"
 
 
 MUTANTS = (
-    Mutant("members.fill_row without its shift", MERGE, '"fill_row": "row",', ""),
-    Mutant("regions.row_notify without its shift", MERGE, '"row_notify": "op", ', ""),
+    Mutant("members.fill_row without its shift", MERGE, "**OWN,", '"row_notify": "op",'),
+    Mutant("regions.row_notify without its shift", MERGE, "**OWN,", '"fill_row": "row",'),
     Mutant("holds.sem without its shift", MERGE, '"sem": "semaphore",', ""),
     *(Mutant(f"{name} without its shift", MERGE, f'"{name}": "{name}", ', "") for name in ("template", "issuer", "wire", "chain", "session")),
     Mutant("framing without its shift", MERGE, 't.framing + first["framing"]', "t.framing"),
