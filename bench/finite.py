@@ -32,7 +32,7 @@ KNOBS = {
     "internal_speedup": ("speedup", 1, (1, 2)),
 }  # fmt: skip
 """Key of a cluster -> (option of `fabric`, its entries in one of the key, sizes)."""
-CLAIMS = (("fig15", "S-32", "geomean over DeepEP"), ("hub-range", "paper-mixtral-8x7b", "average over COMET as released, 200 GB/s"))
+CLAIMS = (("fig15", "S-32", "geomean over DeepEP"), ("hub-range", "paper-mixtral-8x7b", "average over Megatron, 200 GB/s"))
 CAIS = "sub-layer:512x1024x512x1024"
 
 

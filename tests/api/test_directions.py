@@ -50,7 +50,7 @@ def test_every_key_of_a_cluster_file_has_a_direction(directions: ModuleType) -> 
 
 BUFFERS = {
     "dysharp": {"links_per_gpu *2", "n_vcs *0.5", "vc_flits *4", "vc_flits 0"}, "hub-sharp": {"links_per_gpu *2", "vc_flits *4", "vc_flits 0"},
-    "explicit": {"n_vcs *0.5"}, "multicast-only": {"n_vcs *0.5"},
+    "explicit": {"n_vcs *0.5"}, "multicast-only": {"n_vcs *0.5"}, "sync-dysharp": {"links_per_gpu *2", "n_vcs *0.5", "vc_flits *4", "vc_flits 0"},
 }  # fmt: skip
 """Buffers that move these systems the wrong way, by 1 to 3 % (docs/deviations.md, Larger buffers)."""
 

@@ -98,10 +98,10 @@ def test_the_packaged_table_has_every_kind_and_finite_residuals() -> None:
 
 @pytest.mark.slow
 def test_intervals_hold_what_they_say_of_gpus_that_were_left_out() -> None:
-    """The 80 % ones hold up to 89 %, which is more than asked for (docs/validation.md). Of served rows 0.86 % more than 94 % are inside."""
+    """The 80 % ones hold up to 89 %, which is more than asked for (docs/validation.md)."""
     found = {entry["scope"]: entry for entry in coverage(intervals.residuals(), ("gpu",)) if entry["scope"] != "memory"}
     missed = {scope: round(one["inside90"], 2) for scope, one in found.items() if not ASKED[0.9][0] <= one["inside90"] <= ASKED[0.9][1]}
-    assert missed == {"serving": 94.86}
+    assert missed == {}
     assert all(one["inside80"] >= ASKED[0.8][0] for one in found.values()), found
 
 
