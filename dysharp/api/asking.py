@@ -14,7 +14,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_rows, slopes
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
-from dysharp.specs.catalog import learned_spreads, list_clusters, load_cluster
+from dysharp.specs.catalog import learned_spreads, learned_table, list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -98,7 +98,7 @@ def differences(first: str, second: str, answer: Answer | None = None) -> list[d
     in percent, and what it alone changes in the `answer`, in percent.
     """
     one, other = load_cluster(first), load_cluster(second)
-    widths = [learned_spreads(path) for path in (first, second)]
+    widths = [learned_spreads(learned_table(path)) for path in (first, second)]
     own = {cost.name for cost in COSTS}
     costs = [*COSTS, *(Cost(name, 0.0, known.meaning) for name, known in fitted().items() if name not in own)]
     base = _base_of(first)

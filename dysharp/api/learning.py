@@ -34,6 +34,8 @@ KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
 KIND_OF = {"steps": TrainingRow, "serving": ServingRow}
 """Kind of rows, as intervals have them, -> its runs."""
 MOST_ROWS = 1_000_000
+DIGITS = 4
+"""Of correlations in a cluster file. An eigenvalue of their matrix is off by what is rounded away, and not below 0 by more."""
 MOVED = 2
 """Rows that are named for a cost: those that moved it most."""
 SPREAD, SPREAD_OF_TIMES = 0.1, 0.4
@@ -146,14 +148,15 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
 
 def _posterior(done: Learned, votes: Votes) -> dict[str, Any]:
     kinds = [name for name, kind in KIND_OF.items() if any(isinstance(row, kind) for row in votes.runs)]
-    together = (done.covariance / np.outer(done.spread, done.spread)).round(4).tolist()
+    together = (done.covariance / np.outer(done.spread, done.spread)).round(DIGITS).tolist()
     return {"kinds": kinds, "rows": len(votes.ids), "noise": round(done.noise, 4), "freedom": round(done.freedom, 2), "correlation": together}
 
 
 def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
     """What a cluster file knows of its costs if runs of `kind` (a key of `KIND_OF`) taught it; None for others. Raises `ConfigError`."""
-    table, widths = learned_table(cluster).get("posterior"), learned_spreads(cluster)
-    if not isinstance(table, dict) or kind not in table.get("kinds", ()):
+    learned = learned_table(cluster)
+    table, widths = learned.get("posterior"), learned_spreads(learned)
+    if not isinstance(table, dict) or not isinstance(kinds := table.get("kinds"), list) or kind not in kinds:
         return None
     where, n = f"{cluster}: learned.posterior", len(widths)
     try:
@@ -167,6 +170,8 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
         raise ConfigError(f"{where}.correlation: found shape {together.shape}, expected {n} x {n} numbers of -1 to 1 beside widths of 0 or more")
     if not (0 < noise < 10 and 1 <= freedom < math.inf and 0 <= rows <= MOST_ROWS):
         raise ConfigError(f"{where}: found noise {noise:g}, freedom {freedom:g}, rows {rows:g}, expected 0 to 10, 1 or more, and 0 to {MOST_ROWS:,}")
+    if not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
+        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected a symmetric matrix as calibrate writes it")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
     return Learned(costs, np.zeros(n), together * np.outer(spread, spread), noise, np.zeros(round(rows)), np.zeros((n, 0)), freedom)
 

@@ -230,10 +230,9 @@ def step(
     again = request.copy()
     again["quick"] = True
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
-    interval, bar = step_interval(whole, plan, machine), error_bar(whole, plan, machine)
-    if own:
-        interval = own.interval(at)
-        bar = f"The {interval.n} rows of {cluster} say: steps take {interval.words}."
+    learned = own.interval(at) if own else None
+    interval = learned or step_interval(whole, plan, machine)
+    bar = f"The {learned.n} rows of {cluster} say: steps take {learned.words}." if learned else error_bar(whole, plan, machine)
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)

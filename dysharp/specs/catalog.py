@@ -4,7 +4,7 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,15 +114,15 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
 
 def learned_table(path: NameOrPath | Cluster) -> dict[str, Any]:
     """The table `[learned]` of a cluster file, as `calibrate` writes it; {} for other clusters."""
-    if isinstance(path, Cluster) or "," in str(path) or _is_name(path, "clusters"):
+    if isinstance(path, Cluster) or str(path).partition(",")[0] in list_clusters():
         return {}
     table = parse_toml(read_text(Path(path)), str(path)).get("learned", {})
     return table if isinstance(table, dict) else {}
 
 
-def learned_spreads(path: NameOrPath | Cluster) -> dict[str, float]:
-    """How far each learned cost of a cluster file may be off, in percent; {} for other clusters."""
-    return {name: float(value) for name, value in learned_table(path).items() if isinstance(value, int | float)}
+def learned_spreads(table: Mapping[str, Any]) -> dict[str, float]:
+    """How far each learned cost may be off, in percent, by the table `[learned]`."""
+    return {name: float(value) for name, value in table.items() if isinstance(value, int | float)}
 
 
 def _cluster(table: dict[str, Any], where: str) -> Cluster:

@@ -149,6 +149,7 @@ def test_a_served_answer_has_the_interval_of_the_rows(mine: Path) -> None:
         ("correlation = [[1.0,", "correlation = [[", "expected correlation"),
         ("freedom", "freed", "found kinds, rows, noise, freed, correlation, expected"),
         ('"host_factor" = ', '"scale_out.rate" = ', "found 'scale_out.rate', expected a cost"),
+        ("correlation = [[1.0", "correlation = [[0.0", "correlations that no costs can have"),
     ],
 )
 def test_a_broken_posterior_is_one_line(before: str, after: str, said: str, mine: Path) -> None:
@@ -158,3 +159,8 @@ def test_a_broken_posterior_is_one_line(before: str, after: str, said: str, mine
         posterior_of(str(mine), "steps")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_kinds_of_another_type_teach_nothing(mine: Path) -> None:
+    mine.write_text(mine.read_text().replace('kinds = ["steps"]', "kinds = 5"))
+    assert posterior_of(str(mine), "steps") is None
