@@ -31,20 +31,27 @@ class Ended(KeyboardInterrupt):
     """
 
     over: ClassVar = False
+    comes: ClassVar = False
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
 
     def __del__(self) -> None:
-        if not self.over:
+        if not (Ended.over or Ended.comes):  # of several that were dropped one comes: a second one would end what the first one has to say
+            Ended.comes = True
             again = threading.Timer(AGAIN_S, _again, [self.number])
             again.daemon = True
             again.start()
 
 
 def _again(number: int) -> None:
-    if not Ended.over:
+    Ended.comes = False
+    if Ended.over:
+        return
+    if hasattr(signal, "pthread_kill"):  # a signal wakes a main thread that waits for a lock; `interrupt_main` does not
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
         _thread.interrupt_main(signal.Signals(number))
 
 
@@ -139,7 +146,12 @@ def _print_interrupted(error: click.Abort | KeyboardInterrupt) -> int:
         error = error.__cause__
     number = signal.Signals(error.number) if isinstance(error, Ended) else signal.SIGINT
     what = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-    return _print_line("; ".join([what, *getattr(error, "__notes__", ())]), 128 + number)
+    notes: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:  # a second Ctrl-C may arrive while the first one passes
+        notes += getattr(cause, "__notes__", ())
+        cause = cause.__context__
+    return _print_line("; ".join([what, *notes]), 128 + number)
 
 
 def _print_error(message: str, code: int) -> int:

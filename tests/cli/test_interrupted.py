@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("duckdb")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
-STUDY = '[points]\nsystems = ["deepep"]\nmodels = ["S-8"]\ngpus = 4\ntokens = [8, 16, 24, 32, 40, 48]\n'
+STUDY = '[points]\nsystems = ["deepep"]\nmodels = ["S-8"]\ngpus = 4\ntokens = [{}]\n'.format(", ".join(map(str, range(8, 808, 8))))
 IN_LLVM = """
 import os, signal, sys
 from llvmlite.binding import ExecutionEngine
@@ -42,6 +42,29 @@ def test_a_signal_while_llvm_compiles_is_not_lost(tmp_path: Path, name: str, cod
     assert done.stderr.split("\n")[-2].startswith(f"dysharp: {words}; "), done.stderr
     assert "points are finished and kept in f; the same command goes on from there" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+WAITS = """
+import signal, sys, threading
+from dysharp.cli import entry
+
+class Drops:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def main(*args, **options):
+    Drops()
+    threading.Event().wait()
+
+entry.cli.main = main
+entry.main([])
+"""
+"""A signal is dropped, and then the main thread waits for what never comes."""
+
+
+def test_a_dropped_signal_wakes_a_thread_that_waits() -> None:
+    done = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "dysharp: interrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
