@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dysharp.api.port_trace import PortTrace
     from dysharp.silicon.rtl.check import Checked
     from dysharp.silicon.rtl.formal import Proven
-    from dysharp.silicon.rtl.synthesis import Cost
+    from dysharp.silicon.rtl.synthesis import Synthesized
     from dysharp.silicon.rtl.yosys import MemoryBits
 
 
@@ -40,7 +40,7 @@ class Hardware:
     checked: list[tuple[dict[str, int], Checked]]
     path: str | None
     testbench: str | None
-    cost: Cost | None
+    cost: Synthesized | None
     trace: PortTrace | None
     proven: list[Proven]
     library_kge: float | None

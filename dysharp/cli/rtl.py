@@ -15,7 +15,7 @@ from dysharp.silicon.rtl.blocks import BLOCKS
 
 if TYPE_CHECKING:
     from dysharp.api.hardware import Hardware
-    from dysharp.silicon.rtl.synthesis import Cost
+    from dysharp.silicon.rtl.synthesis import Synthesized
 
 ALL = "all"
 OTHER: dict[str, Any] = {"out": WRITTEN, "testbench": WRITTEN, "model": {"default": "S-8"}, "routing": {"default": "uniform"}}
@@ -99,7 +99,7 @@ def _print_proofs(blocks: list[Hardware]) -> None:
 
 
 def _print_areas(blocks: list[Hardware]) -> None:
-    """Cost by block, and our areas by part beside the published ones."""
+    """Synthesized by block, and our areas by part beside the published ones."""
     from dysharp.api.hardware import beside_papers
     from dysharp.silicon.area import total
 
@@ -154,7 +154,7 @@ def _print_answers(found: Hardware) -> None:
         click.echo(f"logic in the cells of the library, by its NAND2: {found.library_kge:.2f} kGE")
 
 
-def print_cost(cost: Cost) -> None:
+def print_cost(cost: Synthesized) -> None:
     """Areas with their parts, gates and the longest path."""
     rows = []
     for node in (12, 7):

@@ -247,7 +247,7 @@ def interval_of(point: Asked) -> Interval:
 
 
 @frozen
-class HeldOut:
+class HeldOutIntervals:
     """Of every row of a table, built without its group: `ends`, `[rows, AT]` logarithms, and `factor`, that of the constant factor of its family."""
 
     ends: F64
@@ -259,9 +259,9 @@ class HeldOut:
         return np.isfinite(self.factor)
 
 
-def held_out(table: Residuals, by: str) -> HeldOut:
+def held_out(table: Residuals, by: str) -> HeldOutIntervals:
     """`by`: "gpu", "model", "source" or "family"; "new": rows that came after the constants, from the rows before them."""
-    done = HeldOut(np.full((len(table), len(AT)), np.nan), np.full(len(table), np.nan))
+    done = HeldOutIntervals(np.full((len(table), len(AT)), np.nan), np.full(len(table), np.nan))
     kinds, families, gpus, labels = (table.words[name] for name in ("kind", "family", "gpu", by))
     column = by if by in GROUPS else "all"
     for kind_name in np.unique(kinds):

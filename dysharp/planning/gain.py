@@ -48,7 +48,7 @@ def gains(us: Mapping[str, float]) -> dict[str, float]:
 
 def layer_us(model: Model, cluster: Cluster, routing: Routing) -> dict[str, float]:
     """A forward layer of `SYSTEMS` in paper form, in us. One NVLink domain with switches."""
-    layer = _Layer(model, cluster, routing)
+    layer = _ClosedLayer(model, cluster, routing)
     return {
         "deepep": layer.in_turn(), "comet": layer.in_pairs(), "fusion-only": layer.fused(STORE, STORE),
         "multicast-only": layer.fused(EXPLICIT, STORE), "reduction-only": layer.fused(STORE, EXPLICIT),
@@ -74,7 +74,7 @@ def _served(at: F64, work: Any, server: Ints) -> F64:
     return done
 
 
-class _Layer:
+class _ClosedLayer:
     """One layer: its pairs of token and GPU, its tiles, and its links. Times are in us; `[gpus]` per GPU."""
 
     def __init__(self, model: Model, cluster: Cluster, routing: Routing) -> None:

@@ -64,7 +64,7 @@ FACTS = Facts(
 
 
 @kernels("hybrid-ep", FACTS, between=HybridInternode)
-class Chunks(Kernels):
+class ChunkKernels(Kernels):
     """Persistent kernels on `n_sm` SMs of every GPU.
 
     The warps of an SM have roles that work side by side: load, store, read, sum.

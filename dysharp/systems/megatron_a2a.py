@@ -77,7 +77,7 @@ def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
 
 
 @kernels("megatron-a2a", FACTS, paper=plan_paper, begins=by_rails)
-class _AllToAll(Kernels, RailLayer):
+class _RailAllToAll(Kernels, RailLayer):
     """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 
     def prepare(self) -> None:

@@ -20,7 +20,7 @@ from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import HybridInternode, Internode, Kernels
 from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS
-from dysharp.systems.hybrid_ep import Chunks
+from dysharp.systems.hybrid_ep import ChunkKernels
 
 RELEASED = {"combine_chunk": "4"}
 """Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""
@@ -79,7 +79,7 @@ def real(layer: Layer, options: Options) -> type[Kernels]:
     return _Between if layer.cluster.domains > 1 else _HighThroughput
 
 
-class _HighThroughput(Chunks):
+class _HighThroughput(ChunkKernels):
     """Hybrid-EP's kernels on one NVLink domain with what NCCL EP does around them."""
 
     def buffer_kernel(self, name: str, row_bytes: int) -> I32:

@@ -78,7 +78,7 @@ FACTS = Facts(
 )
 
 
-class _Units:
+class _RowUnits:
     """Pairs of a layer by the transfer that carries them.
 
     `alone`: pairs that go by themselves. `together`: the others, by multicast; multicast i has `count[i]` of them from `first[i]` on.
@@ -139,7 +139,7 @@ class _Units:
 @system("nvls-groups", FACTS)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Token-centric fusion on today's switches with groups that exist before the tokens."""
-    units, pulls = _Units(layer, options), options.reduction == "pull"
+    units, pulls = _RowUnits(layer, options), options.reduction == "pull"
     dispatch, combine = layer.windows(options.framing, options.dispatch_window, options.combine_window)
     if not pulls:  # pushed sums have no window, as in `fusion-only`; beside them a window of Dispatch would only hold it back
         dispatch = options.dispatch_window or layer.tokens

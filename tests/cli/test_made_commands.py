@@ -73,10 +73,10 @@ def block(name: str, *, bare: bool = False) -> Any:
     pytest.importorskip("amaranth")
     from dysharp.silicon.rtl.check import Checked
     from dysharp.silicon.rtl.formal import Proven
-    from dysharp.silicon.rtl.synthesis import GE, Cost
+    from dysharp.silicon.rtl.synthesis import GE, Synthesized
     from dysharp.silicon.rtl.yosys import MemoryBits
 
-    cost = Cost(dict.fromkeys(GE, 300 + len(name)), [MemoryBits("rows", 96, 33, 1, 1), MemoryBits("ports", 12, 40, 3, 1)], 4096, 17, 3)
+    cost = Synthesized(dict.fromkeys(GE, 300 + len(name)), [MemoryBits("rows", 96, 33, 1, 1), MemoryBits("ports", 12, 40, 3, 1)], 4096, 17, 3)
     checked = [({"depth": 4}, Checked(20, 900, {"hit": 7}, 9)), ({"depth": 6}, Checked(25, 1100, {"hit": 3}, 12))]
     proven = [Proven(name, "a promise", "an assumption", 0, True), Proven(name, "another", "", 12, False)]
     seen = SimpleNamespace(model="S-8", routing="uniform", steps=[1, 2, 3], results=5, bypasses=2, evictions=1)

@@ -26,7 +26,7 @@ def closed_form(point: Point, choices: Choices) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFormat:
+class StoreOptions:
     """A store of `granularity` bytes in the packet format `format`."""
 
     format: Text
@@ -41,8 +41,8 @@ METRICS = {
 }
 
 
-@calculated("packet-format", options=StoreFormat, metrics=METRICS)
-def _packet_format(point: Point, store: StoreFormat) -> dict[str, float]:
+@calculated("packet-format", options=StoreOptions, metrics=METRICS)
+def _packet_format(point: Point, store: StoreOptions) -> dict[str, float]:
     """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
     closed = closed_efficiency(store.format, store.granularity, targets)

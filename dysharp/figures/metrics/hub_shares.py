@@ -28,14 +28,14 @@ HARDWARE = {"mh-base": "mh-dep", "mh-pkt": "moe-hub"}
 
 
 @frozen
-class Form:
+class PollingForm:
     """`form`: the form of MoE-Hub whose thread blocks poll."""
 
     form: Annotated[str, one_of(*HARDWARE)] = "mh-base"
 
 
-@calculated("hub-shares", options=Form, metrics=METRICS)
-def hub_shares(point: Point, options: Form) -> dict[str, float]:
+@calculated("hub-shares", options=PollingForm, metrics=METRICS)
+def hub_shares(point: Point, options: PollingForm) -> dict[str, float]:
     """Means over all rows of all GPUs; of a tile the thread block that starts first counts."""
     own, hardware = _parts_us(point, options.form), _parts_us(point, HARDWARE[options.form])
     total = own.sum()

@@ -1,6 +1,6 @@
 """Whole layers of sub-layers, and merging in the switch."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import mean, pstdev
 
 from dysharp.figures.metric import Seen, calculated, metric, quotient
@@ -9,6 +9,7 @@ from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
 from dysharp.specs import choice, load_cluster
 from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.systems.collective_system import NoOptions
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
 
 PREFILL, TRAINING = ("L1", "L2"), ("L1", "L2", "L3", "L4")
@@ -135,11 +136,6 @@ def nccl_mean_error(here: Seen) -> float | None:
     """The mean over all sizes of a cluster, at its first point."""
     same = [one for one in map(here.at, here.rows) if one and (one.point.system, one.point.cluster) == (here.point.system, here.point.cluster)]
     return mean(abs(one.time_us / _measured_us(one) - 1) for one in same) if same[0].point == here.point else None
-
-
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """The area of CAIS has no options; sizes are those of the cluster."""
 
 
 _SPREAD = {f"{side}_{end}_mm2": f"area of CAIS in a {side} ({end}, mm2)" for side in ("switch", "gpu") for end in ("low", "middle", "high")}

@@ -37,7 +37,7 @@ tee -o stat.txt stat -liberty {0}
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Synthesized:
     """`gates`: by cell. `path_gates`, `path_macros`: gates and macros on the longest path between flip-flops."""
 
     gates: dict[str, int]
@@ -69,7 +69,7 @@ class Cost:
         return asdict(self) | {"kge": self.kge, "sram_bits": self.sram_bits} | areas
 
 
-def cost_of(component: Any) -> Cost:
+def cost_of(component: Any) -> Synthesized:
     """Map a block to cells. Raises SimulationError, MissingExtra."""
     design = json.loads(run_yosys(_SCRIPT + _OURS, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
     module = design["modules"]["top"]
@@ -83,7 +83,7 @@ def cost_of(component: Any) -> Cost:
             cam_bits += int(parameters["SLOTS"], 2) * int(parameters["KEY_BITS"], 2)
         else:
             gates[kind] += 1
-    return Cost(dict(sorted(gates.items())), sorted(memories, key=lambda m: m.name), cam_bits, *_path(module))
+    return Synthesized(dict(sorted(gates.items())), sorted(memories, key=lambda m: m.name), cam_bits, *_path(module))
 
 
 def read_library(path: Path) -> tuple[str, float]:

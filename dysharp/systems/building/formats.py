@@ -25,7 +25,7 @@ class RowFormat(NamedTuple):
     nbytes: Callable[[Model], int]
 
 
-class WeightFormat(NamedTuple):
+class ExpertFormat(NamedTuple):
     """A format of expert weights.
 
     printed  its name in printed text; "" = the type of the model's GEMMs
@@ -55,11 +55,11 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
 | fp4-plain | FP4 values, no scales |
 | nvfp4 | FP4 values, an 8-bit scale per 16 |
 """
-WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
-    "model": WeightFormat("", None),
-    "fp4": WeightFormat("FP4", 0.5 + 1 / MX_BLOCK),
-    "mxfp8": WeightFormat("MXFP8", 1 + 1 / MX_BLOCK),
-    "nvfp4": WeightFormat("NVFP4", 0.5 + 1 / NV_BLOCK),
+WEIGHT_FORMATS: Mapping[str, ExpertFormat] = {
+    "model": ExpertFormat("", None),
+    "fp4": ExpertFormat("FP4", 0.5 + 1 / MX_BLOCK),
+    "mxfp8": ExpertFormat("MXFP8", 1 + 1 / MX_BLOCK),
+    "nvfp4": ExpertFormat("NVFP4", 0.5 + 1 / NV_BLOCK),
 }
 """Values of the option `weights` of every system."""
 SIDES: Mapping[str, str] = {"one": "one-sided", "two": "two-sided"}
