@@ -1,11 +1,11 @@
 """Until the answer is known: drawn layers, stopped (`precision_of_time`) against whole.
 
-    python bench/until_known.py [--points N] [--seed S] [--precision P] [--csv FILE] [--directions N] [--cost] [--earlier FILE]
+    python bench/until_known.py [--points N] [--seed S] [--precision P] [--csv FILE] [--directions N] [--cost] [--earlier FILE] [--overlapped]
 
 A line for each point: where it stopped, its error, its interval, processor seconds of both runs. Then the bars of
 docs/notebook/2026-11-28-until-known-expected.md; the exit code says whether they hold. `--directions`: so many of the points also with other links
 and tokens, stopped and whole. `--cost`: processor time against tokens. `--earlier`: the points of `bench/leading.py` beside the errors of leading
-tokens (docs/notebook/2026-11-23-leading-tokens.csv), whole runs from that file.
+tokens (docs/notebook/2026-11-23-leading-tokens.csv), whole runs from that file. `--overlapped`: what a line would say where GEMMs overlap transfers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from quick import request
+
 import dysharp
 from dysharp.base.errors import DysharpError
+from dysharp.runs.known import T90, first_workload
+from dysharp.runs.request import Workload
+from dysharp.runs.run import _Runs, prepare
+from dysharp.systems import get_system
 
 PAPER = ("deepep", "nvls", "deepep-ll", "dysharp-basic", "megatron-a2a", "dysharp", "comet", "fusion-only", "dysharp-comet", "moe-hub")
 REAL = (
@@ -127,6 +134,47 @@ def earlier(file: Path, precision: float) -> None:
             print(f"{words(point)}: then {line['after_error']}, {now}", flush=True)
 
 
+OVERLAPPED = ("dysharp", "fusion-only", "comet", "moe-hub", "nvls", "dysharp-comet")
+LARGE = (("L-8", "paper-gh200-nvl32", 32, 8192), ("S-8", "paper-dgx-h100", 8, 8192), ("paper-qwen3-235b", "paper-gh200-nvl32", 16, 4096))
+
+
+def overlapped() -> None:
+    """Layers whose GEMMs overlap their transfers: the longer of own GEMMs and busiest link for all tokens, and a line through what 1/4 to all of n
+    tokens take beside it. Its error, and the interval of the line."""
+    errors, wide = [], []
+    for model, cluster, gpus, tokens in LARGE:
+        for name in OVERLAPPED:
+            options, work = prepare({name: get_system(name)}, request(model=model, cluster=cluster, gpus=gpus, tokens=tokens))
+            runs = _Runs(get_system(name), options[name], lambda *_: None)
+
+            def block(n: int, runs: _Runs = runs, work: Workload = work) -> tuple[float, float, float, int]:
+                part = first_workload(work, n) if n < work.request.tokens else work
+                row, free = runs.layer(part), runs.experts(part)
+                return row.time_us, row.bound_us, free.time_us if free else 0.0, runs.rows(part.routing, work.request.cluster)
+
+            whole = block(tokens)
+            for n in (tokens // 8, tokens // 4, tokens // 2):
+                time_us, bound, gemms, rows = (np.array(column) for column in zip(*(block(i * n // 4) for i in range(1, 5)), strict=True))
+                link, link_wide = line(rows, bound, whole[3])
+                rest, rest_wide = line(rows, time_us - np.maximum(bound, gemms), whole[3])
+                us = max(link, whole[2]) + rest
+                errors.append(us / whole[0] - 1)
+                wide.append(float(np.hypot(link_wide, rest_wide)) / us)
+                print(f"{name} {model} {gpus} GPUs, {n} of {tokens} tokens: {errors[-1]:+.2%}, interval {wide[-1]:.2%}", flush=True)
+    for most in (0.005, 0.01):
+        print(f"within {most:.1%}: {sum(abs(e) <= most for e in errors)} of {len(errors)}; interval as narrow: {sum(w <= most for w in wide)}")
+    print(f"largest error {max(map(abs, errors)):.2%}; inside the interval {sum(abs(e) <= w for e, w in zip(errors, wide, strict=True))}")
+
+
+def line(x: Any, y: Any, at: float) -> tuple[float, float]:
+    """y at `at` by least squares, and its prediction interval either way (as in `runs.known`)."""
+    far = x - x.mean()
+    rate = float(far @ y / (far @ far))
+    rest = y - y.mean() - rate * far
+    spread = rest @ rest / (len(x) - 2) * ((at / x.mean()) ** 2 + 1 / len(x) + (at - x.mean()) ** 2 / (far @ far))
+    return float(y.mean() + rate * (at - x.mean())), T90 * float(np.sqrt(spread))
+
+
 def main() -> int:
     """The verdict."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -137,9 +185,10 @@ def main() -> int:
     flags.add_argument("--directions", type=int, default=0)
     flags.add_argument("--cost", action="store_true")
     flags.add_argument("--earlier", type=Path)
+    flags.add_argument("--overlapped", action="store_true")
     asked = flags.parse_args()
-    if asked.cost:
-        cost()
+    if asked.cost or asked.overlapped:
+        (cost if asked.cost else overlapped)()
         return 0
     if asked.earlier:
         earlier(asked.earlier, asked.precision)

@@ -21,6 +21,16 @@ def test_readme_shows_what_compare_prints() -> None:
     assert [line for line in shown.splitlines() if line.rstrip() not in printed] == []  # in the order of the output
 
 
+def test_readme_has_the_errors_out_of_sight() -> None:
+    page = (README.parent / "docs" / "validation.md").read_text().partition("## Out of sight")[2]
+    table = [[cell.strip() for cell in line.split("|")] for line in page.partition("Intervals")[0].splitlines() if line.startswith("|")]
+    errors = {cells[1]: f"{float(cells[3]):.1f}" for cells in table[2:]}
+    sentence = README.read_text().partition("median errors are")[2].partition("[out of sight]")[0]
+    told = re.findall(r"(calls|layers|steps|TPOT|kernels|TTFT)[^%,(]*? ([\d.]+) %", sentence)
+    assert {name: errors[name] for name, _ in told} == dict(told)
+    assert {name for name, _ in told} >= {"calls", "kernels", "steps", "TPOT", "TTFT"}
+
+
 @pytest.mark.slow
 def test_readme_says_what_the_switch_saves() -> None:
     rows = [line.split("|")[3:7] for line in README.read_text().splitlines() if re.search(r"\| (GEMMs|links|latency) \|", line)]
