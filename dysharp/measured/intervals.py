@@ -1,8 +1,8 @@
 """One interval for every prediction: factors between which nine of ten, or eight of ten, measurements of it lie, also where nobody chose on its rows.
 
 The packaged table `residuals` has a line per measured number: ln(measured / predicted) of its time with the packaged constants, and with its GPU, its
-model or its source left out of the fits that are automated (`python bench/out_of_sight.py --write`, which says which are). An interval is a pair of
-quantiles of the residuals of rows like the prediction:
+model or its source left out of the fits that are automated (`python bench/out_of_sight.py --write`, which says which are). An interval is a factor
+either way: a quantile of the absolute residuals of rows like the prediction, so the prediction is its middle.
 
 | what was measured | rows |
 |---|---|
@@ -10,10 +10,8 @@ quantiles of the residuals of rows like the prediction:
 | GPU never measured, or with fewer models | of the family, each with its GPU left out |
 | family never measured | of all families of the kind |
 
-A group (a GPU, or a model on one GPU) weighs as the root of its rows, so that the largest does not speak for all, and rows of near size weigh more.
-One group more has the residuals of the whole kind, of a served quantity those of it: conformal prediction gives the group that nobody saw the share
-of one. Distances from the middle grow by the root of (n + 1) / (n - 1): a new group is that much farther from the mean of n groups than they are.
-Time is the unit: factors of a rate are their inverses.
+Rows of near size weigh more. One group more (a GPU, or a model on one GPU) has the residuals of the whole kind, of a served quantity those of it:
+conformal prediction gives the group that nobody saw the share of one. Time is the unit: factors of a rate are their inverses.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from dysharp.base.values import frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.family import Family, Level, Parsed
 
-AT = (0.05, 0.10, 0.50, 0.90, 0.95)
-"""Quantiles of an interval: ends of the 90 % and the 80 % interval, and the middle."""
+AT = (0.8, 0.9)
+"""Shares of rows that the two intervals of a prediction are meant to hold."""
 WORDS = ("kind", "family", "gpu", "model", "source", "aside", "new")
 GROUPS = ("gpu", "model", "source")
 """What is left out."""
@@ -76,7 +74,6 @@ class Interval:
 
     low90: float
     low80: float
-    middle: float
     high80: float
     high90: float
     typical: float
@@ -120,13 +117,12 @@ class Interval:
 
 def summed(parts: Sequence[tuple[float, Interval]]) -> Interval:
     """The interval of a sum of times: pairs of a part's share of the sum and its interval. Parts err independently."""
-    middle = sum(share * one.middle for share, one in parts)
 
     def end(name: str, sign: int) -> float:
-        return max(0.0, middle + sign * math.sqrt(sum((share * (getattr(one, name) - one.middle)) ** 2 for share, one in parts)))
+        return max(0.0, 1 + sign * math.sqrt(sum((share * (getattr(one, name) - 1)) ** 2 for share, one in parts)))
 
     typical = math.sqrt(sum((share * one.typical) ** 2 for share, one in parts))
-    return Interval(end("low90", -1), end("low80", -1), middle, end("high80", 1), end("high90", 1), typical, all(one.near for _, one in parts))
+    return Interval(end("low90", -1), end("low80", -1), end("high80", 1), end("high90", 1), typical, all(one.near for _, one in parts))
 
 
 class Residuals:
@@ -173,32 +169,19 @@ class Like:
     groups: str
 
     @functools.cached_property
-    def _alike(self) -> tuple[int, F64, F64, F64, Ints]:
-        """What all sizes share: groups, weights of rows and of the unseen group, residuals of both and their order."""
-        labels = self.rows.words[self.groups]
-        one = _root(np.char.add(self.kind.words["family"], self.kind.words["gpu"]))
-        values = np.concatenate([self.rows.off[self.left_out], self.kind.off["gpu"]])
-        return len(np.unique(labels)), _root(labels), one / one.sum(), values, np.argsort(values, kind="stable")
+    def _alike(self) -> tuple[int, F64, Ints]:
+        """What all sizes share: number of groups, absolute residuals of rows and of the unseen group, and their order."""
+        values = np.abs(np.concatenate([self.rows.off[self.left_out], self.kind.off["gpu"]]))
+        return len(np.unique(self.rows.words[self.groups])), values, np.argsort(values, kind="stable")
 
-    def quantiles(self, size: F64) -> F64:
-        """`[size, AT]` quantiles of residuals for predictions of `size` (decades)."""
-        groups, root, unseen, values, order = self._alike
-        apart = np.nan_to_num(np.abs(size[:, None] - self.rows.size[None, :]))
-        near = root[None, :] * np.exp(-apart / DECADE)
+    def factors(self, size: F64) -> F64:
+        """`[size, AT]` logarithms of the factors of predictions of `size` (decades)."""
+        groups, values, order = self._alike
+        near = np.exp(-np.nan_to_num(np.abs(size[:, None] - self.rows.size[None, :])) / DECADE)
         near *= groups / np.maximum(near.sum(axis=1, keepdims=True), 1e-300)
-        weights = np.concatenate([near, np.tile(unseen, (len(size), 1))], axis=1)
-        heaped = np.cumsum(weights[:, order], axis=1)
-        middle = (heaped - weights[:, order] / 2) / heaped[:, -1:]
-        ends = np.array([np.interp(AT, share, values[order]) for share in middle])
-        out: F64 = ends[:, 2:3] + (ends - ends[:, 2:3]) * math.sqrt((groups + 2) / groups)
-        return out
-
-
-def _root(labels: Any) -> F64:
-    """`[labels]` weights with which a label counts as the root of its number."""
-    _, place, count = np.unique(labels, return_inverse=True, return_counts=True)
-    out: F64 = 1.0 / np.sqrt(count[place])
-    return out
+        weights = np.concatenate([near, np.full((len(size), len(self.kind)), 1 / len(self.kind))], axis=1)[:, order]
+        heaped = np.cumsum(weights, axis=1)
+        return np.array([np.interp(AT, share, values[order]) for share in (heaped - weights / 2) / heaped[:, -1:]])
 
 
 def _unseen(kind: Residuals, family: str) -> Residuals:
@@ -241,16 +224,16 @@ def _packaged_like(kind: str, family: str, gpu: str) -> Like:
 def interval_of(point: Asked) -> Interval:
     """The interval of a prediction."""
     like = _packaged_like(point.kind, point.family, point.gpu)
-    low90, low80, middle, high80, high90 = np.exp(like.quantiles(np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
+    by80, by90 = np.exp(like.factors(np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
     typical = float(np.median(np.abs(np.expm1(like.rows.off[like.left_out]))))
-    return Interval(low90, low80, middle, high80, high90, typical, like.groups == "model", len(like.rows))
+    return Interval(1 / by90, 1 / by80, by80, by90, typical, like.groups == "model", len(like.rows))
 
 
 @frozen
 class HeldOutIntervals:
-    """Of every row of a table, built without its group: `ends`, `[rows, AT]` logarithms, and `factor`, that of the constant factor of its family."""
+    """Of every row of a table, built without its group: `wide`, `[rows, AT]` logarithms, and `factor`, that of the constant factor of its family."""
 
-    ends: F64
+    wide: F64
     factor: F64
 
     @property
@@ -277,7 +260,7 @@ def held_out(table: Residuals, by: str) -> HeldOutIntervals:
                 done.factor[own] = np.quantile(np.abs((family if len(family) else kind).off[column]), 0.9)
                 for gpu in np.unique(gpus[own]):
                     mine = own & (gpus == gpu)
-                    done.ends[mine] = _like(_unseen(kind, str(name)), family, gpu).quantiles(table.size[mine])
+                    done.wide[mine] = _like(_unseen(kind, str(name)), family, gpu).factors(table.size[mine])
     return done
 
 
@@ -294,12 +277,12 @@ def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) 
             mine = held.judged & np.isin(table.words["kind"], kinds)
             if not mine.any():
                 continue
-            ends, real, factor = held.ends[mine], off[mine], held.factor[mine]
-            shares = [float(100 * np.mean((ends[:, low] <= real) & (real <= ends[:, high]))) for low, high in ((1, 3), (0, 4))]
-            widths = [float(np.exp(np.median(width))) for width in (ends[:, 4] - ends[:, 0], 2 * factor)]
+            wide, real, factor = held.wide[mine], np.abs(off[mine]), held.factor[mine]
+            shares = (100 * (real[:, None] <= wide).mean(axis=0)).tolist()
+            widths = [float(np.exp(np.median(2 * width))) for width in (wide[:, 1], factor)]
             done.append(
                 {"scope": scope, "left_out": by, "n": int(mine.sum()), "inside80": shares[0], "inside90": shares[1], "width90": widths[0],
-                 "factor_inside": float(100 * np.mean(np.abs(real) <= factor)), "factor_width": widths[1]}
+                 "factor_inside": float(100 * np.mean(real <= factor)), "factor_width": widths[1]}
             )  # fmt: skip
     return done
 

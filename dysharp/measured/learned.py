@@ -125,7 +125,7 @@ class Learned:
         slope = slopes(predict, self.costs, np.zeros(len(self.costs)))
         half, wide, wider = (float(self.width(slope, quantile)[0]) for quantile in (Z50, Z80, Z90))
         low90, low80, high80, high90 = np.exp([-wider, -wide, wide, wider]).tolist()
-        return Interval(low90, low80, 1.0, high80, high90, math.expm1(half), near=True, n=len(self.left))
+        return Interval(low90, low80, high80, high90, math.expm1(half), near=True, n=len(self.left))
 
 
 def changed(cluster: Cluster, costs: Sequence[Cost], logs: F64) -> Cluster:

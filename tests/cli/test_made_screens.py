@@ -251,7 +251,7 @@ def libraries(*clusters: str) -> Lines:
     """Calls with and without an error bar, ties, a batch that no library serves."""
 
     def call(library: str, us: float, p90: float | None, pool: str = "", own: bool = True) -> Call:
-        errors = None if p90 is None else Interval(1 - p90 / 100, 0.9, 1.0, 1.1, 1 + p90 / 100, 0.05, near=own)
+        errors = None if p90 is None else Interval(1 - p90 / 100, 0.9, 1.1, 1 + p90 / 100, 0.05, near=own)
         return Call(library, True, us, errors, pool)
 
     calls = (call("deepep normal", 90.0, 10.0), call("nccl-ep", 95.0, 12.5, "3 % apart", False), call("uccl-ep LL", 120.0, 5.0),

@@ -153,7 +153,7 @@ def _invented(system: str, us: float, wide: float | None, **more: Any) -> Predic
         "surroundings_us": {"permute_us": 3.0, "cast_us": 5.0, "host_us": 7.0}, "tokens_per_gpu": 17, "phases_us": {}, "exposed_comm_us": 13.0,
         "warnings": (),
     } | more.pop("row", {})  # fmt: skip
-    interval = None if wide is None else Interval(1 - wide, 1 - wide / 2, 1.0, 1 + wide / 2, 1 + wide, 0.07, near=True)
+    interval = None if wide is None else Interval(1 - wide, 1 - wide / 2, 1 + wide / 2, 1 + wide, 0.07, near=True)
     known: dict[str, Any] = {"interval": interval, "families": ("a", "b"), "warnings": ("w",), "has_eager": wide is not None, "tried": {}} | more
     return Predicted(row=SimpleNamespace(**row), tokens=23, formats="Dispatch FP8", **known)  # type: ignore[arg-type]
 

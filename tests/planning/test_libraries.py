@@ -54,7 +54,7 @@ def test_a_graph_has_no_error_bars() -> None:
 
 
 def test_bars_that_overlap_are_ties() -> None:
-    known, wide = Interval(0.9, 0.95, 1.0, 1.05, 1.1, 0.03, near=True), Interval(0.5, 0.7, 1.0, 1.3, 1.5, 0.1, near=False)
+    known, wide = Interval(0.9, 0.95, 1.05, 1.1, 0.03, near=True), Interval(0.5, 0.7, 1.3, 1.5, 0.1, near=False)
     made = (("a", 100.0, known), ("b", 120.0, known), ("c", 200.0, wide), ("d", 130.0, None))
     calls = tuple(Call(name, False, us, errors, "") for name, us, errors in made)
     cell = LibraryCell("hw-dgx-h100", 8, 1, 8, calls, {})

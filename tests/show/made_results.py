@@ -142,7 +142,7 @@ def made_prediction(system: str, wide: float | None, *, tried: bool = False, lea
         row,
         640,
         "Dispatch FP8, Combine BF16",
-        None if wide is None else Interval(1 - wide, 1 - wide / 2, 1.0, 1 + wide / 2, 1 + wide, wide / 2, near=True),
+        None if wide is None else Interval(1 - wide, 1 - wide / 2, 1 + wide / 2, 1 + wide, wide / 2, near=True),
         ("sum",),
         text,
         wide is not None,
