@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dysharp.specs import load_cluster, load_model, load_whole
     from dysharp.workload import make_routing, save_trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "load_cluster",
     "load_model", "load_whole", "make_routing", "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",

@@ -1,4 +1,4 @@
 """The version of the simulated numbers, which every answer states."""
 
 MODEL_VERSION = "24"
-"""The changelog names every number that a new version moved, and the reason."""
+"""VERSIONS.md names every number that a new version moved, and the reason."""

@@ -44,7 +44,7 @@ def test_no_page_was_edited() -> None:
 def test_every_page_is_cited() -> None:
     """Another page, a source file or a test names it; the index and this record do not count."""
     root = NOTEBOOK.parents[1]
-    readers = [root / "README.md", root / "CHANGELOG.md", *(f for d in ("docs", "dysharp", "tests", "bench") for f in (root / d).rglob("*"))]
+    readers = [root / "README.md", root / "VERSIONS.md", *(f for d in ("docs", "dysharp", "tests", "bench") for f in (root / d).rglob("*"))]
     own = {NOTEBOOK / "index.md", RECORDED}
     texts = {file: file.read_text(encoding="utf-8") for file in readers if file.suffix in _CITING and file not in own}
     orphans = [page.name for page in _pages() if not any(page.name in text for file, text in texts.items() if file != page)]

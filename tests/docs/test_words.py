@@ -76,7 +76,7 @@ def test_links_resolve(page: Path) -> None:
 
 def is_dated(page: Path) -> bool:
     """Whether a page tells what was at a time and is never edited: it names files as they were called then."""
-    return page.name == "CHANGELOG.md" or page.parent.name == "notebook"
+    return page.name == "VERSIONS.md" or page.parent.name == "notebook"
 
 
 def missing_paths(page: Path) -> list[str]:
