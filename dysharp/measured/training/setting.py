@@ -211,10 +211,10 @@ def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
     recipe = moe and bridge and gpu in BLACKWELL and not hybrid
     graphs, overlaps = _preset(row, gpu) if moe and bridge else ((), False)
     return TrainingRecipe(
-        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge, hybrid) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
-        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
-        frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
-        router_fusion=not row.text("software").startswith(LIBRARY),
+        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge, hybrid) if moe else "",
+        overlap_ep=overlaps or (moe and _overlaps(row, recipe)), overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own,
+        graphs=graphs or _graphs(row, recipe), counts=not own, host=True, frozen=tuned(row),
+        recompute=saving_of(row).recompute, context="a2a" if own else "p2p", router_fusion=not row.text("software").startswith(LIBRARY),
     )  # fmt: skip
 
 
