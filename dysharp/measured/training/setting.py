@@ -179,7 +179,7 @@ RACKS = ("gb200", "gb300")
 DTYPES: dict[str, DType] = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
 NEW_FROM = (26, 6)
 """Container from which Megatron-Bridge's MoE recipes on Blackwell replay whole iterations and overlap EP communication, as all its presets of 26.06
-with known settings do, unless a row names scopes."""
+with known settings do; scopes that a recipe names first are replaced (perf_recipes/deepseek/common.py). Hybrid stacks have no such plan."""
 BLACKWELL = (*RACKS, "b200", "b300")
 NAMELESS = "25.11"
 """Container whose rows partly name no preset; they run as `PRESETS`."""
