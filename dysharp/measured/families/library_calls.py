@@ -142,7 +142,7 @@ def program_us(case: CallCase, constants: Constants) -> float:
 
 def call_us(case: CallCase, constants: Constants, call: Library, there: float, back: float) -> float:
     """Time of a call of the kind `call` whose Dispatch and Combine take `there` and `back` on the GPUs alone."""
-    host = constants["lib.host_grace_us" if case.gpu in GRACE else "lib.host_x86_us"]
+    host = constants["lib.host_grace_us"] if case.gpu in GRACE else constants["lib.host_x86_us"] * load_cluster(CLUSTERS[case.gpu]).host_factor
     slow = constants["lib.few_sms"] if call.few and case.nodes == 1 else 1.0
     proxied = PROXIED if case.nodes > 1 and case.library == "uccl-ep" else (0, 0)
     there, back = (slow * us + n * PROXY_STEPS * host for us, n in zip((there, back), proxied, strict=True))

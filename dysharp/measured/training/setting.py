@@ -62,6 +62,8 @@ def model_of(row: TrainingRow) -> WholeModel:
     layers, name = row.degrees["layers"], row.text("model").lower()
     if "w/o mtp" in name or not row.text("source").startswith(BRIDGE):
         model = replace(model, mtp=0)
+    elif model.stack:
+        model = replace(model, mtp=2 * model.mtp)  # its recipes predict with one layer twice (recipes/nemotronh, mtp_use_repeated_layer)
     if not layers or layers == model.n_layers:
         return model
     if model.stack:
@@ -177,7 +179,7 @@ RACKS = ("gb200", "gb300")
 DTYPES: dict[str, DType] = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
 NEW_FROM = (26, 6)
 """Container from which Megatron-Bridge's MoE recipes on Blackwell replay whole iterations and overlap EP communication, as all its presets of 26.06
-with known settings do, unless a row names scopes."""
+with known settings do; scopes that a recipe names first are replaced (perf_recipes/deepseek/common.py). Hybrid stacks have no such plan."""
 BLACKWELL = (*RACKS, "b200", "b300")
 NAMELESS = "25.11"
 """Container whose rows partly name no preset; they run as `PRESETS`."""
@@ -205,19 +207,25 @@ def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
     if precision not in DTYPES:
         raise Unsupported(f"no GEMM rate for the precision {row.text('precision')!r}")
     own, bridge = row.text("source").startswith(SIMUMAX), row.text("source").startswith(BRIDGE)
-    recipe = moe and bridge and gpu in BLACKWELL
+    hybrid = bridge and bool(load_whole(row.model).stack)
+    recipe = moe and bridge and gpu in BLACKWELL and not hybrid
     graphs, overlaps = _preset(row, gpu) if moe and bridge else ((), False)
     return TrainingRecipe(
-        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
-        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
-        frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
-        router_fusion=not row.text("software").startswith(LIBRARY),
+        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge, hybrid) if moe else "",
+        overlap_ep=overlaps or (moe and _overlaps(row, recipe)), overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own,
+        graphs=graphs or _graphs(row, recipe), counts=not own, host=True, frozen=tuned(row),
+        recompute=saving_of(row).recompute, context="a2a" if own else "p2p", router_fusion=not row.text("software").startswith(LIBRARY),
     )  # fmt: skip
 
 
-def _dispatcher(row: TrainingRow, gpu: str, bridge: bool) -> Dispatcher:
-    """The dispatcher that a row names; without a name Hybrid-EP in racks, DeepEP over nodes, and alltoall, Megatron's default, inside a node."""
+def _dispatcher(row: TrainingRow, gpu: str, bridge: bool, hybrid: bool) -> Dispatcher:
+    """The dispatcher that a row names; without a name Hybrid-EP in racks, DeepEP over nodes, and alltoall, Megatron's default, inside a node.
+
+    Presets of hybrid stacks name the backend alone: the type stays that of the library recipe, which for latent experts is alltoall.
+    """
     named = row.text("dispatcher").lower()
+    if hybrid and load_whole(row.model).latent_experts and row.text("note").startswith("preset"):
+        return "alltoall"
     if "hybridep" in named or "hybrid-ep" in named:
         return "hybrid-ep"
     if "uccl" in named:
@@ -257,7 +265,7 @@ def _graphs(row: TrainingRow, recipe: bool) -> tuple[str, ...]:
         return ()
     if WHOLE in note:
         return (WHOLE,)
-    names = tuple(part for part in GRAPH_PARTS if re.search(rf"\b{part}\b", note.partition("graph")[2]))
-    if names:
-        return names
-    return (WHOLE,) if recipe and _is_new(row) else ()
+    if recipe and _is_new(row):
+        return (WHOLE,)
+    scopes = re.split('graph|"transformer_engine"', note.lower(), maxsplit=1)[1:]
+    return tuple(part for part in GRAPH_PARTS if re.search(rf"\b{part}\b", "".join(scopes)))

@@ -9,10 +9,11 @@ import pytest
 
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.setting import TrainingRow, machine_of, setting_of, training_recipe_of
+from dysharp.measured.training.setting import TrainingRow, machine_of, model_of, setting_of, training_recipe_of
 from dysharp.measured.training.step_time import BARS, error_bar, estimate_row, judge_groups, measured_s, slopes, step_cases, step_interval, votes
 from dysharp.model import layout_of
 from dysharp.specs import load_cluster, load_whole
+from dysharp.specs.fitted import fitted_values
 from dysharp.training.recipe import WHOLE
 
 DENSE = ("tr293", "tr294", "tr295", "tr309", "tr310", "tr311")
@@ -83,6 +84,33 @@ def test_a_library_recipe_sorts_in_a_node_with_an_unfused_router(rows: dict[str,
     assert (training_recipe_of(noted, "h100-sxm", moe=True).overlap_ep, recipe.overlap_ep) == (True, False)
     with pytest.raises(Unsupported, match="found no seq"):
         setting_of(replace(row, degrees=row.degrees | {"seq": 0}))
+
+
+def test_recipes_of_hybrid_stacks(rows: dict[str, TrainingRow]) -> None:
+    """Presets of Super leave the type alltoall; parts are named without the word graph; nothing runs beside; one layer predicts twice."""
+    told = '"transformer_engine" ["attn", "mamba", "moe_router"]'
+    named = {"note": "preset X at 1; cuda_graph_scope=['mamba']", "dispatcher": "hybridep"}
+    texts = {
+        "preset": named | {"model": "Nemotron_3_Super"}, "recipe": named | {"model": "Nemotron_3_Super", "note": f"recipe x_config at 1; {told}"},
+        "nano": named | {"model": "Nemotron_3_Nano"}, "gpt": named | {"note": f"recipe x_config at 1; {told}"},
+    }  # fmt: skip
+    base = rows["tr008"]
+    every = {name: replace(base, texts=base.texts | one | {"software": "26.06.01 NeMo"}) for name, one in texts.items()}
+    of = {name: training_recipe_of(row, "gb200", moe=True) for name, row in every.items()}
+    assert [one.dispatcher for one in of.values()] == ["alltoall", "hybrid-ep", "hybrid-ep", "hybrid-ep"]
+    assert (of["preset"].graphs, of["recipe"].graphs, of["gpt"].graphs) == (("mamba",), ("attn", "moe_router", "mamba"), (WHOLE,))
+    assert (of["recipe"].overlap_ep, of["gpt"].overlap_ep) == (False, True)
+    assert (model_of(every["recipe"]).mtp, model_of(every["nano"]).mtp) == (2, 0)
+
+
+def test_a_launch_takes_what_the_host_of_a_machine_takes() -> None:
+    """Grace over x86 as the same benchmark measured both; the Xeon of a DGX B200 by its clock."""
+    names = ("hw-dgx-h100", "hw-gb200-nvl72", "hw-gb300-nvl72", "hw-dgx-b200")
+    times = {name: Machine(load_cluster(name)).launch(10, 5, "forward") for name in names}
+    measured = fitted_values()["gb200.host_call_us"] / fitted_values()["h100.host_call_us"]
+    assert times["hw-gb200-nvl72"] == times["hw-gb300-nvl72"] == pytest.approx(measured * times["hw-dgx-h100"], rel=0.005)
+    assert times["hw-dgx-b200"] == pytest.approx(3.8 / 4.0 * times["hw-dgx-h100"])
+    assert load_cluster("hw-hgx-b300").host_factor == 1
 
 
 def test_rows_without_a_preset_run_as_those_of_their_container(rows: dict[str, TrainingRow]) -> None:
