@@ -3,6 +3,7 @@
 Orders that differ only in events at different GPUs and switch planes are run once (sleep sets): such events touch nothing in common.
 """
 
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -13,6 +14,8 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError, IsaError, check_word
 from dysharp.base.values import frozen
+from dysharp.functional.memory_models import INSTRUCTION as ABSTRACT
+from dysharp.functional.memory_models import ISAS, TRAPPED, Abstract, abstract
 from dysharp.functional.multicast import DyMulticastObjectProp
 from dysharp.functional.network.queues import Rules
 from dysharp.functional.network.wires import MOVE
@@ -23,7 +26,8 @@ from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = Path(__file__).parent / "litmus_files"
 MOST_RUNS = 200_000
-BLOCKS, BLOCK = "xyzw", re.compile(r"[xyzw]@\d+")
+BLOCKS, BLOCK, BEGIN = "xyzw", re.compile(r"[xyzw]@\d+"), re.compile(r"[xyzw]@\d+(=\d{1,2})?")
+DYSHARP = "dysharp"
 TRAP, HANGS = "trap", "hangs"
 INSTRUCTION = re.compile(r"st [xyzw] \d{1,9} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|fence|done|notify \d+ [xyzw]|wait [xyzw]")
 """`done` waits for all own instructions. Behind `@` stand targets."""
@@ -36,7 +40,9 @@ class Litmus:
     """A program. `threads`: of each GPU, its instructions. Expert `e` is on GPU `e`; a block is one vector; `show`, `init`: `x@1`, a block whose
     value belongs to the outcome, and one that holds 0 at the start.
 
-    `allowed`: all outcomes. `without`: {rule of `Rules`: outcomes that it forbids}. A register or block is named with its value, `?` = never written.
+    `isa`: "dysharp" runs on the functional machine, others on rules (`memory_models.ISAS`), where blocks hold 0 at the start or `x@1=9`.
+
+    `allowed`: all outcomes. `without`: {one of `rules`: outcomes that it forbids}. A register or block is named with its value, `?` = never written.
     """
 
     about: str
@@ -46,6 +52,12 @@ class Litmus:
     show: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
     planes: int = 1
+    isa: str = DYSHARP
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All that may be deleted."""
+        return tuple(Rules.__dataclass_fields__ if self.isa == DYSHARP else ISAS[self.isa])
 
 
 @frozen
@@ -172,15 +184,17 @@ def _place(event: Event) -> tuple[str, int]:
     return ("plane", what.plane) if what.up else ("gpu", what.gpu)
 
 
-def outcomes(test: Litmus, rules: Rules = Rules()) -> tuple[str, ...]:  # noqa: B008 (a frozen value)
-    """Every outcome of `test`, sorted. Raises ConfigError for more than `MOST_RUNS` orders."""
+def outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
+    """Every outcome of `test`, sorted, without the rule `deleted`. Raises ConfigError for more than `MOST_RUNS` orders."""
+    if test.isa != DYSHARP:
+        return _abstract_outcomes(test, deleted)
+    rules = _without(deleted)
     found, runs = set[str](), 0
     stack: list[tuple[tuple[Event, ...], frozenset[Event]]] = [((), frozenset())]
     while stack:
         prefix, sleep = stack.pop()
         machine, runs = _Machine(test, rules), runs + 1
-        if runs > MOST_RUNS:
-            raise ConfigError(f"litmus: found more than {MOST_RUNS} orders, expected fewer (fewer instructions, targets or planes)")
+        _check_runs(runs)
         for event in prefix:
             machine.step(event)
         while machine.pool.events and not machine.trapped:
@@ -198,12 +212,63 @@ def outcomes(test: Litmus, rules: Rules = Rules()) -> tuple[str, ...]:  # noqa: 
     return tuple(sorted(found))
 
 
+def _check_runs(runs: int) -> None:
+    if runs > MOST_RUNS:
+        raise ConfigError(f"litmus: found more than {MOST_RUNS} orders, expected fewer (fewer instructions, targets or planes)")
+
+
+def _without(deleted: str) -> Rules:
+    return replace(Rules(), **{rule: False for rule in (deleted,) if rule})
+
+
+def _model(test: Litmus, deleted: str = "") -> Abstract:
+    begin = {("memory", int(gpu), word[0]): int(value or 0) for word in test.init for gpu, _, value in [word[2:].partition("=")]}
+    return abstract(test.isa, test.threads, frozenset(test.rules) - {deleted}, begin)
+
+
+def _abstract_outcomes(test: Litmus, deleted: str) -> tuple[str, ...]:
+    model, found, seen = _model(test, deleted), set[str](), set[frozenset[Any]]()
+    stack = [model.start]
+    while stack:
+        state = stack.pop()
+        if (key := frozenset(state.items())) not in seen:
+            seen.add(key)
+            _check_runs(len(seen))
+            stack += (more := model.after(state))
+            found |= set() if more else {_told(test, model, state)}
+    return tuple(sorted(found))
+
+
+def _told(test: Litmus, model: Abstract, state: Mapping[tuple[Any, ...], Any]) -> str:
+    """The outcome of a last state, in words."""
+    if TRAPPED in state or model.hangs(dict(state)):
+        return TRAP if TRAPPED in state else HANGS
+    values = {key[1]: value for key, value in sorted(state.items(), key=str) if key[0] == "register"}
+    values |= {shown: state.get(("memory", int(shown[2:]), shown[0]), 0) for shown in test.show}
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def sampled(test: Litmus, seed: int) -> str:
+    """The outcome of one order, drawn."""
+    rng = random.Random(seed)
+    if test.isa != DYSHARP:
+        model = _model(test)
+        state = model.start
+        while more := model.after(state):
+            state = rng.choice(more)
+        return _told(test, model, state)
+    machine = _Machine(test, Rules())
+    while machine.pool.events and not machine.trapped:
+        machine.step(rng.choice(machine.pool.events))
+    return machine.outcome
+
+
 def judge(name: str, test: Litmus) -> Verdict:
     """Run `test` with all rules, and without each rule that it names."""
     got = outcomes(test)
     faults = [f"found {outcome}, expected one of {', '.join(test.allowed)}" for outcome in got if outcome not in test.allowed]
     faults += [f"no order gives {outcome}" for outcome in test.allowed if outcome not in got]
-    reached = {rule: tuple(o for o in outcomes(test, replace(Rules(), **{rule: False})) if o not in got) for rule in test.without}
+    reached = {rule: tuple(o for o in outcomes(test, rule) if o not in got) for rule in test.without}
     for rule, forbidden in test.without.items():
         faults += [f"{outcome} needs no deleted rule" for outcome in forbidden if outcome in got]
         faults += [f"{outcome} stays out of reach without {rule}" for outcome in forbidden if outcome not in (*got, *reached[rule])]
@@ -214,16 +279,24 @@ def load_litmus(source: str | Path) -> Litmus:
     """A TOML file, else the packaged test of this name. Raises ConfigError for an unknown key, instruction, block or GPU."""
     packaged = PACKAGED / Path(source).with_suffix(".toml").name
     path = packaged if packaged.is_file() and not Path(source).is_file() else Path(source)
-    table = {"without": {}, "show": [], "init": [], "planes": 1} | parse_toml(read_text(path), str(path))
-    raise_if(problems(Litmus, table), str(path))
+    return litmus_of(parse_toml(read_text(path), str(path)), str(path))
+
+
+def litmus_of(table: dict[str, Any], path: str) -> Litmus:
+    """The test of a table of TOML. Raises ConfigError as `load_litmus`."""
+    table = {"without": {}, "show": [], "init": [], "planes": 1, "isa": DYSHARP} | table
+    raise_if(problems(Litmus, table), path)
+    check_word(table["isa"], (DYSHARP, *ISAS), f"{path}: isa: found {table['isa']!r}")
     test = Litmus(**{key: _frozen(value) for key, value in table.items()})
     for rule in test.without:
-        check_word(rule, tuple(Rules.__dataclass_fields__), f"{path}: without.{rule}: unknown rule")
-    lines = [(INSTRUCTION, text) for thread in test.threads for text in thread] + [(BLOCK, text) for text in (*test.show, *test.init)]
-    for shape, text in lines:
-        if not shape.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
-            expected = "a block and a GPU such as x@1" if shape is BLOCK else "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x"
-            raise ConfigError(f"{path}: found {text[:60]!r}, expected {expected}, on GPUs 0 to {len(test.threads) - 1}")
+        check_word(rule, test.rules, f"{path}: without.{rule}: unknown rule")
+    shape, begin = (INSTRUCTION, BLOCK) if test.isa == DYSHARP else (ABSTRACT, BEGIN)
+    expected = "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x" if test.isa == DYSHARP else f"an instruction of {test.isa}"
+    lines = [(shape, text, expected) for thread in test.threads for text in thread]
+    lines += [(BLOCK, text, "a block and a GPU such as x@1") for text in test.show] + [(begin, text, "x@1") for text in test.init]
+    for pattern, text, wanted in lines:
+        if not pattern.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
+            raise ConfigError(f"{path}: found {text[:60]!r}, expected {wanted}, on GPUs 0 to {len(test.threads) - 1}")
     return test
 
 

@@ -153,4 +153,5 @@ def markdown(parts: Sequence[Part], command: str) -> str:
 
 def html(parts: Sequence[Part], command: str) -> str:
     """The document as one HTML file without scripts that loads nothing."""
-    return page("paper.html", {"code": lambda text: enumerate(text.split("`"))}, title=TITLE, parts=parts, checkout=CHECKOUT, command=command)
+    coded = {"code": lambda text: enumerate(text.split("`"))}
+    return page("paper.html", coded, title=TITLE, parts=parts, checkout=CHECKOUT, command=one_line(command))
