@@ -3,6 +3,7 @@
 Orders that differ only in events at different GPUs and switch planes are run once (sleep sets): such events touch nothing in common.
 """
 
+import json
 import random
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError, IsaError, check_word
+from dysharp.base.reading import json_of
 from dysharp.base.values import frozen
 from dysharp.functional.memory_models import INSTRUCTION as ABSTRACT
 from dysharp.functional.memory_models import ISAS, TRAPPED, Abstract, abstract
@@ -28,6 +30,7 @@ PACKAGED = Path(__file__).parent / "litmus_files"
 MOST_RUNS = 200_000
 BLOCKS, BLOCK, BEGIN = "xyzw", re.compile(r"[xyzw]@\d+"), re.compile(r"[xyzw]@\d+(=\d{1,2})?")
 DYSHARP = "dysharp"
+MOST_GPUS = 16
 TRAP, HANGS = "trap", "hangs"
 INSTRUCTION = re.compile(r"st [xyzw] \d{1,9} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|fence|done|notify \d+ [xyzw]|wait [xyzw]")
 """`done` waits for all own instructions. Behind `@` stand targets."""
@@ -298,6 +301,46 @@ def litmus_of(table: dict[str, Any], path: str) -> Litmus:
         if not pattern.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
             raise ConfigError(f"{path}: found {text[:60]!r}, expected {wanted}, on GPUs 0 to {len(test.threads) - 1}")
     return test
+
+
+def log_of(test: Litmus, seed: int) -> str:
+    """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
+    outcome = sampled(test, seed)
+    values = _values(outcome)
+    lines = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
+    ops = [(gpu, op, op.split()[-1]) for gpu, thread in enumerate(test.threads) for op in thread]
+    lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
+    lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (not values)
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _values(outcome: str) -> dict[str, int | None]:
+    """{register or block: its value}; None: nobody wrote it. Empty for `TRAP` and `HANGS`."""
+    return {name: None if value == "?" else int(value) for name, _, value in (word.partition("=") for word in outcome.split()) if value}
+
+
+def check_log(path: str | Path) -> tuple[bool, str, tuple[str, ...]]:
+    """(whether a log is allowed, what it says, all outcomes of its program). Values that it leaves out may be any. Raises ConfigError."""
+    lines = [json_of(line, f"{path}: line {n}") for n, line in enumerate(read_text(Path(path)).splitlines(), 1) if line.strip()]
+    head = lines[0] if lines and isinstance(lines[0], dict) else {}
+    threads: list[list[str]] = [[] for _ in range(head["gpus"] if head.get("gpus") in range(1, MOST_GPUS) else 0)]
+    said, ended = dict[str, int | None](), ""
+    for line in lines[1:]:
+        match line:
+            case {"gpu": int(gpu), "op": str(op)} if gpu in range(len(threads)):
+                threads[gpu].append(op)
+                said |= {op.split()[-1]: line["value"]} if "value" in line else {}
+            case {"block": str(block), "value": value}:
+                said[block] = value
+            case {"ended": str(ended)}:
+                pass
+            case _:
+                raise ConfigError(f"{path}: found {str(line)[:60]}, expected gpu (of gpus in the first line) and op, block and value, or ended")
+    more = {key: head[key] for key in ("isa", "planes", "init", "show") if key in head}
+    possible = outcomes(litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
+    found = ended or " ".join(f"{name}={'?' if value is None else value}" for name, value in said.items())
+    good = ended in possible if ended else any(_values(one) and said.items() <= _values(one).items() for one in possible)
+    return good, found, possible
 
 
 def _frozen(value: Any) -> Any:
