@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from dysharp.functional.collective import CollectiveEmulation
     from dysharp.functional.emulation import Emulation
 
-_LOG = "also write the operations of a litmus test, in one drawn order, as JSON lines."
 _LABELS = {"merged": "joined a miss"}
 """Counts of tables whose name needs words."""
 
@@ -35,7 +34,8 @@ def _kinds() -> Mapping[str, str]:
 def emulate(
     system: str, *, dump: Annotated[bool, Argument(False, "print the packets of one token as they move (packet path).")],
     token: Annotated[int | None, Argument(None, "token whose packets --dump prints. None: 0.", "N")],
-    log: Annotated[str | None, Argument(None, _LOG, "FILE.jsonl"), {"type": Out(".jsonl")}], as_json: Json, **asked: Any,
+    log: Annotated[str | None, Argument(None, "also write a litmus test in one drawn order, as JSON lines.", "FILE.jsonl"), {"type": Out(".jsonl")}],
+    as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Run one Mixture-of-Experts layer under SYSTEM on real tensors, and check its output.
 
@@ -72,23 +72,17 @@ def emulate(
 
 
 def _litmus(file: str, log: str | None, seed: int, *, as_json: bool) -> None:
-    """Print the outcomes of a litmus test, or whether a log is allowed. Raises EmulationMismatch where they are not those that the rules allow."""
+    """Print the outcomes of a litmus test or of a log's program. Raises EmulationMismatch where they are not those that are allowed."""
     from dysharp.base.files import write_text
     from dysharp.functional.litmus import check_log, judge, load_litmus, log_of
 
-    if file.endswith(".jsonl"):
-        good, found, possible = check_log(file)
-        print_json({"allowed": good, "found": found, "outcomes": possible}) if as_json else print_lines([f"{found}: {'' if good else 'not '}allowed"])
-        if not good:
-            raise EmulationMismatch(f"log {file}: found {found}, expected one of {', '.join(possible)}")
-        return
-    test = load_litmus(file)
-    verdict = judge(test.about, test)
-    print_json(plain(verdict)) if as_json else print_lines([verdict.sentence])
-    if log is not None:
+    test = load_litmus(file) if file.endswith(".toml") else None
+    found = judge(test.about, test) if test else check_log(file)
+    print_json(plain(found)) if as_json else print_lines([found.sentence])
+    if test and log is not None:
         write_text(log, log_of(test, seed))
-    if verdict.faults:
-        raise EmulationMismatch(f"litmus {file}: {verdict.faults[0]}")
+    if found.faults:
+        raise EmulationMismatch(f"litmus {file}: {found.faults[0]}")
 
 
 def print_collective(done: CollectiveEmulation) -> None:

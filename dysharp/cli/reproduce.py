@@ -204,19 +204,22 @@ def _write_up(where: str, command: str, figures: Sequence[str]) -> None:
     """Print what holds of the papers as Markdown ("-"), or write it: FILE.md, FILE.html, or both into a folder."""
     from dysharp.figures.figure import PAPERS, list_figures
     from dysharp.figures.stored import finite_claims, page_of, stored_answers, stored_figures, stored_folder
+    from dysharp.show.paper_page import Section, by_number
     from dysharp.show.write_up import Paper, html, markdown, write_up
 
     if named := [*figures, *({where} & set(list_figures()))]:
         raise ConfigError(f"--paper: found {named[0]}, expected no figure, and FILE.md, FILE.html or a folder")
     folder = stored_folder()
-    papers = [Paper(title, *page_of(paper, folder), stored_figures(paper, folder)) for paper, title in PAPERS.items()]
+    papers = [Paper(t, *page_of(p, folder), sorted((Section(*f) for f in stored_figures(p, folder)), key=by_number)) for p, t in PAPERS.items()]
     parts = write_up(papers, stored_answers(folder), finite_claims())
     if where == "-":
         return click.echo(markdown(parts, command), nl=False)
+    paths = [Path(where)]
     if not where.endswith((".md", ".html")):
-        make_folder(Path(where), "--paper")
-    for path in [where] if where.endswith((".md", ".html")) else [str(Path(where) / f"paper.{ending}") for ending in ("md", "html")]:
-        write_text(path, (html if path.endswith(".html") else markdown)(parts, command))
+        make_folder(paths.pop(), "--paper")
+        paths += [Path(where) / "paper.md", Path(where) / "paper.html"]
+    for path in paths:
+        write_text(str(path), (html if path.suffix == ".html" else markdown)(parts, command))
         click.echo(f"paper: {path}", err=True)
 
 
@@ -290,15 +293,13 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
 def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) -> list[Any]:
     """The other figures of a page, as their CSV files in `folder` have them; none where the page is of another model version."""
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.figures import list_figures, load_figure
-    from dysharp.figures.verdict import results_from
+    from dysharp.figures.stored import stored_figures
 
     page = folder.with_suffix(".md")
     if not page.exists() or f", model version {MODEL_VERSION}." not in page.read_text(encoding="utf-8"):
         return []
-    others = [f for f in map(load_figure, sorted(set(list_figures()) - ran)) if f.paper == paper]
-    kept = [(f, folder / f"{f.name}.csv") for f in others]
-    return [section(f, results_from(path, f), path.with_suffix(".svg").exists()) for f, path in kept if path.exists()]
+    kept = stored_figures(paper, folder.parent)
+    return [section(f, results, (folder / f"{f.name}.svg").exists()) for f, results in kept if f.name not in ran]
 
 
 def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:

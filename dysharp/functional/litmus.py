@@ -6,7 +6,7 @@ Orders that differ only in events at different GPUs and switch planes are run on
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 from dysharp.base.errors import ConfigError, IsaError, check_word
 from dysharp.base.reading import json_of
 from dysharp.base.values import frozen
+from dysharp.functional.memory_models import HANGS, ISAS, PART, TRAP, AbstractMachine
 from dysharp.functional.memory_models import INSTRUCTION as ABSTRACT
-from dysharp.functional.memory_models import ISAS, TRAPPED, Abstract, abstract
 from dysharp.functional.multicast import DyMulticastObjectProp
 from dysharp.functional.network.queues import Rules
 from dysharp.functional.network.wires import MOVE
@@ -31,7 +31,6 @@ MOST_RUNS = 200_000
 BLOCKS, BLOCK, BEGIN = "xyzw", re.compile(r"[xyzw]@\d+"), re.compile(r"[xyzw]@\d+(=\d{1,2})?")
 DYSHARP = "dysharp"
 MOST_GPUS = 16
-TRAP, HANGS = "trap", "hangs"
 INSTRUCTION = re.compile(r"st [xyzw] \d{1,9} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|fence|done|notify \d+ [xyzw]|wait [xyzw]")
 """`done` waits for all own instructions. Behind `@` stand targets."""
 NAMED = re.compile(r"(?:@|,|notify )(\d+)")
@@ -79,23 +78,18 @@ class Verdict:
         return "; ".join([*found, *(f"FAULT: {text}" for text in self.faults)])
 
 
-class _Chosen:
+class _Chosen(list[Event]):
     """A pool whose caller says which event is next."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.next: Event | None = None
+    next: Event | None = None
 
     def add(self, event: Event, time: int = 0) -> None:
-        self.events.append(event)
+        self.append(event)
 
-    def pop(self) -> Event:
+    def pop(self) -> Event:  # type: ignore[override]
         assert self.next is not None
-        self.events.remove(self.next)
+        self.remove(self.next)
         return self.next
-
-    def __len__(self) -> int:
-        return len(self.events)
 
 
 class _Machine:
@@ -111,8 +105,8 @@ class _Machine:
         for word in test.init:
             gpu, address = int(word[2:]), self.obj.address(BLOCKS.find(word[0]))
             self.device.dymultimem_st(gpu, self.obj, address, np.zeros(4, np.int32), [gpu])
-        while self.pool.events:
-            self.pool.next = self.pool.events[0]
+        while self.pool:
+            self.pool.next = self.pool[0]
             self.device.step()
         self.at, self.issued = [0] * n, [list[Handle]() for _ in range(n)]
         self.registers: dict[str, Handle] = {}
@@ -156,14 +150,18 @@ class _Machine:
             self.trapped = True
 
     @property
-    def outcome(self) -> str:
+    def events(self) -> list[Event]:
+        """What may happen next."""
+        return self.pool
+
+    def outcome(self, show: Sequence[str]) -> str:
         """Registers and shown blocks, in words."""
         if self.trapped:
             return TRAP
         if any(at < len(thread) for at, thread in zip(self.at, self.test.threads, strict=True)):
             return HANGS
         values = {name: handle.value for name, handle in sorted(self.registers.items())}
-        for shown in self.test.show:
+        for shown in show:
             block, _, gpu = shown.partition("@")
             layout = {int(token): row for row, token in enumerate(self.obj.layout(int(gpu), 0))}
             row = layout.get(BLOCKS.find(block))
@@ -182,26 +180,34 @@ def _targets(word: str) -> list[int]:
 def _place(event: Event) -> tuple[str, int]:
     """Where an event acts: at a switch plane, or at a GPU."""
     kind, what = event
+    if kind == PART:
+        return "all", 0
     if kind != MOVE:
         return "gpu", what[0]
     return ("plane", what.plane) if what.up else ("gpu", what.gpu)
 
 
+def _machine(test: Litmus, deleted: str = "") -> _Machine | AbstractMachine:
+    """At its start, without the rule `deleted`."""
+    if test.isa == DYSHARP:
+        return _Machine(test, replace(Rules(), **{rule: False for rule in (deleted,) if rule}))
+    begin = {(int(gpu), word[0]): int(value or 0) for word in test.init for gpu, _, value in [word[2:].partition("=")]}
+    return AbstractMachine(test.isa, test.threads, {*test.rules} - {deleted}, begin)
+
+
 def outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
     """Every outcome of `test`, sorted, without the rule `deleted`. Raises ConfigError for more than `MOST_RUNS` orders."""
-    if test.isa != DYSHARP:
-        return _abstract_outcomes(test, deleted)
-    rules = _without(deleted)
     found, runs = set[str](), 0
     stack: list[tuple[tuple[Event, ...], frozenset[Event]]] = [((), frozenset())]
     while stack:
         prefix, sleep = stack.pop()
-        machine, runs = _Machine(test, rules), runs + 1
-        _check_runs(runs)
+        machine, runs = _machine(test, deleted), runs + 1
+        if runs > MOST_RUNS:
+            raise ConfigError(f"litmus: found more than {MOST_RUNS} orders, expected fewer (fewer instructions, targets or planes)")
         for event in prefix:
             machine.step(event)
-        while machine.pool.events and not machine.trapped:
-            awake = [event for event in machine.pool.events if event not in sleep]
+        while machine.events and not machine.trapped:
+            awake = [event for event in machine.events if event not in sleep]
             if not awake:
                 break  # another run has this order
             asleep = set(sleep)
@@ -211,59 +217,16 @@ def outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
             prefix, sleep = stack.pop(len(stack) - len(awake))
             machine.step(prefix[-1])
         else:
-            found.add(machine.outcome)
+            found.add(machine.outcome(test.show))
     return tuple(sorted(found))
-
-
-def _check_runs(runs: int) -> None:
-    if runs > MOST_RUNS:
-        raise ConfigError(f"litmus: found more than {MOST_RUNS} orders, expected fewer (fewer instructions, targets or planes)")
-
-
-def _without(deleted: str) -> Rules:
-    return replace(Rules(), **{rule: False for rule in (deleted,) if rule})
-
-
-def _model(test: Litmus, deleted: str = "") -> Abstract:
-    begin = {("memory", int(gpu), word[0]): int(value or 0) for word in test.init for gpu, _, value in [word[2:].partition("=")]}
-    return abstract(test.isa, test.threads, frozenset(test.rules) - {deleted}, begin)
-
-
-def _abstract_outcomes(test: Litmus, deleted: str) -> tuple[str, ...]:
-    model, found, seen = _model(test, deleted), set[str](), set[frozenset[Any]]()
-    stack = [model.start]
-    while stack:
-        state = stack.pop()
-        if (key := frozenset(state.items())) not in seen:
-            seen.add(key)
-            _check_runs(len(seen))
-            stack += (more := model.after(state))
-            found |= set() if more else {_told(test, model, state)}
-    return tuple(sorted(found))
-
-
-def _told(test: Litmus, model: Abstract, state: Mapping[tuple[Any, ...], Any]) -> str:
-    """The outcome of a last state, in words."""
-    if TRAPPED in state or model.hangs(dict(state)):
-        return TRAP if TRAPPED in state else HANGS
-    values = {key[1]: value for key, value in sorted(state.items(), key=str) if key[0] == "register"}
-    values |= {shown: state.get(("memory", int(shown[2:]), shown[0]), 0) for shown in test.show}
-    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def sampled(test: Litmus, seed: int) -> str:
     """The outcome of one order, drawn."""
-    rng = random.Random(seed)
-    if test.isa != DYSHARP:
-        model = _model(test)
-        state = model.start
-        while more := model.after(state):
-            state = rng.choice(more)
-        return _told(test, model, state)
-    machine = _Machine(test, Rules())
-    while machine.pool.events and not machine.trapped:
-        machine.step(rng.choice(machine.pool.events))
-    return machine.outcome
+    rng, machine = random.Random(seed), _machine(test)
+    while machine.events and not machine.trapped:
+        machine.step(rng.choice(machine.events))
+    return machine.outcome(test.show)
 
 
 def judge(name: str, test: Litmus) -> Verdict:
@@ -305,12 +268,11 @@ def litmus_of(table: dict[str, Any], path: str) -> Litmus:
 
 def log_of(test: Litmus, seed: int) -> str:
     """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
-    outcome = sampled(test, seed)
-    values = _values(outcome)
+    values = _values(outcome := sampled(test, seed))
     lines = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
     ops = [(gpu, op, op.split()[-1]) for gpu, thread in enumerate(test.threads) for op in thread]
     lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
-    lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (not values)
+    lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (outcome in (TRAP, HANGS))
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -319,28 +281,23 @@ def _values(outcome: str) -> dict[str, int | None]:
     return {name: None if value == "?" else int(value) for name, _, value in (word.partition("=") for word in outcome.split()) if value}
 
 
-def check_log(path: str | Path) -> tuple[bool, str, tuple[str, ...]]:
-    """(whether a log is allowed, what it says, all outcomes of its program). Values that it leaves out may be any. Raises ConfigError."""
-    lines = [json_of(line, f"{path}: line {n}") for n, line in enumerate(read_text(Path(path)).splitlines(), 1) if line.strip()]
-    head = lines[0] if lines and isinstance(lines[0], dict) else {}
-    threads: list[list[str]] = [[] for _ in range(head["gpus"] if head.get("gpus") in range(1, MOST_GPUS) else 0)]
-    said, ended = dict[str, int | None](), ""
-    for line in lines[1:]:
-        match line:
-            case {"gpu": int(gpu), "op": str(op)} if gpu in range(len(threads)):
-                threads[gpu].append(op)
-                said |= {op.split()[-1]: line["value"]} if "value" in line else {}
-            case {"block": str(block), "value": value}:
-                said[block] = value
-            case {"ended": str(ended)}:
-                pass
-            case _:
-                raise ConfigError(f"{path}: found {str(line)[:60]}, expected gpu (of gpus in the first line) and op, block and value, or ended")
+def check_log(path: str | Path) -> Verdict:
+    """What the program of a log may reach, and a fault where the log says something else. Values that it leaves out may be any."""
+    head, *lines = [json_of(line, f"{path}: line {n}") for n, line in enumerate(read_text(Path(path)).splitlines(), 1) if line.strip()] or [{}]
+    try:
+        threads = [[line["op"] for line in lines if line.get("gpu") == gpu] for gpu in range(min(head["gpus"], MOST_GPUS))]
+        said = {line.get("block") or line["op"].split()[-1]: line["value"] for line in lines if "value" in line}
+        ended = next((str(line["ended"]) for line in lines if "ended" in line), "")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: found {error!r}, expected gpus in the first line, then gpu and op, block and value, or ended") from None
+    if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:
+        raise ConfigError(f"{path}: found {lost} operations of other GPUs, expected 0 to {len(threads) - 1} as the first line says")
     more = {key: head[key] for key in ("isa", "planes", "init", "show") if key in head}
     possible = outcomes(litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
     found = ended or " ".join(f"{name}={'?' if value is None else value}" for name, value in said.items())
-    good = ended in possible if ended else any(_values(one) and said.items() <= _values(one).items() for one in possible)
-    return good, found, possible
+    good = ended in possible if ended else any(one not in (TRAP, HANGS) and said.items() <= _values(one).items() for one in possible)
+    faults = (f"found {found}, expected one of {', '.join(possible)}",) * (not good)
+    return Verdict(f"{found} is {'' if good else 'not '}allowed", possible, {}, faults)
 
 
 def _frozen(value: Any) -> Any:

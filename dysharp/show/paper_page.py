@@ -28,7 +28,7 @@ class Section:
 
     figure: Any
     results: Sequence[Any]
-    picture: bool
+    picture: bool = False
 
     @property
     def claims(self) -> list[Any]:

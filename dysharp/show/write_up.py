@@ -12,12 +12,11 @@ from dysharp.planning.gain import EVEN
 from dysharp.runs.finite import ABSENT, GONE, HOLDS, WEAKER
 from dysharp.show.figure_tables import VERDICTS, claims
 from dysharp.show.markdown import page, paragraph, table
-from dysharp.show.paper_page import Section, by_number, gap_lines, sentences, span
+from dysharp.show.paper_page import Section, gap_lines, sentences, span
 
 TITLE, TODAY, AREA = "What holds of the papers", "today", "mm2"
 CHECKOUT = "Commands that begin with `python bench/` need a checkout; all others run as installed."
 FINITE = (HOLDS, WEAKER, GONE, ABSENT)
-Rows = tuple[tuple[str, ...], ...]
 
 
 @frozen
@@ -27,11 +26,7 @@ class Paper:
     title: str
     command: str
     version: str
-    figures: Sequence[tuple[Any, Sequence[Any]]]
-
-    @property
-    def sections(self) -> list[Section]:
-        return sorted((Section(figure, results, picture=False) for figure, results in self.figures), key=by_number)
+    sections: Sequence[Section]
 
 
 @frozen
@@ -41,21 +36,24 @@ class Part:
     heading: str
     text: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    rows: Rows = ()
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 def write_up(papers: Sequence[Paper], stored: Mapping[str, Mapping[str, Any]], asked: int) -> list[Part]:
     """The document. `stored`: kept answers. `asked`: claims that finite hardware may move."""
     answer = tuple(f"{p.title}: {' '.join(sentences(p.sections))} (`{p.command}`, model version {p.version})" for p in papers)
-    finite = {name: one for name, one in stored.items() if name.startswith("finite-")}
-    parts = [Part("", answer), _gain_and_area(papers), _today(papers), _where(stored["gain-map"]), *_finite(finite, asked)]
-    for p in papers:
-        parts.append(Part(f"{p.title}: what does not come out", (), ("numbers (bound; ours)", "why", "command"), tuple(gap_lines(p.sections))))
-    return [*parts, *map(_claims, papers)]
+    head, columns = "what does not come out", ("numbers (bound; ours)", "why", "command")
+    gaps = [Part(f"{p.title}: {head}", (), columns, tuple(gap_lines(p.sections))) for p in papers]
+    found = [Part("", answer), _gain_and_area(papers), _today(papers), _where(stored["gain-map"]), _finite(stored, asked)]
+    return [*found, *gaps, *map(_claims, papers)]
 
 
 def _of(figure: Any) -> str:
     return f"`dysharp reproduce {figure.name}`"
+
+
+def _code(kept: Mapping[str, Any]) -> str:
+    return f"`{kept['command']}`"
 
 
 def _ends(results: Sequence[Any], claim: str) -> str:
@@ -89,7 +87,7 @@ def _today(papers: Sequence[Paper]) -> Part:
 
 
 def _where(kept: Mapping[str, Any]) -> Part:
-    found, command = GainMap(**{key: value for key, value in kept["answer"]["gain_map"].items() if key != "sentence"}), f"`{kept['command']}`"
+    found, command = GainMap(**{key: value for key, value in kept["answer"]["gain_map"].items() if key != "sentence"}), _code(kept)
 
     def cell(line: list[float]) -> str:
         return f"{f'from {start}' if (start := found.start(line)) else 'nowhere'} ({min(line):+.0%} to {max(line):+.0%})"
@@ -101,32 +99,17 @@ def _where(kept: Mapping[str, Any]) -> Part:
     return Part("Where each mechanism pays", text, ("input", "value", *found.own, "command"), tuple(rows))
 
 
-def _finite(kept: Mapping[str, Mapping[str, Any]], asked: int) -> list[Part]:
-    lines = [(one, f"`{answer['command']}`") for answer in kept.values() for one in answer["answer"]]
-    figures = {f"`{answer['command']}`": answer["answer"] for answer in kept.values() if answer["answer"]}
-    versions = ", ".join(sorted({str(answer["model_version"]) for answer in kept.values()}))
-    counts = Counter(one["verdict"] for one, _ in lines)
+def _finite(kept: Mapping[str, Mapping[str, Any]], asked: int) -> Part:
+    lines = [(one, answer) for name, answer in kept.items() if name.startswith("finite-") for one in answer["answer"]]
+    counts, versions = Counter(one["verdict"] for one, _ in lines), sorted({str(answer["model_version"]) for _, answer in lines})
     told = ", ".join(f"{counts[word]} {word}" for word in FINITE)
-    text = f"{len(lines)} of {asked} claims about ratios of layer times ran with finite tables, buffers, packets: {told}. Model version {versions}."
+    text = f"{len(lines)} of {asked} claims about ratios of layer times ran with finite tables, buffers, packets: {told}"
     rows = tuple(
-        (of[0]["figure"], str(len(of)), *(str(Counter(one["verdict"] for one in of)[word]) for word in FINITE), _least_most(of, "headline"),
-         _least_most(of, "finite"), command)
-        for command, of in figures.items()
-    )  # fmt: skip
-    lost = tuple(
-        (f"{one['figure']}: {one['name']}", f"{one['headline']:.3f}", f"{one['finite']:.3f}", one["verdict"], one["resource"] or "-", command)
-        for one, command in lines
-        if one["verdict"] != HOLDS
+        (f"{one['figure']}: {one['name']}", f"{one['headline']:.3f}", f"{one['finite']:.3f}", one["verdict"], one["resource"] or "-", _code(answer))
+        for one, answer in sorted(lines, key=lambda line: -FINITE.index(line[0]["verdict"]))
     )
-    columns = ("figure", "claims", *FINITE, "ratios at their own level", "finite", "command")
-    return [
-        Part("What finite hardware leaves", (text,), columns, rows),
-        Part("Claims that finite hardware moves", (), ("claim", "its own level", "finite", "verdict", "takes most", "command"), lost),
-    ]
-
-
-def _least_most(of: Sequence[Mapping[str, Any]], key: str) -> str:
-    return f"{min(one[key] for one in of):.3f} to {max(one[key] for one in of):.3f}"
+    columns = ("claim", "at its own level", "finite", "verdict", "takes most", "command")
+    return Part("What finite hardware leaves", (f"{text}. Model version {', '.join(versions)}.",), columns, rows)
 
 
 def _claims(p: Paper) -> Part:

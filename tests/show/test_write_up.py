@@ -18,13 +18,14 @@ from dysharp.figures import list_figures, load_figure, stored
 from dysharp.figures.figure import PAPERS
 from dysharp.figures.stored import finite_claims, page_of, stored_answers, stored_figures, stored_folder
 from dysharp.show.figure_tables import VERDICTS
+from dysharp.show.paper_page import Section
 from dysharp.show.write_up import Paper, Part, html, markdown, write_up
 
 COMMAND = re.compile(r"`(dysharp|python bench/)[^`]+`(, `(dysharp|python bench/)[^`]+`)*")
 
 
 def parts_of(folder: Path) -> list[Part]:
-    papers = [Paper(title, *page_of(paper, folder), stored_figures(paper, folder)) for paper, title in PAPERS.items()]
+    papers = [Paper(title, *page_of(name, folder), [Section(*one) for one in stored_figures(name, folder)]) for name, title in PAPERS.items()]
     return write_up(papers, stored_answers(folder), finite_claims())
 
 
@@ -66,12 +67,12 @@ def test_claims_on_finite_hardware_are_those_that_were_kept() -> None:
     kept = [one for name, answer in stored_answers(stored_folder()).items() if name.startswith("finite-") for one in answer["answer"]]
     assert kept
     assert len({(one["figure"], one["name"]) for one in kept}) == len(kept) <= finite_claims()
-    by_figure = {row[0]: row[1:6] for row in rows("finite hardware leaves")}
-    for figure in {one["figure"] for one in kept}:
-        verdicts = [one["verdict"] for one in kept if one["figure"] == figure]
-        assert by_figure[figure] == (str(len(verdicts)), *(str(verdicts.count(word)) for word in ("holds", "weaker", "gone", "no gain")))
-    lost = {f"{one['figure']}: {one['name']}": f"{one['finite']:.3f}" for one in kept if one["verdict"] != "holds"}
-    assert {row[0]: row[2] for row in rows("finite hardware moves")} == lost
+    assert {row[0]: row[1:4] for row in rows("finite hardware leaves")} == {
+        f"{one['figure']}: {one['name']}": (f"{one['headline']:.3f}", f"{one['finite']:.3f}", one["verdict"]) for one in kept
+    }
+    text = next(part.text[0] for part in parts() if part.heading.endswith("finite hardware leaves"))
+    told = ", ".join(f"{sum(one['verdict'] == word for one in kept)} {word}" for word in ("holds", "weaker", "gone", "no gain"))
+    assert text.startswith(f"{len(kept)} of {finite_claims()} claims about ratios of layer times ran with finite tables, buffers, packets: {told}.")
 
 
 def test_the_document_follows_its_sources(tmp_path: Path) -> None:
