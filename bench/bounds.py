@@ -17,7 +17,6 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,41 +111,25 @@ def before(commit: str) -> None:
 
 def rejudged(paper: str) -> list[Any]:
     """The sections of a page: numbers as its CSV files have them, bounds and verdicts as today's checks say."""
-    from dysharp.figures import list_figures, load_figure
     from dysharp.figures.figure import BEYOND
-    from dysharp.figures.tornado import HEADLINES, Tornado
-    from dysharp.figures.verdict import bound_words, results_from, verdict_of
+    from dysharp.figures.stored import stored_figures
     from dysharp.show.paper_page import Section
 
-    sections = []
-    figures = [*map(load_figure, list_figures()), Tornado("S-8", HEADLINES["dysharp"]).figure()]
-    for figure in (f for f in figures if f.paper == paper):
-        path, names, results = PAPERS / (paper or BEYOND) / f"{figure.name}.csv", Counter(c.name for c in figure.checks), []
-        for line in results_from(path, figure) if path.exists() else ():
-            r = line
-            check = next((c for c in figure.checks if c.name == r.claim and names[r.claim] == 1), None)  # else a line does not say which
-            if check and r.verdict not in ("other choice", "not judged") and r.ours is not None:
-                # Three digits decide a bound except beside it, where the verdict of the run stays.
-                verdict = r.verdict if "gap" in (r.verdict, verdict_of(check, r.ours)) else verdict_of(check, r.ours)
-                r = replace(r, verdict=verdict, bound=bound_words(check), bound_set=check.bound_set, number_seen=check.number_seen)
-            results.append(r)
-        if results:
-            sections.append(Section(figure, results, path.with_suffix(".svg").exists()))
-    return sections
+    kept = stored_figures(paper, PAPERS)
+    return [Section(figure, results, (PAPERS / (paper or BEYOND) / f"{figure.name}.svg").exists()) for figure, results in kept]
 
 
 def pages() -> dict[Path, str]:
     """{file: its text}: pages, their CSV files and the list of all claims."""
     from dysharp.figures.figure import BEYOND
     from dysharp.figures.figure import PAPERS as TITLES
+    from dysharp.figures.stored import page_head
     from dysharp.show.paper_page import claims_csv, paper_page, results_csv
 
     texts, every = dict[Path, str](), []
     for paper, title in TITLES.items():
         sections, page = rejudged(paper), PAPERS / f"{paper or BEYOND}.md"
-        head = page.read_text(encoding="utf-8")
-        version = head.split("model version ", 1)[1].split(".", 1)[0]
-        texts[page] = paper_page(title, page.stem, sections, head.split("`")[1], version)
+        texts[page] = paper_page(title, page.stem, sections, *page_head(page.read_text(encoding="utf-8")))
         texts |= {PAPERS / page.stem / f"{s.figure.name}.csv": results_csv(s.results) for s in sections}
         every += sections
     return texts | {PAPERS / "claims.csv": claims_csv(every)}

@@ -10,7 +10,7 @@ import click
 from dysharp.api.arguments import EmulateArgs
 from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.base.values import plain
-from dysharp.cli.flags import Json, complete_from, complete_systems, helps, options
+from dysharp.cli.flags import Json, Out, complete_from, complete_systems, helps, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_facts, print_json, print_lines
 
@@ -33,20 +33,24 @@ def _kinds() -> Mapping[str, str]:
 @options(EmulateArgs, inject={"is_eager": True, "callback": helps(_kinds, 12), "shell_complete": complete_from(_kinds, "help")})
 def emulate(
     system: str, *, dump: Annotated[bool, Argument(False, "print the packets of one token as they move (packet path).")],
-    token: Annotated[int | None, Argument(None, "token whose packets --dump prints. None: 0.", "N")], as_json: Json, **asked: Any,
+    token: Annotated[int | None, Argument(None, "token whose packets --dump prints. None: 0.", "N")],
+    log: Annotated[str | None, Argument(None, "also write a litmus test in one drawn order, as JSON lines.", "FILE.jsonl"), {"type": Out(".jsonl")}],
+    as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Run one Mixture-of-Experts layer under SYSTEM on real tensors, and check its output.
 
     With --workload one collective takes the place of the layer. FILE.toml as SYSTEM is a litmus test, such as mp.toml: its outcomes in every order
-    of events, and those that a deleted rule lets through. References give the right output. Exit code 1 when a tensor is wrong or the
-    machine hangs.
+    of events, and those that a deleted rule lets through; FILE.jsonl is a log of such a test, which is allowed or not. References give the right
+    output. Exit code 1 when a tensor is wrong, a log is not allowed, or the machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.functional.collective import CollectiveEmulation
 
-    if system.endswith(".toml"):
-        return _litmus(system, as_json=as_json)
+    if system.endswith((".toml", ".jsonl")):
+        return _litmus(system, log, asked["seed"], as_json=as_json)
+    if log is not None:
+        raise ConfigError(f"--log: found system {system}, expected a litmus test such as mp.toml")
     if asked["workload"] is not None and (dump or token is not None):
         raise ConfigError(f"dump: found {'--dump' if dump else '--token'} beside --workload, expected one of them")
     with progress_bar() as progress:
@@ -67,13 +71,16 @@ def emulate(
         )
 
 
-def _litmus(file: str, *, as_json: bool) -> None:
-    """Print the outcomes of a litmus test. Raises EmulationMismatch where they are not those that the file allows."""
-    from dysharp.functional.litmus import judge, load_litmus
+def _litmus(file: str, log: str | None, seed: int, *, as_json: bool) -> None:
+    """Print the outcomes of a litmus test or of a log's program. Raises EmulationMismatch where they are not those that are allowed."""
+    from dysharp.base.files import write_text
+    from dysharp.functional.litmus import check_log, judge, load_litmus, log_of
 
-    test = load_litmus(file)
-    found = judge(test.about, test)
+    test = load_litmus(file) if file.endswith(".toml") else None
+    found = judge(test.about, test) if test else check_log(file)
     print_json(plain(found)) if as_json else print_lines([found.sentence])
+    if test and log is not None:
+        write_text(log, log_of(test, seed))
     if found.faults:
         raise EmulationMismatch(f"litmus {file}: {found.faults[0]}")
 

@@ -27,6 +27,7 @@ PAGE_WIDTH = 130  # of the tables in a file: points have long names
 _TOKENS = "tokens per GPU of the tornado, and most of --finite. None: the tokens of the model."
 _FINITE = "what finite hardware leaves of the claims about ratios of layer times. Without figures: of all papers."
 _REPORT = Argument(None, "also write the tables as Markdown (.md), or the runs as one HTML file (.html).", "FILE")
+_PAPER = Argument(None, "print what holds of the papers, from stored numbers; or write it to FILE.md, FILE.html or DIR.", "[DIR|FILE]")
 _VARIANTS = "also run the figures' points at other values of free choices. None: on."
 _CHECK = "for maintainers: exit code 1 when a regression value moved, or a number left its bound."
 
@@ -47,6 +48,7 @@ class Files(NamedTuple):
     report: Annotated[str | None, _REPORT, WRITTEN]
     pages: Annotated[str | None, Argument(None, "also write one page per paper, with pictures and CSV files, into the folder DIR.", "DIR")]
     plot: Plot
+    paper: Annotated[str | None, _PAPER, {"flag_value": "-", "type": str}]
 
 
 StoreFolder = Annotated[str | None, Argument(None, "folder that keeps finished points. None: the user's cache.", "DIR", None, "--store")]
@@ -127,6 +129,8 @@ def reproduce(
 
     names = list_figures() if every else list(figures)
     bars, files = Bars(**{name: flags[name] for name in Bars._fields}), Files(**{name: flags[name] for name in Files._fields})
+    if files.paper is not None:
+        return _write_up(files.paper, command_line(ctx), names)
     if bars.finite:
         ctx.exit(_finite(_chosen(names or list_figures(), not figures, models, direction, False), _store(store), jobs, bars, as_json=as_json))
     _check_request(names, files, tornado=bars.tornado, direction=direction, check=check)
@@ -157,8 +161,7 @@ def reproduce(
         sections.append(page)
         done.append((figure, results, {}))
         all_ran = all_ran and fine
-    asked = ["--all"] if every else list(figures)
-    asked += ["--no-variants"] * (not variants)
+    asked = (["--all"] if every else list(figures)) + ["--no-variants"] * (not variants)
     asked += [f"--tornado --tornado-of {bars.subject}"] * bars.tornado + [f"--tokens {bars.tornado_tokens}"] * (bars.tornado_tokens is not None)
     asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
     if files.report is not None and files.report.endswith(".html"):
@@ -195,6 +198,29 @@ def _finite(chosen: Sequence[tuple[Figure, list[Point]]], store: Store, jobs: in
     if as_json:
         print_answer(out)
     return int(found < wanted)
+
+
+def _write_up(where: str, command: str, figures: Sequence[str]) -> None:
+    """Print what holds of the papers as Markdown ("-"), or write it: FILE.md, FILE.html, or both into a folder."""
+    from dysharp.figures.figure import PAPERS, list_figures
+    from dysharp.figures.stored import finite_claims, page_of, stored_answers, stored_figures, stored_folder
+    from dysharp.show.paper_page import Section, by_number
+    from dysharp.show.write_up import Paper, html, markdown, write_up
+
+    if named := [*figures, *({where} & set(list_figures()))]:
+        raise ConfigError(f"--paper: found {named[0]}, expected no figure, and FILE.md, FILE.html or a folder")
+    folder = stored_folder()
+    papers = [Paper(t, *page_of(p, folder), sorted((Section(*f) for f in stored_figures(p, folder)), key=by_number)) for p, t in PAPERS.items()]
+    parts = write_up(papers, stored_answers(folder), finite_claims())
+    if where == "-":
+        return click.echo(markdown(parts, command), nl=False)
+    paths = [Path(where)]
+    if not where.endswith((".md", ".html")):
+        make_folder(paths.pop(), "--paper")
+        paths += [Path(where) / "paper.md", Path(where) / "paper.html"]
+    for path in paths:
+        write_text(str(path), (html if path.suffix == ".html" else markdown)(parts, command))
+        click.echo(f"paper: {path}", err=True)
 
 
 def _check_request(names: Sequence[str], files: Files, *, tornado: bool, direction: str, check: bool) -> None:
@@ -239,6 +265,7 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures.figure import BEYOND, PAPERS
     from dysharp.figures.series import series_of
+    from dysharp.figures.stored import page_head
     from dysharp.show.figure_plots import plot_series
     from dysharp.show.paper_page import Section, claims_csv, paper_page, results_csv
     from dysharp.show.plots import save_figure
@@ -255,7 +282,7 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
             sections.append(Section(figure, results, series is not None))
         page = folder / f"{name}.md"
         kept = _kept(folder / name, paper, {section.figure.name for section in sections}, Section)
-        whole = page.read_text(encoding="utf-8").split("`")[1] if kept else command  # the command that ran all figures of the page
+        whole = page_head(page.read_text(encoding="utf-8"))[0] if kept else command  # the command that ran all figures of the page
         if sections:
             write_text(str(page), paper_page(title, name, sections + kept, whole, MODEL_VERSION))
         sections += kept
@@ -266,15 +293,13 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
 def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) -> list[Any]:
     """The other figures of a page, as their CSV files in `folder` have them; none where the page is of another model version."""
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.figures import list_figures, load_figure
-    from dysharp.figures.verdict import results_from
+    from dysharp.figures.stored import stored_figures
 
     page = folder.with_suffix(".md")
     if not page.exists() or f", model version {MODEL_VERSION}." not in page.read_text(encoding="utf-8"):
         return []
-    others = [f for f in map(load_figure, sorted(set(list_figures()) - ran)) if f.paper == paper]
-    kept = [(f, folder / f"{f.name}.csv") for f in others]
-    return [section(f, results_from(path, f), path.with_suffix(".svg").exists()) for f, path in kept if path.exists()]
+    kept = stored_figures(paper, folder.parent)
+    return [section(f, results, (folder / f"{f.name}.svg").exists()) for f, results in kept if f.name not in ran]
 
 
 def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:

@@ -91,7 +91,7 @@ class Figure:
     """A named set of points and checks.
 
     `variants`: the same points at other values of choices, for comparison. `paper`: the page that the figure belongs to
-    (`PAPERS`). `drawing`: its picture, None = none. `headline`: names of checks with variants that are the headline of the paper's page.
+    (`PAPERS`). `drawing`: its picture, None = none. `headline`: checks that are the headline of the paper; its page shows those with variants.
     """
 
     name: str
@@ -161,7 +161,7 @@ def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
     drawing = _drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
     headline = tuple(map(str, _list(table, "headline", where, "a list of names")))
     for claim in headline:
-        word(claim, tuple(c.name for c in checks if c.variants), f"{where}: headline")
+        word(claim, tuple(c.name for c in checks), f"{where}: headline")
     return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing, headline)
 
 

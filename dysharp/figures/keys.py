@@ -1,6 +1,7 @@
 """Tables of a figure's TOML file as typed values. Errors name the file, the key, what was found and what is expected."""
 
 from collections.abc import Collection
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Strict, TypeAdapter, ValidationError
@@ -35,7 +36,7 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
     words = {name: key.meaning for name, key in keys_of(fields).items()}
     known(table, words, where)
     try:
-        return TypeAdapter(kind).validate_python(table)
+        return _adapter(kind).validate_python(table)
     except ValidationError as error:
         first = error.errors()[0]
         place, value = _place(table, first["loc"])
@@ -44,6 +45,12 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
             raise ConfigError(f"{where}.{key}: missing, expected {words.get(key) or 'a value'}") from None
         wanted = words.get(key) or first["msg"].lower().removeprefix("input should be ")
         raise ConfigError(f"{where}.{place}: found {show(value)}, expected {wanted}") from None
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Made once: a figure has tens of tables of one kind."""
+    return TypeAdapter(kind)
 
 
 def _place(table: Any, loc: tuple[int | str, ...]) -> tuple[str, Any]:

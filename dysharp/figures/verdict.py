@@ -4,6 +4,7 @@ import csv
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,6 +251,21 @@ def results_from(path: Path, figure: Figure) -> list[Result]:
             return [_result(line, claims) for line in csv.DictReader(file)]
         except (KeyError, ValueError, csv.Error) as error:
             raise ConfigError(f"{path}: found {error!r}, expected a file that `dysharp reproduce --pages` wrote") from None
+
+
+def rejudged(path: Path, figure: Figure) -> list[Result]:
+    """The lines of `results_from`: numbers as the file has them, bounds and verdicts as today's checks say."""
+    names = Counter(c.name for c in figure.checks)
+    known = {c.name: c for c in figure.checks if names[c.name] == 1}  # else a line does not say which
+    return [_judged(r, known[r.claim]) if r.claim in known else r for r in results_from(path, figure)]
+
+
+def _judged(line: Result, check: Check) -> Result:
+    """Three digits decide a bound except beside it, where the verdict of the run stays."""
+    if line.verdict in (OTHER_CHOICE, NOT_JUDGED) or line.ours is None:
+        return line
+    verdict = line.verdict if GAP in (line.verdict, verdict_of(check, line.ours)) else verdict_of(check, line.ours)
+    return replace(line, verdict=verdict, bound=bound_words(check), bound_set=check.bound_set, number_seen=check.number_seen)
 
 
 def _result(line: dict[str, str], claims: list[str]) -> Result:

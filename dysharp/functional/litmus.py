@@ -3,8 +3,10 @@
 Orders that differ only in events at different GPUs and switch planes are run once (sleep sets): such events touch nothing in common.
 """
 
+import json
+import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError, IsaError, check_word
+from dysharp.base.reading import json_of
 from dysharp.base.values import frozen
+from dysharp.functional.memory_models import HANGS, ISAS, PART, TRAP, AbstractMachine
+from dysharp.functional.memory_models import INSTRUCTION as ABSTRACT
 from dysharp.functional.multicast import DyMulticastObjectProp
 from dysharp.functional.network.queues import Rules
 from dysharp.functional.network.wires import MOVE
@@ -23,8 +28,9 @@ from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = Path(__file__).parent / "litmus_files"
 MOST_RUNS = 200_000
-BLOCKS, BLOCK = "xyzw", re.compile(r"[xyzw]@\d+")
-TRAP, HANGS = "trap", "hangs"
+BLOCKS, BLOCK, BEGIN = "xyzw", re.compile(r"[xyzw]@\d+"), re.compile(r"[xyzw]@\d+(=\d{1,2})?")
+DYSHARP = "dysharp"
+MOST_GPUS = 16
 INSTRUCTION = re.compile(r"st [xyzw] \d{1,9} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|fence|done|notify \d+ [xyzw]|wait [xyzw]")
 """`done` waits for all own instructions. Behind `@` stand targets."""
 NAMED = re.compile(r"(?:@|,|notify )(\d+)")
@@ -36,7 +42,9 @@ class Litmus:
     """A program. `threads`: of each GPU, its instructions. Expert `e` is on GPU `e`; a block is one vector; `show`, `init`: `x@1`, a block whose
     value belongs to the outcome, and one that holds 0 at the start.
 
-    `allowed`: all outcomes. `without`: {rule of `Rules`: outcomes that it forbids}. A register or block is named with its value, `?` = never written.
+    `isa`: "dysharp" runs on the functional machine, others on rules (`memory_models.ISAS`), where blocks hold 0 at the start or `x@1=9`.
+
+    `allowed`: all outcomes. `without`: {one of `rules`: outcomes that it forbids}. A register or block is named with its value, `?` = never written.
     """
 
     about: str
@@ -46,6 +54,12 @@ class Litmus:
     show: tuple[str, ...] = ()
     init: tuple[str, ...] = ()
     planes: int = 1
+    isa: str = DYSHARP
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All that may be deleted."""
+        return tuple(Rules.__dataclass_fields__ if self.isa == DYSHARP else ISAS[self.isa])
 
 
 @frozen
@@ -64,23 +78,18 @@ class Verdict:
         return "; ".join([*found, *(f"FAULT: {text}" for text in self.faults)])
 
 
-class _Chosen:
+class _Chosen(list[Event]):
     """A pool whose caller says which event is next."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.next: Event | None = None
+    next: Event | None = None
 
     def add(self, event: Event, time: int = 0) -> None:
-        self.events.append(event)
+        self.append(event)
 
-    def pop(self) -> Event:
+    def pop(self) -> Event:  # type: ignore[override]
         assert self.next is not None
-        self.events.remove(self.next)
+        self.remove(self.next)
         return self.next
-
-    def __len__(self) -> int:
-        return len(self.events)
 
 
 class _Machine:
@@ -96,8 +105,8 @@ class _Machine:
         for word in test.init:
             gpu, address = int(word[2:]), self.obj.address(BLOCKS.find(word[0]))
             self.device.dymultimem_st(gpu, self.obj, address, np.zeros(4, np.int32), [gpu])
-        while self.pool.events:
-            self.pool.next = self.pool.events[0]
+        while self.pool:
+            self.pool.next = self.pool[0]
             self.device.step()
         self.at, self.issued = [0] * n, [list[Handle]() for _ in range(n)]
         self.registers: dict[str, Handle] = {}
@@ -141,14 +150,18 @@ class _Machine:
             self.trapped = True
 
     @property
-    def outcome(self) -> str:
+    def events(self) -> list[Event]:
+        """What may happen next."""
+        return self.pool
+
+    def outcome(self, show: Sequence[str]) -> str:
         """Registers and shown blocks, in words."""
         if self.trapped:
             return TRAP
         if any(at < len(thread) for at, thread in zip(self.at, self.test.threads, strict=True)):
             return HANGS
         values = {name: handle.value for name, handle in sorted(self.registers.items())}
-        for shown in self.test.show:
+        for shown in show:
             block, _, gpu = shown.partition("@")
             layout = {int(token): row for row, token in enumerate(self.obj.layout(int(gpu), 0))}
             row = layout.get(BLOCKS.find(block))
@@ -167,24 +180,34 @@ def _targets(word: str) -> list[int]:
 def _place(event: Event) -> tuple[str, int]:
     """Where an event acts: at a switch plane, or at a GPU."""
     kind, what = event
+    if kind == PART:
+        return "all", 0
     if kind != MOVE:
         return "gpu", what[0]
     return ("plane", what.plane) if what.up else ("gpu", what.gpu)
 
 
-def outcomes(test: Litmus, rules: Rules = Rules()) -> tuple[str, ...]:  # noqa: B008 (a frozen value)
-    """Every outcome of `test`, sorted. Raises ConfigError for more than `MOST_RUNS` orders."""
+def _machine(test: Litmus, deleted: str = "") -> _Machine | AbstractMachine:
+    """At its start, without the rule `deleted`."""
+    if test.isa == DYSHARP:
+        return _Machine(test, replace(Rules(), **{rule: False for rule in (deleted,) if rule}))
+    begin = {(int(gpu), word[0]): int(value or 0) for word in test.init for gpu, _, value in [word[2:].partition("=")]}
+    return AbstractMachine(test.isa, test.threads, {*test.rules} - {deleted}, begin)
+
+
+def outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
+    """Every outcome of `test`, sorted, without the rule `deleted`. Raises ConfigError for more than `MOST_RUNS` orders."""
     found, runs = set[str](), 0
     stack: list[tuple[tuple[Event, ...], frozenset[Event]]] = [((), frozenset())]
     while stack:
         prefix, sleep = stack.pop()
-        machine, runs = _Machine(test, rules), runs + 1
+        machine, runs = _machine(test, deleted), runs + 1
         if runs > MOST_RUNS:
             raise ConfigError(f"litmus: found more than {MOST_RUNS} orders, expected fewer (fewer instructions, targets or planes)")
         for event in prefix:
             machine.step(event)
-        while machine.pool.events and not machine.trapped:
-            awake = [event for event in machine.pool.events if event not in sleep]
+        while machine.events and not machine.trapped:
+            awake = [event for event in machine.events if event not in sleep]
             if not awake:
                 break  # another run has this order
             asleep = set(sleep)
@@ -194,8 +217,16 @@ def outcomes(test: Litmus, rules: Rules = Rules()) -> tuple[str, ...]:  # noqa: 
             prefix, sleep = stack.pop(len(stack) - len(awake))
             machine.step(prefix[-1])
         else:
-            found.add(machine.outcome)
+            found.add(machine.outcome(test.show))
     return tuple(sorted(found))
+
+
+def sampled(test: Litmus, seed: int) -> str:
+    """The outcome of one order, drawn."""
+    rng, machine = random.Random(seed), _machine(test)
+    while machine.events and not machine.trapped:
+        machine.step(rng.choice(machine.events))
+    return machine.outcome(test.show)
 
 
 def judge(name: str, test: Litmus) -> Verdict:
@@ -203,7 +234,7 @@ def judge(name: str, test: Litmus) -> Verdict:
     got = outcomes(test)
     faults = [f"found {outcome}, expected one of {', '.join(test.allowed)}" for outcome in got if outcome not in test.allowed]
     faults += [f"no order gives {outcome}" for outcome in test.allowed if outcome not in got]
-    reached = {rule: tuple(o for o in outcomes(test, replace(Rules(), **{rule: False})) if o not in got) for rule in test.without}
+    reached = {rule: tuple(o for o in outcomes(test, rule) if o not in got) for rule in test.without}
     for rule, forbidden in test.without.items():
         faults += [f"{outcome} needs no deleted rule" for outcome in forbidden if outcome in got]
         faults += [f"{outcome} stays out of reach without {rule}" for outcome in forbidden if outcome not in (*got, *reached[rule])]
@@ -214,17 +245,59 @@ def load_litmus(source: str | Path) -> Litmus:
     """A TOML file, else the packaged test of this name. Raises ConfigError for an unknown key, instruction, block or GPU."""
     packaged = PACKAGED / Path(source).with_suffix(".toml").name
     path = packaged if packaged.is_file() and not Path(source).is_file() else Path(source)
-    table = {"without": {}, "show": [], "init": [], "planes": 1} | parse_toml(read_text(path), str(path))
-    raise_if(problems(Litmus, table), str(path))
+    return litmus_of(parse_toml(read_text(path), str(path)), str(path))
+
+
+def litmus_of(table: dict[str, Any], path: str) -> Litmus:
+    """The test of a table of TOML. Raises ConfigError as `load_litmus`."""
+    table = {"without": {}, "show": [], "init": [], "planes": 1, "isa": DYSHARP} | table
+    raise_if(problems(Litmus, table), path)
+    check_word(table["isa"], (DYSHARP, *ISAS), f"{path}: isa: found {table['isa']!r}")
     test = Litmus(**{key: _frozen(value) for key, value in table.items()})
     for rule in test.without:
-        check_word(rule, tuple(Rules.__dataclass_fields__), f"{path}: without.{rule}: unknown rule")
-    lines = [(INSTRUCTION, text) for thread in test.threads for text in thread] + [(BLOCK, text) for text in (*test.show, *test.init)]
-    for shape, text in lines:
-        if not shape.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
-            expected = "a block and a GPU such as x@1" if shape is BLOCK else "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x"
-            raise ConfigError(f"{path}: found {text[:60]!r}, expected {expected}, on GPUs 0 to {len(test.threads) - 1}")
+        check_word(rule, test.rules, f"{path}: without.{rule}: unknown rule")
+    shape, begin = (INSTRUCTION, BLOCK) if test.isa == DYSHARP else (ABSTRACT, BEGIN)
+    expected = "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x" if test.isa == DYSHARP else f"an instruction of {test.isa}"
+    lines = [(shape, text, expected) for thread in test.threads for text in thread]
+    lines += [(BLOCK, text, "a block and a GPU such as x@1") for text in test.show] + [(begin, text, "x@1") for text in test.init]
+    for pattern, text, wanted in lines:
+        if not pattern.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
+            raise ConfigError(f"{path}: found {text[:60]!r}, expected {wanted}, on GPUs 0 to {len(test.threads) - 1}")
     return test
+
+
+def log_of(test: Litmus, seed: int) -> str:
+    """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
+    values = _values(outcome := sampled(test, seed))
+    lines = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
+    ops = [(gpu, op, op.split()[-1]) for gpu, thread in enumerate(test.threads) for op in thread]
+    lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
+    lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (outcome in (TRAP, HANGS))
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _values(outcome: str) -> dict[str, int | None]:
+    """{register or block: its value}; None: nobody wrote it. Empty for `TRAP` and `HANGS`."""
+    return {name: None if value == "?" else int(value) for name, _, value in (word.partition("=") for word in outcome.split()) if value}
+
+
+def check_log(path: str | Path) -> Verdict:
+    """What the program of a log may reach, and a fault where the log says something else. Values that it leaves out may be any."""
+    head, *lines = [json_of(line, f"{path}: line {n}") for n, line in enumerate(read_text(Path(path)).splitlines(), 1) if line.strip()] or [{}]
+    try:
+        threads = [[line["op"] for line in lines if line.get("gpu") == gpu] for gpu in range(min(head["gpus"], MOST_GPUS))]
+        said = {line.get("block") or line["op"].split()[-1]: line["value"] for line in lines if "value" in line}
+        ended = next((str(line["ended"]) for line in lines if "ended" in line), "")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: found {error!r}, expected gpus in the first line, then gpu and op, block and value, or ended") from None
+    if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:
+        raise ConfigError(f"{path}: found {lost} operations of other GPUs, expected 0 to {len(threads) - 1} as the first line says")
+    more = {key: head[key] for key in ("isa", "planes", "init", "show") if key in head}
+    possible = outcomes(litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
+    found = ended or " ".join(f"{name}={'?' if value is None else value}" for name, value in said.items())
+    good = ended in possible if ended else any(one not in (TRAP, HANGS) and said.items() <= _values(one).items() for one in possible)
+    faults = (f"found {found}, expected one of {', '.join(possible)}",) * (not good)
+    return Verdict(f"{found} is {'' if good else 'not '}allowed", possible, {}, faults)
 
 
 def _frozen(value: Any) -> Any:

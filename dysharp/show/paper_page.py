@@ -28,7 +28,7 @@ class Section:
 
     figure: Any
     results: Sequence[Any]
-    picture: bool
+    picture: bool = False
 
     @property
     def claims(self) -> list[Any]:
@@ -48,7 +48,7 @@ def results_csv(results: Sequence[Any]) -> str:
 
 def claims_csv(sections: Sequence[Section]) -> str:
     """Every number with a bound, the gaps first: bound, the commits that set it and that first showed the number, value, verdict."""
-    lines = [(s.figure.name, r) for s in sorted(sections, key=_number) for r in s.claims]
+    lines = [(s.figure.name, r) for s in sorted(sections, key=by_number) for r in s.claims]
     lines.sort(key=lambda line: line[1].verdict != "gap")
     return csv_text(CLAIM_FIELDS, ([name, *_claim(result)] for name, result in lines))
 
@@ -64,14 +64,14 @@ def _text(value: Any) -> str:
 def paper_page(title: str, folder: str, sections: Sequence[Section], command: str, model_version: str) -> str:
     """The page. `title`: the paper, `folder`: where pictures and CSV files lie, relative to the page."""
     lines = [f"# {escaped(title)}: published and simulated", "", f"Written by `{command}`, model version {model_version}.", ""]
-    sections = sorted(sections, key=_number)
+    sections = sorted(sections, key=by_number)
     lines += _summary(sections)
     for section in sections:
         lines += _section(section, folder, title)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _number(section: Section) -> tuple[bool, int, str]:
+def by_number(section: Section) -> tuple[bool, int, str]:
     """The published figures by their number, then the others by name."""
     digits = re.match(r"fig(\d+)", section.figure.name)
     return not digits, int(digits[1]) if digits else 0, section.figure.name
@@ -79,21 +79,25 @@ def _number(section: Section) -> tuple[bool, int, str]:
 
 def _summary(sections: Sequence[Section]) -> list[str]:
     """How many claims came out, and each reason of a gap once, with the numbers that it explains."""
-    out = ["## In one minute", "", *_sentences(sections), ""]
+    out = ["## In one minute", "", *sentences(sections), ""]
     for section in sections:
         out += headline(section.figure.headline, section.results)
+    if found := gap_lines(sections):
+        out += [table(("did not come out (published bound; ours)", "why", "shown by"), found), ""]
+    return out
+
+
+def gap_lines(sections: Sequence[Section]) -> list[tuple[str, str, str]]:
+    """Each reason of a gap once: (numbers that it explains, reason, commands)."""
     found: dict[str, list[tuple[str, Any]]] = {}
     for section in sections:
         for r in section.claims:
             if r.verdict == "gap" and r.reason:
                 found.setdefault(r.reason.partition(RUN)[0], []).append((section.figure.name, r))
-    if found:
-        lines = [(_gaps(gaps), why, _commands(gaps)) for why, gaps in found.items()]
-        out += [table(("did not come out (published bound; ours)", "why", "shown by"), lines), ""]
-    return out
+    return [(_gaps(gaps), why, _commands(gaps)) for why, gaps in found.items()]
 
 
-def _sentences(sections: Sequence[Section]) -> Iterator[str]:
+def sentences(sections: Sequence[Section]) -> Iterator[str]:
     """What came out, what did not, and what the rest is worth."""
     verdicts = Counter(verdict for s in sections for verdict in s.verdicts)
     came_out = {(s.figure.name, r.claim): r.bound for s in sections for r in s.claims if claims(s.results)[r.claim] == "reproduced"}
@@ -116,22 +120,22 @@ def _kinds(bounds: Sequence[str]) -> str:
 def _commands(gaps: Sequence[tuple[str, Any]]) -> str:
     """The commands of a reason. Figures that one command may run stand in one command."""
     heads = dict[str, dict[str, None]]()
-    for _, r in gaps:
-        head, _, figures = r.reason.partition(RUN)[2].partition("reproduce ")
+    for name, r in gaps:
+        head, _, figures = (r.reason.partition(RUN)[2] or f"dysharp reproduce {name}").partition("reproduce ")
         heads.setdefault(head + "reproduce" * bool(figures), {}).update(dict.fromkeys(figures.split()))
     return ", ".join(f"`{' '.join([head, *figures])}`" for head, figures in heads.items())
 
 
 def _gaps(gaps: Sequence[tuple[str, Any]]) -> str:
     """The numbers that one reason explains; of more than `FEW` numbers only the farthest from the paper."""
-    words = [f"{name}, {r.point} ({r.bound}; {_ours([r])})" for name, r in gaps]
+    words = [f"{name}, {r.point} ({r.bound}; {span([r])})" for name, r in gaps]
     if len(gaps) <= FEW:
         return "; ".join(words)
     far = [abs(math.log(r.ours / r.paper)) if r.paper and r.ours else 0.0 for _, r in gaps]
     return f"{len(gaps)} numbers, the farthest: {words[far.index(max(far))]}"
 
 
-def _ours(results: Sequence[Any]) -> str:
+def span(results: Sequence[Any]) -> str:
     values = [f"{r.ours:.3f}" for r in results if r.ours is not None]
     if not values:
         return "-"
@@ -149,9 +153,9 @@ def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
     for (check, bound, verdict), grouped in itertools.groupby(claims, lambda r: (r.point.rsplit(": ", 1)[0], r.bound, _verdict(r))):
         alike = list(grouped)
         if len(alike) > FEW:
-            yield f"{check} ({len(alike)} points)", bound, _ours(alike), verdict
+            yield f"{check} ({len(alike)} points)", bound, span(alike), verdict
         else:
-            yield from ((r.point, bound, _ours([r]), verdict) for r in alike)
+            yield from ((r.point, bound, span([r]), verdict) for r in alike)
 
 
 def _joined(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

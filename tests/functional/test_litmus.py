@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from dysharp.errors import ConfigError, IsaError
+from dysharp.cli.app import cli
+from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional import litmus
-from dysharp.functional.litmus import PACKAGED, Litmus, judge, load_litmus, outcomes
+from dysharp.functional.litmus import DYSHARP, PACKAGED, Litmus, check_log, judge, load_litmus, log_of, outcomes, sampled
+from dysharp.functional.memory_models import ISAS
 from dysharp.functional.runtime import Device, DyMulticastObjectProp
 
 SLOW = {"two-writers"}
@@ -27,6 +31,84 @@ def test_orders_that_are_left_out_reach_nothing_more(name: str, monkeypatch: pyt
     few = outcomes(test)
     monkeypatch.setattr(litmus, "_place", lambda event: "one place")  # all events touch the same: every order runs
     assert outcomes(test) == few
+
+
+def test_every_isa_has_programs_and_every_rule_forbids_something() -> None:
+    """What a rule forbids is out of reach with it, and is reached without it: `judge` says so of each program.
+
+    Not `trap`: a block here is one vector, and one that nobody wrote has no row either, whose load is refused without the rule, too.
+    """
+    tests = [load_litmus(name) for name in NAMES]
+    for isa in (DYSHARP, *ISAS):
+        own = [test for test in tests if test.isa == isa]
+        assert len(own) >= 3, isa
+        assert {rule for test in own for rule, forbidden in test.without.items() if forbidden} == set(own[0].rules) - {"trap"}, isa
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_orders_drawn_at_random_give_allowed_outcomes_alone(name: str) -> None:
+    """On the functional machine where the ISA has one, else on its rules."""
+    test = load_litmus(name)
+    assert {sampled(test, seed) for seed in range(30)} <= set(test.allowed)
+
+
+def test_a_barrier_is_passed_again_and_again() -> None:
+    threads = (("st x 1 @0", "sync", "wait y", "sync"), ("sync", "ldc x @0 -> r", "done", "st y 1 @0", "sync"))
+    assert outcomes(Litmus("", threads, (), isa="cais", show=("y@0",))) == ("r=1 y@0=1",)
+    assert outcomes(Litmus("", (("sync", "sync"), ("sync",)), (), isa="cais")) == ("",)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_log_is_allowed_as_it_was_written_and_not_with_a_forbidden_outcome(name: str, tmp_path: Path) -> None:
+    if name in SLOW:
+        pytest.skip("all orders of its log take a minute")
+    test, path = load_litmus(name), tmp_path / "log.jsonl"
+    path.write_text(log_of(test, 1))
+    assert check_log(path).faults == ()
+    assert set(check_log(path).outcomes) == set(test.allowed)
+    forbidden = [outcome for each in test.without.values() for outcome in each]
+    for outcome in forbidden:
+        values = litmus._values(outcome)
+        head, *lines = [json.loads(line) for line in log_of(test, 1).splitlines()]
+        words = [line.get("block") or line.get("op", "-").split()[-1] for line in lines]
+        lines = [line | ({"value": values[word]} if word in values else {}) for word, line in zip(words, lines, strict=True) if "ended" not in line]
+        lines += [{"ended": outcome}] * (not values)
+        path.write_text("\n".join(map(json.dumps, [head, *lines])))
+        assert check_log(path).faults, outcome
+
+
+def test_values_that_a_log_leaves_out_may_be_any(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"isa": "multimem", "gpus": 2}\n{"gpu": 0, "op": "st x 1 @1"}\n{"gpu": 1, "op": "ld x @1 -> r"}\n')
+    assert check_log(path).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected gpus in the first line"),
+        ("{}\n3\n", "expected gpus in the first line"),
+        ('{"isa": "cais", "gpus": 1}\n{"gpu": 3, "op": "sync"}\n', "found 1 operations of other GPUs"),
+        ('{"isa": "cias", "gpus": 1}\n', 'did you mean "cais"'),
+        ('{"isa": "cais", "gpus": 1}\n{"gpu": 0, "op": "fence"}\n', "expected an instruction of cais"),
+    ],
+)
+def test_what_is_no_log_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        check_log(path)
+
+
+def test_the_command_writes_and_checks_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    assert CliRunner().invoke(cli, ["emulate", "cais-sum.toml", "--log", str(log), "--seed", "2"]).exit_code == 0
+    assert "is allowed" in CliRunner().invoke(cli, ["emulate", str(log)]).output
+    log.write_text(log.read_text().replace('"value": 3}', '"value": 4}'))
+    found = CliRunner().invoke(cli, ["emulate", str(log)])
+    assert isinstance(found.exception, EmulationMismatch)
+    wrong = CliRunner().invoke(cli, ["emulate", "dysharp", "--log", str(log)])
+    assert "--log: found system dysharp" in str(wrong.exception)
 
 
 def test_a_wrong_claim_is_a_fault() -> None:

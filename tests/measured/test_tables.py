@@ -71,6 +71,7 @@ def test_the_tables_are_in_wheel_and_sdist(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"dysharp/measured/data/{name}.csv.gz" for name in TABLES} | {"dysharp/engine/flit/router_curves.csv.gz"} <= set(names)
     assert "dysharp/measured/data/README.md" in names
+    assert {"dysharp/figures/papers/claims.csv", "dysharp/figures/papers/stored/gain-map.json"} <= set(names)
     sdist = pytest.importorskip("hatchling.builders.sdist")
 
     included = {file.distribution_path for file in sdist.SdistBuilder(str(ROOT)).recurse_included_files()}

@@ -41,6 +41,13 @@ def over_software(here: Seen) -> float | None:
     return min(times) / here.time_us if times else None
 
 
+@metric("gain_share", "share of the gain of dysharp", compares=True)
+def gain_share(here: Seen, other: Seen) -> float | None:
+    """Time saved over `over`, divided by the time that DySHARP saves over it on the same workload."""
+    best = next(iter(here.among("dysharp")), None)
+    return (other.time_us - here.time_us) / (other.time_us - best.time_us) if best else None
+
+
 @metric("kept", "kept", compares=True, against=True)
 def kept(here: Seen, other: Seen) -> float | None:
     """Speed-up over `over` divided by the speed-up under the routing `against`: the share of the gain that is kept."""
