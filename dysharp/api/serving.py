@@ -58,12 +58,13 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     accepted = sum(request["acceptance"] ** n for n in range(mtp + 1))
     scenario, limits = Scenario(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), slo_of(request["slo"])
     names, told = iter(range(len(tried))), launch.lines if launch else ()
+    uncapped = replace(rules, most_requests=engine_of(rules.name).most_requests)  # a line says how many requests its own server takes
     points, rejected = search(start, rules, scenario, count, tried, lambda text: tick(next(names), len(tried), text))
     asked = Asked(start, rules, scenario, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
     best = within(points, asked.ttft, asked.tpot)
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
-        (*told, *_header(whole, start, scenario, request)), best_disaggregated(start, rules, scenario, count, asked.ttft, asked.tpot, wanted),
+        (*told, *_header(whole, start, scenario, request)), best_disaggregated(start, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
     if best and (own := posterior_of(cluster, "serving")):
@@ -79,9 +80,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
 
 def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs:
     """The request for what a launch line starts. Raises ConfigError where an option says something else."""
-    said: dict[str, Any] = {"engine": launch.engine.name, "mtp": launch.mtp, "layouts": [launch.layout]}
-    said |= {name: value for name in ("precision", "kv", "ep_system") if (value := getattr(launch, name))}
-    said |= {"gpus": launch.replicas * launch.layout.gpus} if launch.replicas else {}
+    said: dict[str, Any] = {"engine": launch.engine.name, "layouts": [launch.layout], **launch.options}
     asked: dict[str, Any] = dict(request)
     if (layouts := asked["layouts"]) is not None:
         asked["layouts"] = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts]
