@@ -90,7 +90,8 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
             raise ConfigError(f"serve: --{name.replace('_', '-')}: found {show(found)} beside a launch line with {line}, expected one of the two")
     size = launch.layout.gpus
     if machine.n_gpus < size and asked["gpus"] is None:
-        raise ConfigError(f"serve: found a launch line of {size} GPUs ({launch.layout.name}) on {machine.n_gpus} of {machine.name}, expected as many")
+        least = f"expected a --cluster of as many: {machine.name} has {machine.n_gpus}"
+        raise ConfigError(f"serve: found a launch line of {size} GPUs ({launch.layout.name}), {least}")
     return cast(ServeArgs, asked | {"gpus": asked["gpus"] or machine.n_gpus // size * size} | said)
 
 

@@ -97,16 +97,18 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
     defaults = [one for one in line.table.get("silent", []) if hbm_bytes < one.get("below_GiB", inf) * GiB or "below_GiB" not in one]
     fields = {key: one[key] for one in [*defaults, said] for key in TOLD if key in one}
     engine = replace(engine_of(line.engine), **fields)
-    told = [form.format(getattr(engine, key)) for key, form in TOLD.items() if form and key not in said and getattr(engine, key)]
+    told = {key: form.format(getattr(engine, key)) for key, form in TOLD.items() if form and (key in said or getattr(engine, key))}
+    unsaid = [words for key, words in told.items() if key not in said]
     if min(layout.dp, layout.ep) > 1 and "ep_system" not in map(line.flags.get, line.settings):
         line.beside += line.table.get("exchange", [])
     if said.get("precision", "").startswith("fp8") and formats_of(published(whole), model=whole).narrow:
         del said["precision"]
     options = {"mtp": said["draft_tokens"]} | {key: said[key] for key in ("precision", "kv", "ep_system") if key in said}
     options |= {"gpus": replicas * layout.gpus} if replicas else {}
-    begins = f"launch line: {line.checkpoint} ({whole.name}), {layout.name}" + (f", {replicas} replicas" if replicas else "")
-    others = {f"not in the line, as {version} starts": told, "does not move this answer": line.quiet, "may move it and is not counted": line.beside}
-    lines = (begins, *(f"{what}: {', '.join(dict.fromkeys(names))}" for what, names in others.items() if names))
+    read = [f"{line.checkpoint} ({whole.name})", layout.name + f" x {replicas}" * (replicas > 0), *(told[key] for key in told if key in said)]
+    others = {"launch line": read, f"not in it, as {version} starts": unsaid,
+              "does not move this answer": line.quiet, "may move it and is not counted": line.beside}  # fmt: skip
+    lines = tuple(f"{what}: {', '.join(dict.fromkeys(names))}" for what, names in others.items() if names)
     return Launch(engine, replace(whole, context=said.get("context", whole.context)), layout, options, said.get("prefixes", True), lines)
 
 

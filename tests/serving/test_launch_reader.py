@@ -93,7 +93,8 @@ def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
     assert mine.layout == serve_layout_of("dp=4")
     other = read_launch(f"{SMALL} --max-num-seqs 7 --gpu-memory-utilization=0.5 --max-model-len 8K --no-async-scheduling --enforce-eager")
     assert (other.engine.most_requests, other.engine.memory_part, other.engine.overlaps, other.model.context) == (7, 0.5, False, 8192)
-    assert other.lines[1:] == ("not in the line, as vllm 0.33.0 starts: 8,192 tokens a step", "may move it and is not counted: --enforce-eager")
+    assert other.lines[0] == "launch line: Qwen/Qwen3-30B-A3B (qwen3-30b), TP1, 7 requests of an attention group, 50% of the memory"
+    assert other.lines[1:] == ("not in it, as vllm 0.33.0 starts: 8,192 tokens a step", "may move it and is not counted: --enforce-eager")
     sglang = "python -m sglang.launch_server --model Qwen/Qwen3-30B-A3B --enable-mixed-chunk --scheduler-recv-interval 10"
     assert [read_launch(sglang, hbm_bytes=size).engine.step_tokens for size in (48e9, 141e9, 192e9)] == [4096, 8192, 16384]
     assert (read_launch(sglang).engine.mixed, read_launch(sglang).engine.polled_steps) == (True, 10.0)
