@@ -15,7 +15,6 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base.arrays import F64
 from dysharp.base.columns import KEPT, SHOWN, Column, Columns
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.processes import Runner, here, in_processes
@@ -23,7 +22,6 @@ from dysharp.base.text import sentences
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Interval
-from dysharp.measured.learned import Change
 from dysharp.measured.training.step_time import step_interval
 from dysharp.measured.trust import no_rows
 from dysharp.model import check_layout, layout_of
@@ -281,12 +279,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
         done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick, asked["show"], asked["quick"]))
     first, best = done.first, done.first.found.best
-    own_rows = posterior_of(cluster, "steps")
-
-    def at(change: Change) -> F64:
-        there = Coster(first.task, machine_of(change(machine)), first.coster.space)
-        return np.log([there.cost_of(best[0].values, best[0].number).step_us])
-
+    own_rows, space, chosen = posterior_of(cluster, "steps"), first.coster.space, best[0]
+    at = lambda to: np.log([Coster(first.task, machine_of(to(machine)), space).cost_of(chosen.values, chosen.number).step_us])  # noqa: E731
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,

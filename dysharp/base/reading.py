@@ -145,7 +145,8 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         try:
             if match and match[2] and not name and key:
                 holder = above[-1][1] if key in above[-1][1] else above[-2][1]
-                holder[key] = [*(holder[key] if isinstance(holder[key], list) else []), _yaml_value(value)]
+                holder[key] = holder[key] if isinstance(holder[key], list) else []
+                holder[key].append(_yaml_value(value))
             elif not match or not name:
                 raise ValueError(f"found {show(line.strip())}, expected a key and a value")
             else:

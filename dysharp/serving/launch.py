@@ -1,6 +1,7 @@
 """How an engine starts a layout, and why it refuses one: its own argument rules, kept as data (`launch.toml`)."""
 
 import functools
+from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,7 +37,7 @@ def tables() -> dict[str, Any]:
     return parse_toml(read_text(FILE), FILE.name)
 
 
-def held(rules: list[dict[str, Any]], values: dict[str, Any]) -> list[dict[str, Any]]:
+def held(rules: Iterable[dict[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rules that hold for quantities by name."""
     return [rule for rule in rules if all(values[name] >= least for name, least in rule["when"].items())]
 

@@ -31,29 +31,22 @@ from dysharp.serving.layout import ServeLayout
 from dysharp.specs import list_whole_models, load_whole
 from dysharp.specs.whole import WholeModel
 
-MOST, MOST_NUMBER = 1 << 18, 1 << 24
+MOST, MOST_NUMBER = 1 << 16, 1 << 24
 """Most characters of a line and bytes of a file that it names; largest number."""
 ALIKE = 0.85
 """Likeness from which a name inside a setting is a misspelt one."""
-HEREDOC = re.compile(r"^([^\n#]*?)<<-?\s*(['\"]?)(\w+)\2([^\n]*)\n(.*?)^\s*\3[ \t]*$", re.MULTILINE | re.DOTALL)
-LEFT_OUT = re.compile(r"(?m)\\[ \t]*\r?\n|(?:^|(?<=\s))#.*$|\s\d?>&\d\b|(?<=\s)\d(?=>)")
+HEREDOC, TARGET = re.compile(r"<<-?\s*['\"]?(\w+)"), re.compile(r"(?<![<>])>\s*(\S+)")
+"""The word that ends lines of a file within a text, and the file's name."""
+LEFT_OUT = re.compile(r"(?m)\\[ \t]*\n|(?:^|(?<=\s))#.*$|\s\d?>&\d\b|(?<=\s)\d(?=>)")
 """Line continuations, comments and redirections of numbered streams."""
 SUBSTITUTION = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
 SEPARATORS, REDIRECTIONS, JOINT = frozenset("\n;&|"), frozenset("\n;&|<>"), "\x1f"
 BY_ENGINES = re.compile("(VLLM|SGLANG|SGL|TRTLLM|TLLM|NCCL|NVSHMEM|DEEPEP|DG)_")
 """Beginnings of variables that engines and their libraries read."""
-FILES = {"--config": "--", "--extra-llm-api-options": "--", "--moe-config.load-balancer": "--moe-config.load-balancer."}
-"""Flags that name a file of settings -> what stands before their names."""
 ONE = "--set"
 ENGINES = [name for name in tables() if name != "hosts"]
-TOLD = {
-    "step_tokens": "{:,} tokens a step", "most_requests": "{:,} requests of an attention group", "memory_part": "{:.0%} of the memory",
-    "gathered_steps": "prompts wait {} steps for those of other groups", "overlaps": "", "mixed": "", "polled_steps": "", "early": "",
-}  # fmt: skip
-"""Fields of `Engine` that a line may say -> how they are told where it does not."""
 FLIPPED = {"true": "false", "false": "true", "1": "false", "0": "true"}
 NOTHING = ("auto", "none", "null", "-1")
-SUFFIXES = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 1 << 20}
 
 
 @frozen
@@ -89,15 +82,12 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
         raise line.error("pool", "expected a server of prompts and decoding; --pools N:LAYOUT;N:LAYOUT replays two pools")
     said["draft_tokens"] = line.drafts(said)
     layout, replicas = line.layout(said, whole)
-    if "all_batch" in said:
-        said["batch"] = -(-said["all_batch"] // layout.dp)
-    if "batch" in said:
-        said["most_requests"] = said["batch"]
+    said |= {"most_requests": said.get("batch", -(-said.get("all_batch", 0) // layout.dp))} if {"batch", "all_batch"} & said.keys() else {}
     version = f"{line.engine} {tables()[line.engine]['version']}"
     defaults = [one for one in line.table.get("silent", []) if hbm_bytes < one.get("below_GiB", inf) * GiB or "below_GiB" not in one]
-    fields = {key: one[key] for one in [*defaults, said] for key in TOLD if key in one}
-    engine = replace(engine_of(line.engine), **fields)
-    told = {key: form.format(getattr(engine, key)) for key, form in TOLD.items() if form and (key in said or getattr(engine, key))}
+    forms = known()["told"]
+    engine = replace(engine_of(line.engine), **{key: one[key] for one in [*defaults, said] for key in forms if key in one})
+    told = {key: form.format(getattr(engine, key)) for key, form in forms.items() if form and (key in said or getattr(engine, key))}
     unsaid = [words for key, words in told.items() if key not in said]
     if min(layout.dp, layout.ep) > 1 and "ep_system" not in map(line.flags.get, line.settings):
         line.beside += line.table.get("exchange", [])
@@ -148,7 +138,7 @@ def _pieces(engine: str) -> list[tuple[Mapping[str, int], dict[str, str]]]:
 def _flags(engine: str) -> dict[str, str]:
     """Every setting that an engine has -> the quantity that it says, "" without one, a literal behind "="."""
     table = known()[engine]
-    plain = dict.fromkeys([*table["quiet"].split(), *table["beside"].split(), *FILES, ONE, "--model", "--model-path"], "")
+    plain = dict.fromkeys([*table["quiet"].split(), *table["beside"].split(), *known()["files"], ONE, "--model", "--model-path"], "")
     return {name: value for _, piece in _pieces(engine) for name, value in piece.items()} | plain | {**table["reads"]}
 
 
@@ -161,8 +151,7 @@ class _Line:
         self.engine, variables, words, self.files = _command(text)
         self.table, self.flags = known()[self.engine], _flags(self.engine)
         self.roots = {*self.table["aliases"], *(flag.partition(".")[0] for flag in self.flags)}
-        self.settings: dict[str, str] = {}
-        self.typed: dict[str, str] = {}
+        self.settings, self.typed = dict[str, str](), dict[str, str]()
         self.beside = [name for name in variables if BY_ENGINES.match(name) and name not in self.roots]
         for name, value in [*((name, value) for name, value in variables.items() if name in self.roots), *_arguments(words)]:
             self._add(name or "--model", value)
@@ -173,20 +162,18 @@ class _Line:
 
     def _add(self, name: str, value: str) -> None:
         """A setting as it was typed; a file or a tree becomes its leaves."""
-        path = self._known(name)
-        if path in FILES:
-            file = Path(value)
+        path, files, file = self._known(name), known()["files"], Path(value)
+        if path in files:
             content = self.files[str(file)] if str(file) in self.files else read_text(file, MOST)
-            leaves = [(FILES[path] + key, leaf) for key, leaf in _leaves(parse_yaml(content, value))]
+            leaves = [(files[path] + key, leaf) for key, leaf in _leaves(parse_yaml(content, value))]
         elif path == ONE:
             leaves = [("--" + value.partition("=")[0], value.partition("=")[2])]
         elif value.startswith("{") and path not in self.table["quiet"].split():
             leaves = [(f"{name}.{key}", leaf) for key, leaf in _leaves(json_of(value, f"launch: {name}"))]
+        elif self.settings.setdefault(path, value) != value:
+            raise ConfigError(f"launch: found {self.typed[path]} {self.settings[path]} and {name} {value}, expected one value")
         else:
-            leaves = []
-            if self.settings.setdefault(path, value) != value:
-                raise ConfigError(f"launch: found {self.typed[path]} {self.settings[path]} and {name} {value}, expected one value")
-            self.typed[path] = name
+            self.typed[path], leaves = name, []
         for leaf in leaves:
             self._add(*leaf)
 
@@ -241,10 +228,10 @@ class _Line:
         if quantity == "pool":
             return text
         match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kKmM]?)", text)
-        number = float(match[1]) * SUFFIXES[match[2]] if match else -1.0
+        number = float(match[1]) * known()["suffixes"].get(match[2], 1) if match else -1.0
         part, least = quantity == "memory_part", int(quantity not in ("slots", "draft_tokens", "gathered_steps"))
+        expected = "a part above 0, at most 1" if part else f"a whole number from {least} to {MOST_NUMBER}"
         if not (0 < number <= 1 if part else number.is_integer() and least <= number <= MOST_NUMBER):
-            expected = "a part above 0, at most 1" if part else f"a whole number from {least} to {MOST_NUMBER}"
             raise ConfigError(f"launch: {typed}: found {show(text)}, expected {expected}")
         return number if part or quantity == "polled_steps" else int(number)
 
@@ -290,9 +277,8 @@ class _Line:
         """How a rule and the line differ: a flag that stands there and should not weighs more than one that is left to the engine."""
         if not when or not {*when} <= {"tp", "dp", "ep", "cut", "together", "deepep", "one_sided"}:
             return 0
-        holds = all(values[name] >= least for name, least in when.items())
         stands = [self.settings.get(name) == value[1:] for name, value in piece.items() if value.startswith("=")]
-        return sum(1 + there for there in stands if there != holds)
+        return sum(1 + int(there) for there in stands if there != bool(held([{"when": when}], values)))
 
 
 def _divisors(n: int) -> list[int]:
@@ -307,8 +293,7 @@ def _leaves(tree: Any, before: str = "") -> Iterator[tuple[str, str]]:
     """(name behind dots, value as text) of a tree of settings."""
     if not isinstance(tree, Mapping):
         yield before, tree if isinstance(tree, str) else json.dumps(tree)
-        return
-    for key, value in tree.items():
+    for key, value in tree.items() if isinstance(tree, Mapping) else ():
         yield from _leaves(value, f"{before}.{key}" if before else str(key))
 
 
@@ -316,32 +301,35 @@ def _arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(flag, value) of words; a flag without a value is "true". Words before the first flag stand behind ""."""
     found: list[tuple[str, list[str]]] = [("", [])]
     for word in words:
-        name, equals, value = word.partition("=")
         if re.match(r"--?[A-Za-z]", word):
+            name, equals, value = word.partition("=")
             found.append((name, [value] if equals else []))
         else:
             found[-1][1].append(word)
     return ((name, " ".join(values) or "true") for name, values in found if name or values)
 
 
+def _until(end: str, rows: Iterator[str]) -> Iterator[str]:
+    return takewhile(lambda row: row.strip() != end, rows)
+
+
 def _command(text: str) -> tuple[str, dict[str, str], list[str], dict[str, str]]:
     """The engine, variables of the environment, words behind what starts it, and files that the text writes."""
-    files: dict[str, str] = {}
-
-    def keep(match: re.Match[str]) -> str:
-        if name := re.search(r">\s*(\S+)", match[1] + match[4]):
-            files[str(Path(name[1]))] = match[5]
-        return ""
-
-    text = SUBSTITUTION.sub("$COMMAND", LEFT_OUT.sub(" ", HEREDOC.sub(keep, text.replace("\r\n", "\n"))))
+    files, rows, kept = dict[str, str](), iter(text.splitlines()), list[str]()
+    for row in rows:
+        if mark := HEREDOC.search(row):
+            body = "\n".join(_until(mark[1], rows))
+            files |= {str(Path(name)): body for name in TARGET.findall(row)}
+        else:
+            kept.append(row)
+    text = SUBSTITUTION.sub("$COMMAND", LEFT_OUT.sub(" ", "\n".join(kept)))
     lexer = shlex.shlex(text, posix=True, punctuation_chars="\n;&|<>")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r\v\f", True, ""
     try:
         commands = [[*group] for apart, group in groupby(lexer, lambda word: {*word} <= SEPARATORS and word != "") if not apart]
     except ValueError as error:
         raise ConfigError(f"launch: found {str(error).lower()}, expected closed quotes") from None
-    variables: dict[str, str] = {}
-    found: list[tuple[str, list[str]]] = []
+    variables, found = dict[str, str](), list[tuple[str, list[str]]]()
     for command in commands:
         if ">" in command and command[0] in ("printf", "echo"):
             said = [word.replace("\\n", "\n") for word in command[1 : command.index(">")] if "%s" not in word and not re.fullmatch("-[en]+", word)]

@@ -1,5 +1,6 @@
 """Launch lines as input: what `serve` prints is read back as it was, lines of engines' own pages, and broken lines that end in one line."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,12 @@ SMALL = "vllm serve Qwen/Qwen3-30B-A3B"
 V3 = "deepseek-ai/DeepSeek-V3"
 REAL = [
     # docs.vllm.ai/projects/recipes, DeepSeek-V3
-    (f"vllm serve {V3} \\\n  --trust-remote-code \\\n  --data-parallel-size 8 \\\n  --enable-expert-parallel", "dp=8,ep=8", {}, "--trust-remote-code"),
+    (f"vllm serve {V3} \\\n  --trust-remote-code \\\n  --data-parallel-size 8 \\\n  --enable-expert-parallel",
+     "dp=8,ep=8", {}, "--trust-remote-code"),
     ("vllm serve deepseek-ai/DeepSeek-R1-0528 --tensor-parallel-size 8 --enable-expert-parallel", "tp=8,ep=8", {}, ""),
     # docs.vllm.ai, expert parallel deployment
-    (f"export VLLM_ALL2ALL_BACKEND=deepep_low_latency\nVLLM_USE_DEEP_GEMM=1 vllm serve {V3}-0324 -dp=8 -ep", "dp=8,ep=8", {"ep_system": "deepep"}, ""),
+    (f"export VLLM_ALL2ALL_BACKEND=deepep_low_latency\nVLLM_USE_DEEP_GEMM=1 vllm serve {V3}-0324 -dp=8 -ep",
+     "dp=8,ep=8", {"ep_system": "deepep"}, ""),
     # huggingface.co/deepseek-ai/DeepSeek-V3.2-Exp
     (f"python -m sglang.launch_server --model {V3}.2-Exp --tp 8 --dp 8 --enable-dp-attention", "dp=8", {}, ""),
     (f"python3 -m sglang.launch_server --model-path {V3} --tp 8 --enable-dp-attention --dp 8 --moe-a2a-backend deepep", "dp=8,ep=8",
@@ -86,10 +89,13 @@ def test_lines_of_engines_own_pages(line: str, layout: str, options: dict[str, A
 
 def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
     options, file = tmp_path / "o.yml", tmp_path / "line.sh"
-    options.write_text("attention_dp_config: {enable_balance: true, timeout_iters: 30}\nenable_attention_dp: true\nkv_cache_config:\n  enable_block_reuse: false\n")
-    file.write_text(f"TRTLLM_ENABLE_PDL=1 trtllm-serve {V3} --tp_size 4 --max_num_tokens 4k --config {options} --set disable_overlap_scheduler=true\n")
+    waits = "attention_dp_config: {enable_balance: true, timeout_iters: 30}"
+    options.write_text(f"{waits}\nenable_attention_dp: true\nkv_cache_config:\n  enable_block_reuse: false\n")
+    more = f"--config {options} --set disable_overlap_scheduler=true"
+    file.write_text(f"TRTLLM_ENABLE_PDL=1 trtllm-serve {V3} --tp_size 4 --max_num_tokens 4k {more}\n")
     mine = read_launch(f"@{file}")
-    assert (mine.engine.gathered_steps, mine.engine.step_tokens, mine.engine.early, mine.engine.overlaps, mine.prefixes) == (30, 4000, True, False, False)
+    rules = mine.engine
+    assert (rules.gathered_steps, rules.step_tokens, rules.early, rules.overlaps, mine.prefixes) == (30, 4000, True, False, False)
     assert mine.layout == serve_layout_of("dp=4")
     other = read_launch(f"{SMALL} --max-num-seqs 7 --gpu-memory-utilization=0.5 --max-model-len 8K --no-async-scheduling --enforce-eager")
     assert (other.engine.most_requests, other.engine.memory_part, other.engine.overlaps, other.model.context) == (7, 0.5, False, 8192)
@@ -101,7 +107,8 @@ def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
 
 
 def test_checkpoints_have_precisions() -> None:
-    for name, said in (("nvidia/DeepSeek-R1-0528-FP4-v2", "fp4"), ("RedHatAI/Qwen3-30B-A3B-Instruct-2507-FP8", "fp8"), ("x/Qwen3-235B-A22B-AWQ", "int4")):
+    named = {"nvidia/DeepSeek-R1-0528-FP4-v2": "fp4", "x/Qwen3-30B-A3B-Instruct-2507-FP8": "fp8", "x/Qwen3-235B-A22B-AWQ": "int4"}
+    for name, said in named.items():
         assert read_launch(f"vllm serve {name}").model.checkpoint == said
     assert read_launch(f"{SMALL} --quantization fp8").options["precision"] == "fp8-tensor"
     assert "precision" not in read_launch(f"vllm serve {V3} --quantization fp8").options  # the checkpoint's own
@@ -144,7 +151,8 @@ def test_an_option_that_contradicts(asked: dict[str, Any], said: str) -> None:
 
 S3, T3 = f"python -m sglang.launch_server --model-path {V3}", f"trtllm-serve {V3}"
 BROKEN = [
-    ("", "no commands of an engine"), (" \n ", "no commands"), ("vllm", "no commands"), ("vllm bench serve x", "no commands"), ("vllm serve", "no model"),
+    ("", "no commands of an engine"), (" \n ", "no commands"), ("vllm", "no commands"), ("vllm bench serve x", "no commands"),
+    ("vllm serve", "no model"),
     ("vllm serve --tensor-parallel-size 8", "no model"), ("vllm serve $MODEL", "found '$MODEL'"), ("vllm serve $(cat model)", "expected one model"),
     (f"vllm serve {V3} x", "expected one model"), (f"vllm serve {V3} --model Qwen/Qwen3-30B-A3B", "expected one value"),
     ("vllm serve no/such-model", "not packaged"), (f"{SMALL}; {SMALL}", "found 2 commands"), (f"vllm serve '{V3}", "closed quotes"),
@@ -152,7 +160,8 @@ BROKEN = [
     (f"{SMALL} --mem-fraction-static 0.9", "a flag of sglang, expected a flag of vllm"), (f"{S3} --max-num-seqs 8", "a flag of vllm, expected"),
     (f"{T3} --enable-expert-parallel", "a flag of vllm"), (f"{SMALL} --frobnicate", "found --frobnicate, expected a flag of vllm"),
     (f"{SMALL} -tp 0", "found '0', expected a whole number from 1"), (f"{SMALL} -tp -1 -tp 2", "expected one value"), (f"{SMALL} -tp", "found 'true'"),
-    (f"{SMALL} -tp eight", "found 'eight'"), (f"{SMALL} -tp 1e9", "found '1e9'"), (f"{SMALL} -tp 2.5", "found '2.5'"), (f"{SMALL} -tp $TP", "found '$TP'"),
+    (f"{SMALL} -tp eight", "found 'eight'"), (f"{SMALL} -tp 1e9", "found '1e9'"), (f"{SMALL} -tp 2.5", "found '2.5'"),
+    (f"{SMALL} -tp $TP", "found '$TP'"),
     (f"{SMALL} -tp 99999999999999999999", "found '99"), (f"{SMALL} -tp 5000", "found 5000, expected 1 to 4096"), (f"{SMALL} -tp ٣", "whole number"),
     (f"{SMALL} -tp 2 --tensor-parallel-size 4", "found -tp 2 and --tensor-parallel-size 4"), (f"{SMALL} --max-num-seqs inf", "found 'inf'"),
     (f"{SMALL} --gpu-memory-utilization 1.5", "a part above 0"), (f"{SMALL} --gpu-memory-utilization 90%", "a part above 0"),
@@ -169,7 +178,7 @@ BROKEN = [
     (f"printf 'x' > a.yml; {T3} --config a.yml", "expected a key and a value"), (f"printf 'a: {{b' > a.yml; {T3} --config a.yml", "found --a"),
     (f"printf 'max_batch_size: 4' > a.yml; {T3} --max_batch_size 8 --config a.yml", "expected one value"), ("@/no/such/file", "cannot be read"),
     (f"{T3} --set tp_size", "--tp_size: found ''"), (f"{T3} --config a --config a", "cannot be read"), (f"{SMALL} \x00 -tp 2", "expected one model"),
-    (f"{SMALL} " + "--x " * 70000, "expected at most 262144"), ("\ud800vllm serve x", "no commands"), (f"{SMALL} --= 3", "found"),
+    (f"{SMALL} " + "--x " * 70000, "expected at most 65536"), ("\ud800vllm serve x", "no commands"), (f"{SMALL} --= 3", "found"),
 ]  # fmt: skip
 
 
@@ -179,6 +188,23 @@ def test_a_broken_line_is_one_line(line: str, said: str) -> None:
         read_launch(line)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_lines_that_were_changed_at_random_are_read_or_refused() -> None:
+    """A few characters left out, doubled or replaced: an answer or one line, in a moment."""
+    draw, lines = random.Random(7), [line for line, *_ in REAL]
+    refused = 0
+    for _ in range(400):
+        text = list(draw.choice(lines))
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(len(text))
+            text[at : at + draw.randint(0, 4)] = draw.choice([*"'\"{}[]=$\\\n\t-#&|;<>0k:\x00\u0663", "--", "<<A", "$(", "-tp 3 "])
+        try:
+            read_launch("".join(text))
+        except ConfigError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert 100 < refused < 400
 
 
 def test_every_flag_is_known_once() -> None:
