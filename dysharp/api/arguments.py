@@ -42,6 +42,10 @@ _REQUESTS = (
     "also replay requests one by one: a trace (Mooncake, Azure, AIPerf, Weka, ServeGen, lengths; behind it ,n= ,rate= ,users= ,speed=), or drawn "
     "ones, such as rate=4,isl=2000 or users=64,turns=5,pause=10,shared=1000. Layouts are searched for their mean lengths."
 )
+_LAUNCH = (
+    "answer for the server that this line starts: vllm serve, sglang.launch_server or trtllm-serve with its flags, in quotes, or a file of it. "
+    "Nothing is executed. An option that contradicts the line is refused."
+)
 _DTYPE = "data type of the payload: int32, float32 or bfloat16. None: int32 for block integer, else float32."
 _INJECT = "inject a fault or a hard case; repeatable. `dysharp emulate --inject help` lists the kinds."
 _ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
@@ -71,7 +75,8 @@ class ServeArgs(TypedDict, total=False):
     gpus: Annotated[int | None, GPUS]
     isl: Annotated[int, Argument(4096, "input sequence length: tokens of a prompt (mean).", "N", (1, MOST))]
     osl: Annotated[int, Argument(1024, "output sequence length: tokens that follow (mean).", "N", (2, MOST))]
-    engine: Annotated[str, Argument("vllm", "engine whose rules put requests into steps.", "vllm|sglang|trtllm")]
+    launch: Annotated[str | None, Argument(None, _LAUNCH, "LINE|@FILE")]
+    engine: Annotated[str | None, Argument(None, "engine whose rules put requests into steps. None: vllm.", "vllm|sglang|trtllm")]
     precision: Annotated[str | None, PRECISION]
     kv: Annotated[str | None, Argument(None, "format of cached keys and values. None: the engine's.", "bf16|fp8")]
     slo: Annotated["str | Slo | None", Argument(None, "limits of the mean times. None: ttft=2s,tpot=50ms.", "ttft=T,tpot=T")]
@@ -79,7 +84,7 @@ class ServeArgs(TypedDict, total=False):
     layouts: Annotated["Iterable[str | ServeLayout] | None", Argument(None, "only these layouts, such as tp=8;dp=8,ep=8;tp=2,dp=4,ep=8.", "A;B;...")]
     ep_system: Annotated[str, Argument("", "EP kernels: deepep or trtllm-a2a. None: the kernels of the machine.", "NAME")]
     tensor: Annotated[str, TENSOR]
-    mtp: Annotated[int, Argument(0, "tokens that MTP layers draft per request and step.", "N", (0, 8))]
+    mtp: Annotated[int | None, Argument(None, "tokens that MTP layers draft per request and step. None: 0.", "N", (0, 8))]
     acceptance: Annotated[float, Argument(0.8, "part of draft tokens that are accepted if those before were.", "A")]
     routing: Annotated[str | None, Argument(None, f"{ROUTES} Also says what EPLB brings. None: experts by popularity.", "R")]
     what_if: Annotated[bool, Argument(False, _WHAT_IF)]

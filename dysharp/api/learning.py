@@ -18,6 +18,7 @@ from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
+from dysharp.measured.intervals import Interval
 from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, learn, touched
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.predictions import ClosedForms, measured_values
@@ -174,6 +175,11 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
         raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected a symmetric matrix as calibrate writes it")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
     return Learned(costs, np.zeros(n), together * np.outer(spread, spread), noise, np.zeros(round(rows)), np.zeros((n, 0)), freedom)
+
+
+def learned_bar(own: Interval, cluster: object) -> str:
+    """What rows of a machine say about its steps, in a sentence."""
+    return f"The {own.n} rows of {cluster} say: steps take {own.words}."
 
 
 def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> dict[str, Any]:

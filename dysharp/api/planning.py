@@ -8,9 +8,11 @@ from math import isinf
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
+import numpy as np
 from pydantic import Field
 
 from dysharp.api.arguments import PlanArgs
+from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.base.columns import KEPT, SHOWN, Column, Columns
@@ -19,6 +21,7 @@ from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
+from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval
 from dysharp.measured.trust import no_rows
 from dysharp.model import check_layout, layout_of
@@ -73,13 +76,21 @@ class Answer:
     """{shape: how it serves}."""
     quick: bool = False
     """A few candidates were costed (`search.first_look`), and a search may find a faster layout."""
+    learned: Interval | None = None
+    """Of the step of the best layout, where rows of this very machine taught its costs."""
+    source: str = ""
+    """The cluster as it was named."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the step of the best layout; None on a machine without measured steps."""
+        one = self.plan.first
+        return self.learned or step_interval(one.task.model, one.found.best[0].layout, one.coster.machine)
 
     @property
     def error(self) -> tuple[float, float] | None:
         """(median, 90 % of rows) of the measured errors of steps like the best layout, in percent; None on a machine without measured steps."""
-        one = self.plan.first
-        found = step_interval(one.task.model, one.found.best[0].layout, one.coster.machine)
-        return None if found is None else (100 * found.typical, found.usual)
+        return None if (found := self.interval) is None else (100 * found.typical, found.usual)
 
     @property
     def lead(self) -> float:
@@ -111,6 +122,8 @@ class Answer:
             return f"{lead}. Times are closed forms; no measured step on this machine checks them."
         median, most = self.error
         bars = f", {self.lead / median:.1f} error bars" if second else ""
+        if self.learned:
+            return f"{lead}{bars}. {learned_bar(self.learned, self.source)}"
         missed = f"{median:.1f} % (median), {most:.0f} % (90 % of rows)"
         return f"{lead}{bars}. By closed forms, which miss measured steps like this that no fit saw by {missed}."
 
@@ -185,6 +198,8 @@ class Answer:
         """Plain values for JSON."""
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
         found |= {"quick": True} if self.quick else {}
+        step_us = one.found.best[0].step_us
+        found |= {"step_us_90": list(self.interval.around(step_us)) if self.interval else None}
         found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
         found["formats"] = _formats_of_plan(one).to_dict(one.coster.machine.products)
         if self.checked:
@@ -264,6 +279,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
         done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick, asked["show"], asked["quick"]))
     first, best = done.first, done.first.found.best
+    own_rows, space, chosen = posterior_of(cluster, "steps"), first.coster.space, best[0]
+    at = lambda to: np.log([Coster(first.task, machine_of(to(machine)), space).cost_of(chosen.values, chosen.number).step_us])  # noqa: E731
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
@@ -274,8 +291,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
         tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
         {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
-        asked["quick"],
-    )
+        asked["quick"], own_rows.interval(at) if own_rows else None, str(cluster),
+    )  # fmt: skip
 
 
 def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Machine, precision: str | None) -> tuple[WholeModel, TrainingRecipe]:

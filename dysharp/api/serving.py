@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dysharp.api.serving_answer import Serving, Slo, sharing
 from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.costs.machine import machine_of
 from dysharp.model.formats import formats_of, published
 from dysharp.runs.request import routing_string, takes
@@ -23,6 +23,7 @@ from dysharp.serving.balance import loads_of
 from dysharp.serving.disaggregated import best_disaggregated
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import ep_system_of
+from dysharp.serving.launch_reader import Launch, read_launch
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.replay.requests import requests_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
@@ -34,10 +35,18 @@ from dysharp.specs.whole import WholeModel
 
 
 @takes(ServeArgs)
-def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
-    """Search the layouts of `model` on GPUs of `cluster` for requests of mean lengths `isl` and `osl`. Raises ConfigError for wrong input."""
-    whole, rules = load_whole(model), engine_of(request["engine"])
+def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
+    """Search the layouts of `model` on GPUs of `cluster` for requests of mean lengths `isl` and `osl`. Raises ConfigError for wrong input.
+
+    `model` None: that of `launch`, else deepseek-v3.
+    """
     machine = load_cluster(cluster)
+    launch = read_launch(request["launch"], model, machine.hbm_bytes) if request["launch"] is not None else None
+    if launch:
+        request = _launched(launch, request, machine)
+    whole, rules = (launch.model, launch.engine) if launch else (load_whole(model or "deepseek-v3"), engine_of(request["engine"] or "vllm"))
+    mtp = request["mtp"] or 0
+    request = {**request, "engine": rules.name, "mtp": mtp}
     count, layouts, tick = machine.n_gpus if request["gpus"] is None else request["gpus"], request["layouts"], request["tick"]
     _check(whole, request)
     traced = requests_of(request["requests"], request["isl"], request["osl"]) if request["requests"] else None
@@ -46,15 +55,16 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     start = _start(whole, machine.with_gpus(count), rules, request)
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
-    mtp, accepted = request["mtp"], sum(request["acceptance"] ** n for n in range(request["mtp"] + 1))
+    accepted = sum(request["acceptance"] ** n for n in range(mtp + 1))
     scenario, limits = Scenario(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), slo_of(request["slo"])
-    names = iter(range(len(tried)))
+    names, told = iter(range(len(tried))), launch.lines if launch else ()
+    uncapped = replace(rules, most_requests=engine_of(rules.name).most_requests)  # a line says how many requests its own server takes
     points, rejected = search(start, rules, scenario, count, tried, lambda text: tick(next(names), len(tried), text))
     asked = Asked(start, rules, scenario, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
     best = within(points, asked.ttft, asked.tpot)
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
-        _header(whole, start, scenario, request), best_disaggregated(start, rules, scenario, count, asked.ttft, asked.tpot, wanted),
+        (*told, *_header(whole, start, scenario, request)), best_disaggregated(start, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
     if best and (own := posterior_of(cluster, "serving")):
@@ -65,7 +75,24 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     if traced is None or not points:
         return found
     replayed = (best if wanted is not None else best[:1]) or [min(points, key=lambda point: point.served.tpot)]
-    return replace(found, replays=replays(replayed, start, rules, count, traced, limits, request, tell))
+    return replace(found, replays=replays(replayed, start, rules, count, traced, limits, request, tell, launch is None or launch.prefixes))
+
+
+def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs:
+    """The request for what a launch line starts. Raises ConfigError where an option says something else."""
+    said: dict[str, Any] = {"engine": launch.engine.name, "layouts": [launch.layout], **launch.options}
+    asked: dict[str, Any] = dict(request)
+    if (layouts := asked["layouts"]) is not None:
+        asked["layouts"] = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts]
+    for name, value in [*said.items(), ("pools", None)]:
+        if asked[name] not in (None, "", value):
+            found, line = ([", ".join(layout.name for layout in one) if name == "layouts" else one for one in (asked[name], value)])
+            raise ConfigError(f"serve: --{name.replace('_', '-')}: found {show(found)} beside a launch line with {line}, expected one of the two")
+    size = launch.layout.gpus
+    if machine.n_gpus < size and asked["gpus"] is None:
+        least = f"expected a --cluster of as many: {machine.name} has {machine.n_gpus}"
+        raise ConfigError(f"serve: found a launch line of {size} GPUs ({launch.layout.name}), {least}")
+    return cast(ServeArgs, asked | {"gpus": asked["gpus"] or machine.n_gpus // size * size} | said)
 
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
@@ -111,8 +138,8 @@ def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: Serv
     formats, cluster, routing, engine, tensor = start.formats, start.machine.cluster, request["routing"], request["engine"], request["tensor"]
     chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
     drafts = f"draft tokens: {scenario.draft_tokens}, {scenario.accepted:.2f} tokens a step" if scenario.draft_tokens else "no speculative decoding"
-    tokens = request["isl"] + request["osl"]
-    longer = f"a request of {tokens:,} tokens is longer than the {whole.context:,} of {whole.name}'s config: engines refuse it as it is"
+    tokens, said = request["isl"] + request["osl"], "the launch line" if request["launch"] else f"{whole.name}'s config"
+    longer = f"a request of {tokens:,} tokens is longer than the {whole.context:,} of {said}: engines refuse it as it is"
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; ISL {scenario.isl:g}, OSL {scenario.osl:g}",

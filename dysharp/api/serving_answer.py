@@ -15,7 +15,7 @@ from dysharp.measured.serving.predictions import group_of, outside_of, served_in
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.disaggregated import Disaggregated
-from dysharp.serving.engine import Engine
+from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.launch import Start, Task, start_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import EQUAL, Rejected, ServePoint
@@ -86,6 +86,12 @@ class Serving:
         return None if point is None else self._replicas(point) * point.replica.layout.gpus
 
     @property
+    def gpus_for_users_and_a_loss(self) -> int | None:
+        """The same with one replica more, which may be lost."""
+        point = self._for_users
+        return None if point is None else (self._replicas(point) + 1) * point.replica.layout.gpus
+
+    @property
     def _for_users(self) -> ServePoint | None:
         if self.users is None or not self.best:
             return None
@@ -124,13 +130,18 @@ class Serving:
             gpus = replicas * point.replica.layout.gpus
             need = f"{self.users:,} users need {gpus} GPU{'s' * (gpus > 1)}: {replicas} replica{'s' * (replicas > 1)}{layout}"
             lines.append(f"{need} with {point.scenario.concurrency:g} users each within the limits; {room}.")
+            kept, spare = min(self.users or 0, (replicas - 1) * int(point.scenario.concurrency)), (replicas + 1) * point.replica.layout.gpus
+            lines.append(f"With one replica lost {kept:,} of {self.users:,} users stay within the limits; {spare} GPUs lose none.")
         if self.disaggregated is not None and self.disaggregated.tokens_per_gpu > BETTER * first.tokens_per_gpu:
             lines[0] = f"{lines[0][:-1]}; disaggregated prefill and decode give {self.disaggregated.tokens_per_gpu:,.0f}."
         return (*lines, *self._disaggregated_line(first))
 
     def _limit(self, point: ServePoint) -> str:
         """What limits the point, and what helps: the limit of time that one more user would break, if any, before its largest cause."""
-        limit, more = limit_of(point), point.at(point.scenario.concurrency + 1).served
+        users, most = point.scenario.concurrency, self.engine.most_requests
+        if users >= most * point.replica.layout.dp and most < engine_of(self.engine.name).most_requests:
+            return f"the {most:,} requests of an attention group that the launch line allows; more would help while memory and times do"
+        limit, more = limit_of(point), point.at(users + 1).served
         cause = f"{words_of(point)}; {LIMITS[limit]['helps']}"
         if limit != "memory" and more.tpot / 1e3 > self.slo.tpot:
             return f"TPOT of {self.slo.tpot:g} ms, above all {cause}"
@@ -236,7 +247,7 @@ class Serving:
         pools = found and _milliseconds(asdict(found) | {"prefill": found.prefill.name, "decode": found.decode.name})
         return {
             **named(self, "model", "cluster", "gpus"), "engine": self.engine.name,
-            "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, "users": self.users, "gpus_for_users": self.gpus_for_users,
+            "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, **named(self, "users", "gpus_for_users", "gpus_for_users_and_a_loss"),
             **named(self, "sentences", "advice", "trust", "launch"), **({"replays": [one.to_dict() for one in self.replays]} if self.replays else {}),
             "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
             "disaggregated": pools, "apart": pools, "what_ifs": [*map(_change, self.what_ifs)],

@@ -90,16 +90,16 @@ REPLAYS = Columns(
 
 def replays(
     points: Iterable[ServePoint], start: Replica, engine: Engine, gpus: int, requests: Requests, slo: Slo, asked: ServeArgs,
-    tick: Callable[[str], None],
+    tick: Callable[[str], None], prefixes: bool = True,
 ) -> tuple[Replayed, ...]:  # fmt: skip
-    """The requests on replicas of each point that fill the GPUs; with `pools` on those alone. Raises ConfigError for a wrong text."""
-    acceptance = (asked["acceptance"],) * asked["mtp"]
+    """The requests on replicas of each point that fill the GPUs; with `pools` on those alone. `prefixes`: they are cached. Raises ConfigError."""
+    acceptance = (asked["acceptance"],) * (asked["mtp"] or 0)
     tiers, failures = tiers_of(asked["tiers"] or ""), failures_of(asked["fail"] or "")
 
     def run(name: str, pool: Pool, prefill: Pool | None = None) -> Replayed:
         done = replay(
             pool, engine, requests, router=asked["router"], prefill=prefill, acceptance=acceptance, tiers=tiers, failures=failures,
-            tick=lambda count, of: tick(f"{name}: {count:,} of {of:,} requests"),
+            prefix_cache=prefixes, tick=lambda count, of: tick(f"{name}: {count:,} of {of:,} requests"),
         )  # fmt: skip
         return Replayed(name, done, slo, asked["price"])
 

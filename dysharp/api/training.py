@@ -10,7 +10,7 @@ import numpy as np
 
 from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_ranking, place_of_fastest, rows_both_ways
-from dysharp.api.learning import posterior_of
+from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.columns import Columns
@@ -232,7 +232,7 @@ def step(
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
     learned = own.interval(at) if own else None
     interval = learned or step_interval(whole, plan, machine)
-    bar = f"The {learned.n} rows of {cluster} say: steps take {learned.words}." if learned else error_bar(whole, plan, machine)
+    bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)

@@ -126,6 +126,47 @@ def _no_number(text: str) -> float:
     raise ValueError(f"found {text}, expected a number")
 
 
+_YAML_LINE = re.compile(r"(\s*)(?:(- )\s*)?(?:([\w.\-]+):(?:\s+|$))?(.*)")
+_FLOW = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^\s,:\[\]{}'\"][^,:\[\]{}'\"]*)")
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Nested mappings, lists of scalars, and the flow style of both: the part of YAML that settings use. A scalar is a text without its quotes, a key
+    without a value an empty mapping; comments are left out, and mappings in a list are those of their key. Raises `ConfigError` with the line.
+    """
+    found: dict[str, Any] = {}
+    above, key = [(-1, found)], ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*$", "", raw).rstrip()
+        if not line.strip() or line.strip() in ("---", "..."):
+            continue
+        match = _YAML_LINE.fullmatch(line)
+        name, value = (match[3] or "", match[4].strip()) if match else ("", "")
+        try:
+            if match and match[2] and not name and key:
+                holder = above[-1][1] if key in above[-1][1] else above[-2][1]
+                holder[key] = holder[key] if isinstance(holder[key], list) else []
+                holder[key].append(_yaml_value(value))
+            elif not match or not name:
+                raise ValueError(f"found {show(line.strip())}, expected a key and a value")
+            else:
+                indent, key = len(match[1]) + len(match[2] or ""), name
+                while above[-1][0] >= indent:
+                    above.pop()
+                above[-1][1][key] = _yaml_value(value) if value else {}
+                above += [] if value else [(indent, above[-1][1][key])]
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(f"{where}, line {number}: {error}") from None
+    check_bounded(found, where)
+    return found
+
+
+def _yaml_value(text: str) -> Any:
+    if not re.fullmatch(r"\[.*\]|{.*}", text):
+        return text.strip("'\"")
+    return json_of(_FLOW.sub(lambda match: json.dumps((match[1] or match[2] or match[3] or "").strip()), text), text)
+
+
 def check_bounded(value: Any, where: str) -> None:
     """Raise `ConfigError` for a parsed value with an integer above `MAX_DIGITS` digits, or nested deeper than `MAX_DEPTH`."""
     limit, level, depth = 10**MAX_DIGITS, [value], 0

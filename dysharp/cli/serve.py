@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|FILE", shell_complete=complete_whole)
+@click.argument("model", metavar="[MODEL|FILE]", required=False, shell_complete=complete_whole)
 @options((RequestArgs, "cluster"), ServeArgs, cluster={"default": "hw-dgx-h200"})
 @click.pass_context
-def serve(ctx: click.Context, /, model: str, *, plot: Plot, report: ReportFile, quick: Quick, as_json: Json, **asked: Any) -> None:
+def serve(ctx: click.Context, /, model: str | None, *, plot: Plot, report: ReportFile, quick: Quick, as_json: Json, **asked: Any) -> None:
     """Say how to serve MODEL: which layout for how many users, how fast, what limits it.
 
     Every layout that fits is tried with several numbers of users, and with disaggregated prefill and decode. A step is a sum of kernels by closed
@@ -33,6 +33,8 @@ def serve(ctx: click.Context, /, model: str, *, plot: Plot, report: ReportFile, 
     from dysharp.api.serving import serve as search
     from dysharp.cli.progress_bar import bar
 
+    if model is None and asked["launch"] is None:
+        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     asked["layouts"] = asked["layouts"] or None
     simulates = asked["systems"] is not None or asked["merged"]
     closed = asked | {"merged": False, "systems": None}

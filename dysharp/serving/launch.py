@@ -1,11 +1,13 @@
 """How an engine starts a layout, and why it refuses one: its own argument rules, kept as data (`launch.toml`)."""
 
 import functools
+from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from dysharp.serving.engine import Engine
+from dysharp.serving.engine import Engine, engine_of
+from dysharp.serving.exchange import ep_system_of
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -35,19 +37,31 @@ def tables() -> dict[str, Any]:
     return parse_toml(read_text(FILE), FILE.name)
 
 
+def held(rules: Iterable[dict[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rules that hold for quantities by name."""
+    return [rule for rule in rules if all(values[name] >= least for name, least in rule["when"].items())]
+
+
 def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = "together") -> Start:
     """How a server of `replica` starts for `scenario.concurrency` requests at once."""
     table, layout, model = tables()[engine.name], replica.layout, replica.model
     host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
-    values = {
+    usual = engine_of(engine.name)
+    kv, usual_kv = replica.formats.kv, usual.kv if replica.formats.narrow else "bf16"
+    one_sided = model.layer is not None and ep_system_of(replica) == "trtllm-a2a"
+    experts = model.layer.n_experts if model.layer else 0
+    values: dict[str, Any] = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "kv": int(replica.formats.kv == "fp8" != engine.kv), "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1,
+        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), "deepep": int(not one_sided), "one_sided": int(one_sided),
+        "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
-        "step_tokens": engine.step_tokens, "together": 0, "prefill": 0, "decode": 0, task: 1,
+        "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps,
+        "memory_part": max(f"{engine.memory_part:.2f}", f"{engine.memory_part:g}", key=len), "part": int(engine.memory_part != usual.memory_part),
+        "together": 0, "prefill": 0, "decode": 0, task: 1,
     }  # fmt: skip
-    held = [rule for rule in table["rules"] if all(values[name] >= least for name, least in rule["when"].items())]
-    before, adds, lines, refuses, notes = ([rule[key] for rule in held if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))
+    rules = held(table["rules"], values)
+    before, adds, lines, refuses, notes = ([rule[key] for rule in rules if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))
     first, last = ([one.replace("{lines}", " ".join(lines))] if lines else [] for one in table.get("options", ("", "")))
     command = " ".join([*first, *before, table["launch"], *adds, *last]).format(model=model.repository or model.name, **values)
     refusal, note = ("".join(words[:1]) for words in (refuses, notes))
-    return Start(command, refusal, note, values["hosts"], f"{engine.name} {table['version']}", table.get("router", ""))
+    return Start(command, refusal, note, int(values["hosts"]), f"{engine.name} {table['version']}", table.get("router", ""))

@@ -15,7 +15,7 @@ from typing import Any
 from dysharp.base.errors import ConfigError, show
 from dysharp.base.values import frozen
 from dysharp.model.layout import count_chunks, layout_of
-from dysharp.specs.reading import parse_json, parse_toml, read_text
+from dysharp.specs.reading import parse_json, parse_toml, parse_yaml, read_text
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL, MODULES
 
@@ -38,7 +38,7 @@ def read_settings(text: str) -> Values:
         return _python(content, function, str(path))
     if path.suffix in (".toml", ".json"):
         return dict(_leaves((parse_toml if path.suffix == ".toml" else parse_json)(content, str(path))))
-    return _yaml(content, str(path)) if path.suffix in (".yaml", ".yml") else arguments_of(content)
+    return dict(_leaves(parse_yaml(content, str(path)))) if path.suffix in (".yaml", ".yml") else arguments_of(content)
 
 
 def arguments_of(text: str) -> Values:
@@ -79,35 +79,6 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
             words = [str(one) for one in value] if isinstance(value, list) else [str(value)]
             if not all(word in EMPTY for word in words):
                 yield _name(key), _plain(words) if len(words) == 1 else tuple(words)
-
-
-LINE = re.compile(r"(\s*)(?:(- )\s*)?(?:([\w.\-]+):(?:\s+|$))?(.*)")
-
-
-def _yaml(content: str, where: str) -> Values:
-    """Leaves of nested mappings, and lists of scalars; the part of YAML that recipes use. Quotes are taken off, comments left out."""
-    found: dict[str, Any] = {}
-    above = ""
-    for number, raw in enumerate(content.splitlines(), 1):
-        line = re.sub(r"(^|\s)#.*$", "", raw).rstrip()
-        if not line.strip() or line.strip() in ("---", "..."):
-            continue
-        match = LINE.fullmatch(line)
-        key, text = (match[3] or "", match[4].strip()) if match else ("", "")
-        if match and match[2] and not key:
-            if not isinstance(found.get(above), list):
-                found[above] = [str(found[above])] if above in found else []
-            found[above].append(text.strip("'\""))
-        elif not key:
-            raise ConfigError(f"{where}, line {number}: found {show(line.strip())}, expected a key and a value")
-        else:
-            above = _name(key)
-            found.pop(above, None) if text else None
-            if text.startswith("[") and text.endswith("]"):
-                found[above] = [word.strip().strip("'\"") for word in text[1:-1].split(",") if word.strip()]
-            elif text not in EMPTY:
-                found[above] = _plain([text.strip("'\"")])
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def _python(content: str, name: str, where: str) -> Values:

@@ -171,3 +171,19 @@ def test_names_of_counts_reach_the_terminal_as_text(dysharp: Call, tmp_path: Pat
 
 def test_a_huge_argument_is_cut(dysharp: Call) -> None:
     refused(dysharp("run", "x" * 1_000_000), "unknown")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("vllm serve deepseek-ai/DeepSeek-V3 --tensor-paralel-size 8", 'did you mean "--tensor-parallel-size"'),
+        ("vllm serve deepseek-ai/DeepSeek-V3 -tp 8 '", "expected closed quotes"),
+        ("trtllm-serve deepseek-ai/DeepSeek-V3 --config missing.yml", "missing.yml: cannot be read"),
+        ("[bold]\x1b[31m$(touch made)`touch made`", "no commands of an engine"),
+        ("vllm serve deepseek-ai/DeepSeek-V3 -tp 16; touch made", "expected a --cluster of as many"),
+    ],
+)
+def test_a_hostile_launch_line(dysharp: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(dysharp("serve", "--launch", line), text)
+    assert not list(tmp_path.iterdir())  # nothing ran

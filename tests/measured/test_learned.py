@@ -126,6 +126,22 @@ def test_a_learned_machine_has_its_own_interval(mine: Path) -> None:
     assert np.log(own.interval.high90) > least > np.log(own.interval.high80)
 
 
+def test_a_plan_has_the_interval_of_the_rows(mine: Path) -> None:
+    """The same words and the same field as `step`, about the best layout."""
+    asked: dict[str, Any] = {"batch": 256, "quick": True}
+    packaged, own = (ds.plan("qwen3-30b", 64, cluster, **asked) for cluster in (BASE.name, str(mine)))
+    assert packaged.learned is None
+    assert packaged.interval is not None
+    assert own.learned is not None
+    best, found = own.plan.first.found.best[0], own.to_dict()
+    assert f"The 5 rows of {mine} say: steps take {own.learned.words}." in own.sentence()
+    assert found["step_us_90"] == pytest.approx([best.step_us * own.learned.low90, best.step_us * own.learned.high90])
+    assert found["error_percent"][0] == pytest.approx(100 * own.learned.typical)
+    stepped = ds.step("qwen3-30b", str(mine), "pp=8,ep=8,dp=8,mbs=1,gbs=256", systems=["deepep"], quick=True)
+    assert stepped.interval is not None
+    assert own.learned.high90 == pytest.approx(stepped.interval.high90, rel=0.15)  # both hang on the same few costs
+
+
 def test_a_served_answer_has_the_interval_of_the_rows(mine: Path) -> None:
     """The interval follows the costs that the answer depends on: a surer host is a narrower interval."""
     text = mine.read_text().replace('kinds = ["steps"]', 'kinds = ["serving"]')

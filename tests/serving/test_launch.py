@@ -14,6 +14,10 @@ from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 
+WHEN = {
+    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "part", "deepep", "one_sided", "gathered_steps",
+    "together", "prefill", "decode",
+}  # fmt: skip
 ENGINES = ("vllm", "sglang", "trtllm")
 NODES: dict[str, Any] = {"model": "deepseek-v3", "cluster": "hw-dgx-h200-x2"}
 
@@ -30,7 +34,7 @@ def test_every_rule_holds_words_or_a_reason_with_its_source() -> None:
         for rule in table["rules"]:
             assert known & set(rule)
             assert rule.keys() <= known | {"when", "source"}
-            assert rule["when"].keys() <= {"tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "together", "prefill", "decode"}
+            assert rule["when"].keys() <= WHEN
             assert "source" in rule or not {"refuses", "notes"} & set(rule)
 
 
