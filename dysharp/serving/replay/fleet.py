@@ -188,7 +188,7 @@ class Fleet:
     def _send(self, now: float, job: Job, among: list[Server]) -> None:
         """A job goes to a group of a replica; text becomes tokens first, one after the other."""
         server, job.group = self._route(job, among)
-        text = server.prices.text_us(job.request.prompt) if job.left else 0.0
+        text = server.engine.token_us * job.request.prompt if job.left else 0.0
         if text:
             server.reader = max(now, server.reader) + text
             self._push(server.reader, READY, (job, job.version, server))
@@ -260,10 +260,10 @@ class Fleet:
 
     @staticmethod
     def _later(server: Server, job: Job, step: float) -> float:
-        """Time of a first token from its step to its user."""
+        """Time of a first token from its step to its user. A lone request waits for nobody's steps."""
         assert job.group is not None
-        n = max(1, job.group.n)
-        return server.prices.first_us(n, job.group.context / n, step)
+        n = max(1, job.group.n) if sum(len(group.running) for group in server.groups) > 1 else 0
+        return server.prices.first_us(n, job.group.context / max(1, n), step)
 
     def _ended(self, server: Server, job: Job, now: float) -> None:
         """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
