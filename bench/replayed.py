@@ -67,7 +67,7 @@ def agreement(points: int, seed: int) -> None:
     for point in drawn:
         asked = point.scenario
         text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio=0.2,n={max(FEWEST, int(asked.concurrency) * 30)}"
-        ran = replay(point.replica, point.table.engine, requests_of(text), cap=point.memory.requests)
+        ran = replay(point.replica, point.table.engine.together(point.replica.layout.dp), requests_of(text), cap=point.memory.requests)
         errors.append((point.served.rate / ran.rate - 1, point.served.tpot / ran.tpot.mean - 1, point.served.ttft / ran.ttft.mean - 1))
     found = np.array(errors)
     one = np.array([point.replica.layout.dp == 1 for point in drawn])

@@ -25,6 +25,8 @@ MOST_OWN = 8 * MiB
 """Bytes up to which engines take their own all-reduce (vLLM, SGLang: custom_all_reduce; TensorRT-LLM: its workspace)."""
 MOST_IN_SWITCH = 64 * MiB
 """Buffer of vLLM's multimem all-reduce for eight GPUs of Hopper (all_reduce_utils.py; 128 MiB on Blackwell)."""
+OVERLAPPED = 1.0
+"""Steps by which a first token is late where the host handles a step's tokens beside the next one (SGLang, TensorRT-LLM: overlap schedulers)."""
 TOKEN_US = 1.3
 """Prose, Hugging Face's tokenizers on one core (docs/notebook/2026-11-28-prompt-time-expected.md; vllm PR #19334: 1.3)."""
 GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
@@ -124,7 +126,7 @@ class Engine:
         `decode`: a step of decoding requests.
         """
         constants = replica.machine.constants
-        steps = constants["serving.first_steps"] + (self.polled_steps - 1) / 2
+        steps = constants.get(f"serving.{self.name}_first_steps", OVERLAPPED) + (self.polled_steps - 1) / 2
         return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
 
     def padded(self, tokens: float) -> float:

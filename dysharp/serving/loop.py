@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.serving.balance import largest_of
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Scenario
 
@@ -51,7 +52,9 @@ def _prompt_us(table: StepTable, scenario: Scenario, together: float, requests: 
     taken = min(tokens, budget)
     if tokens > budget and not table.engine.mixed:  # whole prompts only: half of one finds no room, or the last part of one is shorter
         taken = max(budget - scenario.isl / 2, scenario.isl / math.ceil(scenario.isl / budget))
-    took = table.prompts_us(taken, _busiest(table, scenario, taken), beside) - (table.decode_us(beside) if beside else 0.0)
+    mean = taken / table.groups  # prompts come to groups at random, and all wait for the group with most
+    most = min(budget / table.groups, mean + math.sqrt(mean * scenario.isl) * largest_of(table.groups))
+    took = table.prompts_us(taken, max(most, _busiest(table, scenario, taken)), beside) - (table.decode_us(beside) if beside else 0.0)
     return max(0.0, took) * tokens / taken / together
 
 
@@ -94,13 +97,16 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
     """
     engine, groups, steps = table.engine, table.groups, scenario.steps
     beside, apart = max(1.0, requests), groups if engine.mixed or not scenario.draft_tokens else 1
-    parts = max(1.0, scenario.isl * groups / _budget(table, requests) + 0.5) if groups > 1 else 1.0  # lengths are spread
+    room = _budget(table, requests) / groups / scenario.isl  # prompts of a step of a group
+    parts = max(1.0, 1 / room + 0.5) if groups > 1 else 1.0  # lengths are spread
     part = replace(scenario, isl=scenario.isl / parts)
     come = requests / steps * parts  # parts of prompts between two tokens of a request
     decode = table.decode_us(beside)
-    own = -math.expm1(-come / apart)  # of a group's steps with decoding requests, those behind which prompts came: requests end at random
+    own = -math.expm1(-come / apart)  # steps with prompts of a group for each of its tokens: requests end at random
+    if groups > 1:
+        own = max(own, come / apart / (room * parts if engine.mixed else max(1, math.floor(room * parts))))
     lost = 0.0 if engine.mixed else own / (1 + own)
-    some = 1 - (1 - max(lost, own * engine.mixed)) ** apart  # of all steps, those with prompts
+    some = 1 - (1 - (min(1.0, own) if engine.mixed else lost)) ** apart  # of all steps, those with prompts
     together, gathers = come * (1 - lost) / some, engine.gathered_steps if groups > 1 else 0
     if gathers:
         together = max(together, min(float(groups), 1 + come * gathers))
