@@ -217,6 +217,8 @@ class Fleet:
         job, version, server = what
         if version != job.version or job.group is None:
             return
+        if not job.admitted and self.router != "round-robin":  # others came to its group while its text became tokens
+            job.group = self._route(job, [server])[1]
         idle = server.jump == 0
         server.arrive(job, job.group)
         end = now if idle else server.cut(now) if server.cuts else None
