@@ -98,13 +98,12 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
     engine, groups, steps = table.engine, table.groups, scenario.steps
     beside, apart = max(1.0, requests), groups if engine.mixed or not scenario.draft_tokens else 1
     room = _budget(table, requests) / groups / scenario.isl  # prompts of a step of a group
-    parts = max(1.0, 1 / room + 0.5) if groups > 1 else 1.0  # lengths are spread
+    parts = max(1.0, 1 / room + 0.5)  # lengths are spread
     part = replace(scenario, isl=scenario.isl / parts)
     come = requests / steps * parts  # parts of prompts between two tokens of a request
     decode = table.decode_us(beside)
     own = -math.expm1(-come / apart)  # steps with prompts of a group for each of its tokens: requests end at random
-    if groups > 1:
-        own = max(own, come / apart / (room * parts if engine.mixed else max(1, math.floor(room * parts))))
+    own = max(own, come / apart / (room * parts if engine.mixed else max(1, math.floor(room * parts))))
     lost = 0.0 if engine.mixed else own / (1 + own)
     some = 1 - (1 - (min(1.0, own) if engine.mixed else lost)) ** apart  # of all steps, those with prompts
     together, gathers = come * (1 - lost) / some, engine.gathered_steps if groups > 1 else 0
