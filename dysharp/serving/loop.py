@@ -118,7 +118,7 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
     waits = others * (tpot / 2 + own * parts * prompt**2 / (2 * decode)) + gathered
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside) + (decode if engine.mixed else 0.0)
     alone = passes + engine.token_us * scenario.isl + engine.first_us(table.replica, decode if others else 0.0)
-    rate, share = requests / steps / tpot * 1e6, some * prompt / (tpot * (1 - lost))
+    rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
 
 

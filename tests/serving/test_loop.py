@@ -77,6 +77,7 @@ def test_prompts_take_no_more_than_all_the_time(users: int) -> None:
 def test_one_process_reads_the_text_of_all_prompts() -> None:
     """Its rate is that of the run, and users beyond it wait."""
     steps, scenario = many("vllm", 3000)
+    steps.engine = replace(steps.engine, token_us=10.0)
     said, ran = closed_loop(steps, scenario), run_closed_loop(steps, scenario, 1e9, rounds=5)
     assert said.rate == pytest.approx(1e6 / (1024 * steps.engine.token_us), rel=1e-3)
     assert said.rate == pytest.approx(ran.rate, rel=0.05)
