@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from bench.out_of_sight import cookbook_rows
 from bench.serve_loop import says, searched
 from dysharp.costs.machine import machine_of
+from dysharp.measured.serving.setting import setting_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
-from dysharp.model.formats import published as kept_formats
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.replay.fleet import TierSize, replay
@@ -66,7 +67,7 @@ def agreement(points: int, seed: int) -> None:
     for point in drawn:
         asked = point.scenario
         text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio=0.2,n={max(FEWEST, int(asked.concurrency) * 30)}"
-        ran = replay(point.replica, point.table.engine, requests_of(text), cap=point.memory.requests)
+        ran = replay(point.replica, point.table.engine.together(point.replica.layout.dp), requests_of(text), cap=point.memory.requests)
         errors.append((point.served.rate / ran.rate - 1, point.served.tpot / ran.tpot.mean - 1, point.served.ttft / ran.ttft.mean - 1))
     found = np.array(errors)
     one = np.array([point.replica.layout.dp == 1 for point in drawn])
@@ -116,8 +117,7 @@ def speed(count: int) -> None:
     print(f"{count:,} requests: {took:.1f} s of one core, {peak:.2f} GiB at most; {done.steps:,} steps, busy {done.busy:.0%} of the time")
 
 
-MODELS = {"DeepSeek-V3": "deepseek-v3", "MiniMax-M2.5": "minimax-m2.5", "gpt-oss-120b": "gpt-oss-120b", "Qwen3-235B": "qwen3-235b"}
-MACHINES = {"MI300X": "hw-mi300x", "B200": "hw-dgx-b200", "H100": "hw-dgx-h100"}
+MACHINES = ("MI300X", "B200", "H100")
 
 
 def acceptance(accepted: float) -> tuple[float, ...]:
@@ -128,23 +128,16 @@ def acceptance(accepted: float) -> tuple[float, ...]:
 
 def published(file: Path) -> None:
     """SGLang's runs of its cookbook beside their replay."""
-    errors = []
-    with file.open(encoding="utf-8", newline="") as text:
-        for row in csv.DictReader(text):
-            model = load_whole(next(name for key, name in MODELS.items() if key in row["model"]))
-            tp, groups, ep = int(row["tp"]), int(row["attn_dp"]), int(row["ep"])
-            layout = serve_layout_of(f"tp={tp // groups},dp={groups},ep={max(ep, tp if groups > 1 else 1)}")
-            rules, machine = engine_of("sglang"), machine_of(load_cluster(MACHINES[row["hardware"]]), "serving")
-            name = kept_formats(model)
-            formats = formats_of(name, rules.kv if formats_of(name, model=model).narrow else "bf16", model)
-            replica = Replica(model, formats, layout, machine, reducers=rules.reducers)
-            asked = f"users={row['concurrency']},isl={row['isl_mean']},osl={row['osl_mean']},ratio=0,n={row['requests']}"
-            done = replay(replica, rules, requests_of(asked), acceptance=acceptance(float(row["accept_length"] or 0)))
-            said = np.array([done.tpot.p50, done.tpot.p99, done.ttft.p50]) / 1e3
-            measured = np.array([float(row[key]) for key in ("tpot_median_ms", "tpot_p99_ms", "ttft_median_ms")])
-            errors.append((row["hardware"], *(said / measured - 1), said[1] / said[0] / (measured[1] / measured[0])))
-            print(f"{row['id']} {row['hardware']} {model.name} {layout.name}, {row['concurrency']} users: " + ", ".join(
-                f"{what} {a:.1f} (measured {b:.1f})" for what, a, b in zip(("TPOT", "P99", "TTFT"), said, measured, strict=True)))  # fmt: skip
+    errors, text = [], file.read_text(encoding="utf-8")
+    for row, run in zip(csv.DictReader(text.splitlines()), cookbook_rows(text), strict=True):
+        setting = setting_of(run)
+        asked = f"users={row['concurrency']},isl={row['isl_mean']},osl={row['osl_mean']},ratio=0,n={row['requests']}"
+        done = replay(setting.replica, setting.engine, requests_of(asked), acceptance=acceptance(float(row["accept_length"] or 0)))
+        said = np.array([done.tpot.p50, done.tpot.p99, done.ttft.p50]) / 1e3
+        measured = np.array([float(row[key]) for key in ("tpot_median_ms", "tpot_p99_ms", "ttft_median_ms")])
+        errors.append((row["hardware"], *(said / measured - 1), said[1] / said[0] / (measured[1] / measured[0])))
+        print(f"{row['id']} {row['hardware']} {run.model} {setting.replica.layout.name}, {row['concurrency']} users: " + ", ".join(
+            f"{what} {a:.1f} (measured {b:.1f})" for what, a, b in zip(("TPOT", "P99", "TTFT"), said, measured, strict=True)))  # fmt: skip
     for words in ("all", *MACHINES):
         part = np.array([one[1:] for one in errors if words in ("all", one[0])])
         print(f"{words}, {len(part)} runs: " + "; ".join(says(name, part[:, i]) for i, name in enumerate(("TPOT p50", "TPOT P99", "TTFT p50"))) +
@@ -162,7 +155,7 @@ def pairs() -> None:
         names = [tuple((kind, block) for block in range(prefix // 16)) for kind in range(8)]
         again = [Request(200.0 * i, prefix + 16, 2, names[kind]) for i, kind in enumerate((0, 0, *range(1, 8), 0))]
         done = replay(replica, engine_of("vllm"), Requests(tuple(again), "pairs", 16), tiers=[TierSize("host", 500, 54)])
-        ttft, text = done.columns["ttft"][np.argsort(done.columns["number"])] / 1e3, StepPrices(replica, engine_of("vllm")).text_us(prefix + 16) / 1e3
+        ttft, text = done.columns["ttft"][np.argsort(done.columns["number"])] / 1e3, engine_of("vllm").token_us * (prefix + 16) / 1e3
         print(f"prefix of {prefix:,}: recomputed {ttft[0]:,.0f} ms, in HBM {ttft[1]:.0f}, from host {ttft[-1]:.0f}; {text:.0f} of each: text")
 
 

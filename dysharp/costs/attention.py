@@ -105,7 +105,8 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
 
     The longest tiles start first, so the last wave of tiles has the shortest ones. A tile loads its queries before its first block and stores
-    its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks.
+    its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a cache few
+    tiles are split as in decode.
     """
     b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
     shared, height, columns = sharing(call), np.asarray(call.rows, np.float64), np.asarray(call.columns, np.float64)
@@ -114,12 +115,20 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     first = np.ceil((past + own) / columns) if call.causal else whole
     most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
     tiles = b * np.asarray(call.heads, np.float64) / shared * rows
+    parts = np.where(past > 0, _parts(gpu, tiles, np.minimum(first, most)), 1.0)
+    tiles = tiles * parts
     block = block_us(gpu, constants, call, call.rows, direction)
     tile = constants["attention.tile_us"] + hbm_us(gpu, constants, own_bytes(call, direction)) * gpu.n_sms / tiles
-    longest, shortest = (np.minimum(blocks, most) * block + tile for blocks in (whole, first))
-    work = tiles * (_mean_blocks(rows, first, whole, most) * block + tile) / gpu.n_sms
+    longest, shortest = (np.minimum(blocks, most) / parts * block + tile for blocks in (whole, first))
+    work = tiles * (_mean_blocks(rows, first, whole, most) / parts * block + tile) / gpu.n_sms
     compute = np.maximum(longest, work + (np.ceil(tiles / gpu.n_sms) - tiles / gpu.n_sms) * shortest)
-    return constants["attention.start_us"] + overlap(compute, hbm_us(gpu, constants, key_bytes(call, direction)), constants["sm.overlap"])
+    sums = np.where(parts > 1, light_us(gpu, constants), 0.0)
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call, direction)), constants["sm.overlap"])
+
+
+def _parts(gpu: Gpu, tiles: F64, blocks: F64) -> F64:
+    """Parts of a tile's blocks of keys that different SMs take where tiles are fewer (FlashAttention, hopper/heuristics.h: num_splits_heuristic)."""
+    return np.asarray(np.minimum(blocks, np.maximum(1.0, np.floor(gpu.n_sms / tiles))))
 
 
 def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
@@ -144,7 +153,7 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     rows = np.asarray(call.rows if call.packed else few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
     tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
-    parts = np.minimum(blocks, np.maximum(1.0, np.floor(gpu.n_sms / tiles)))
+    parts = _parts(gpu, tiles, blocks)
     block = _lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
     start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
     compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, own_bytes(call))

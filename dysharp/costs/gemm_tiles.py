@@ -6,7 +6,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 |---|---|---|
 | "cublas" | the fastest tile, with a split that fills the SMs or none | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
 | "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
-| "marlin" | as cuBLAS, and lower tiles with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_m_blocks, thread_config_t |
+| "marlin" | the fastest tile, all with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_config_t; fused_marlin_moe.py |
 | "trtllm-gen" | as low as an expert's rows | FlashInfer csrc/trtllm_fused_moe_kernel_launcher.cu: computeSelectedTileN |
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 | "ck" | the fastest tile; steps along the summed dimension wait for memory | ROCm/aiter a8w8_blockscale_tuned_gemm.csv (304 units) |
@@ -35,7 +35,10 @@ BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna
 
 CDNA: of a compute unit's matrix cores, from the datasheets' peak rates, units and clocks.
 """
-MARLIN_TILES = tuple((rows, columns) for rows in (16, 32, 48, 64) for columns in (64, 128, 256))
+MARLIN_TILES = tuple((rows, columns) for rows in (8, 16, 32, 48, 64) for columns in (64, 128, 256))
+WIDENED = 2 / 64 * BF16_PER_CLOCK["ampere"] / 2
+"""Rows of products in whose time registers widen a weight: two instructions on 64 lanes (vLLM csrc/quantization/marlin/dequant.h with scales: 7 for
+four INT4, 9 for four FP4; CUDA programming guide: 64 logical operations per clock)."""
 FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
 SUMMED = 128
@@ -111,9 +114,9 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
 
 
 def _marlin(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
-    """Weights narrower than products, which registers widen: tiles of few rows with `mma`, which every GPU since Ampere has."""
-    yield from _split(gpu, p, MARLIN_TILES, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
-    yield from _cublas(gpu, p)
+    """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has."""
+    for tile in MARLIN_TILES:
+        yield from _split(gpu, p, (tile,), BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch] * tile[0] / (tile[0] + WIDENED))
 
 
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:

@@ -111,10 +111,10 @@ def gradients(
 
 
 def _expanded(op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:
-    """Prompts, with keys and values per head."""
+    """Prompts, with keys and values per head. Behind a cache heads that share keys share tiles (hopper/heuristics.h: should_pack_gqa)."""
     return AttentionCall(
         batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=op.heads, kv_heads=kv_heads, qk_dim=op.qk_dim,
-        v_dim=op.v_dim, window=op.window,
+        v_dim=op.v_dim, window=op.window, packed=batch.past > 0,
     )  # fmt: skip
 
 

@@ -166,8 +166,10 @@ class Machine:
             moved = groups * (ELEMENT_BYTES[kind] * m * k + held * n * k + 2 * m * n) + sums
             return max(groups * 2 * m * n * k / self.cluster.peak_flops_per_us(kind), moved / self.cluster.hbm_bytes_per_us)
         regime = self.regime
-        dense = regime.dense if kind != "bf16" else regime.narrow if held < ELEMENT_BYTES[kind] else "cublas"
+        dense = "cublas" if kind == "bf16" else regime.dense
         library = dense if grouped is None else regime.grouped
+        if kind == "bf16" and held < ELEMENT_BYTES[kind]:
+            library = regime.narrow
         if library == "deepgemm" and self.gpu.arch == "cdna3":  # NVIDIA's alone
             library = "ck"
         products = gemm_us(

@@ -37,7 +37,7 @@ def _shares(point: ServePoint, step: StepTime) -> dict[str, float]:
 
 def limit_of(point: ServePoint) -> str:
     """What keeps the point from more tokens per second: a name of `LIMITS`."""
-    text = point.table.engine.text_us(point.replica, point.scenario.isl)
+    text = point.table.engine.token_us * point.scenario.isl
     if point.served.rate * text > FULL * 1e6:
         return "text"
     if point.served.prompt_share > HALF:

@@ -73,7 +73,7 @@ def steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, ca
     first, second = prefill.table, decode.table
     places = min(scenario.concurrency, cap * second.groups * decode.workers)
     sent = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus) / first.replica.model.n_layers
-    text = first.engine.text_us(first.replica, scenario.isl)
+    text = first.engine.token_us * scenario.isl
     requests, rate = places, 0.0
     most = first.engine.step_tokens * first.groups / scenario.isl
     fastest = MOST_SHARE * prefill.workers / prompt_us(first, scenario, most)
@@ -121,7 +121,7 @@ def run_pools(
     most = max(1, int(table.engine.step_tokens * table.groups / scenario.isl))
     took = [0.0, *(n * prompt_us(table, scenario, n) for n in range(1, most + 1))]
     after = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
-    text = table.engine.text_us(table.replica, scenario.isl)
+    text = table.engine.token_us * scenario.isl
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
     for _ in range(REPEATS):
         tail = after + text + second.engine.first_us(second.replica, step)

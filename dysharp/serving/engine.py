@@ -25,6 +25,10 @@ MOST_OWN = 8 * MiB
 """Bytes up to which engines take their own all-reduce (vLLM, SGLang: custom_all_reduce; TensorRT-LLM: its workspace)."""
 MOST_IN_SWITCH = 64 * MiB
 """Buffer of vLLM's multimem all-reduce for eight GPUs of Hopper (all_reduce_utils.py; 128 MiB on Blackwell)."""
+OVERLAPPED = 1.0
+"""Steps by which a first token is late where the host handles a step's tokens beside the next one (SGLang, TensorRT-LLM: overlap schedulers)."""
+TOKEN_US = 1.3
+"""Text of prose (vllm PR #19334: 100 prompts of 10,000 tokens, one after the other, in 1.34 s)."""
 GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of tokens for which engines capture decode graphs (vLLM config/compilation.py; SGLang alike)."""
 
@@ -69,6 +73,10 @@ class Engine:
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
     cdna3_dense: Text = ""
     """Library of block-scaled GEMMs on CDNA 3; "": Composable Kernel's."""
+    blackwell_launch: Text = ""
+    """`launch` on machines of Blackwell; "": as on others."""
+    token_us: float = TOKEN_US
+    """Time in which the one process that turns text into tokens makes a token."""
     cdna3_casts: bool = False
     """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 
@@ -108,7 +116,7 @@ class Engine:
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
         constants, host = replica.machine.constants, self.host_us(replica, requests)
-        launched = launches * constants[self.launch]
+        launched = launches * constants[(replica.machine.arch == "blackwell" and self.blackwell_launch) or self.launch]
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]
 
@@ -118,12 +126,8 @@ class Engine:
         `decode`: a step of decoding requests.
         """
         constants = replica.machine.constants
-        steps = constants["serving.first_steps"] + (self.polled_steps - 1) / 2
+        steps = constants.get(f"serving.{self.name}_first_steps", OVERLAPPED) + (self.polled_steps - 1) / 2
         return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
-
-    def text_us(self, replica: Replica, tokens: float) -> float:
-        """Time of the one process that turns text into tokens."""
-        return tokens * replica.machine.constants.get(f"serving.{self.name}_token_us", 0.0)
 
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""

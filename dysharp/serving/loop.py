@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.serving.balance import largest_of
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Scenario
 
@@ -51,7 +52,9 @@ def _prompt_us(table: StepTable, scenario: Scenario, together: float, requests: 
     taken = min(tokens, budget)
     if tokens > budget and not table.engine.mixed:  # whole prompts only: half of one finds no room, or the last part of one is shorter
         taken = max(budget - scenario.isl / 2, scenario.isl / math.ceil(scenario.isl / budget))
-    took = table.prompts_us(taken, _busiest(table, scenario, taken), beside) - (table.decode_us(beside) if beside else 0.0)
+    mean = taken / table.groups  # prompts come to groups at random, and all wait for the group with most
+    most = min(budget / table.groups, mean + math.sqrt(mean * scenario.isl) * largest_of(table.groups))
+    took = table.prompts_us(taken, max(most, _busiest(table, scenario, taken)), beside) - (table.decode_us(beside) if beside else 0.0)
     return max(0.0, took) * tokens / taken / together
 
 
@@ -76,7 +79,7 @@ def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf"))
     low, high = 0.0, places
     if engine.mixed:  # every decoding request gets a token in each step, so no more prompts come than a step takes
         high = min(high, scenario.steps * engine.step_tokens * table.groups / (scenario.isl + scenario.steps))
-    text = engine.text_us(table.replica, scenario.isl)
+    text = engine.token_us * scenario.isl
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         state = _steady(table, scenario, middle, 1 - 1 / max(1.0, places))
@@ -87,23 +90,36 @@ def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf"))
 
 
 def _steady(table: StepTable, scenario: Scenario, requests: float, others: float) -> Served:
-    """The state with so many decoding requests in which nobody waits for a place. `others`: part of the prompts that are another user's."""
+    """The state with so many decoding requests in which nobody waits for a place. `others`: part of the prompts that are another user's.
+
+    A prompt that is longer than the budget of its attention group comes in parts, one a step. Where prompts go first, a group without prompts decodes
+    beside those that have them, unless there are drafts; a group with prompts loses the step.
+    """
     engine, groups, steps = table.engine, table.groups, scenario.steps
-    beside = max(1.0, requests)
-    come = requests / steps  # prompts between two tokens of a request
+    beside, apart = max(1.0, requests), groups if engine.mixed or not scenario.draft_tokens else 1
+    room = _budget(table, requests) / groups / scenario.isl  # prompts of a step of a group
+    parts = max(1.0, 1 / room + 0.5)  # lengths are spread
+    part = replace(scenario, isl=scenario.isl / parts)
+    come = requests / steps * parts  # parts of prompts between two tokens of a request
     decode = table.decode_us(beside)
-    # requests end at random, so a step that has prompts has more than one of them on average
-    together, gathers = come / -math.expm1(-come), engine.gathered_steps if groups > 1 else 0
+    own = -math.expm1(-come / apart)  # steps with prompts of a group for each of its tokens: requests end at random
+    own = max(own, come / apart / (room * parts if engine.mixed else max(1, math.floor(room * parts))))
+    lost = 0.0 if engine.mixed else own / (1 + own)
+    some = 1 - (1 - (min(1.0, own) if engine.mixed else lost)) ** apart  # of all steps, those with prompts
+    together, gathers = come * (1 - lost) / some, engine.gathered_steps if groups > 1 else 0
     if gathers:
         together = max(together, min(float(groups), 1 + come * gathers))
-    prompt = _prompt_us(table, scenario, together, beside)
-    delay = others * come * prompt
+        some = come * (1 - lost) / together
+    prompt = together * _prompt_us(table, part, together, beside)
+    longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
+    delay = others * ((decode + some * longer) / (1 - lost) - decode)
     tpot = decode + delay
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
-    waits = others * tpot / 2 + delay * together * prompt / (2 * decode) + gathered
-    passes = table.stages * _prompt_us(table, scenario, 1.0, beside) + (decode if engine.mixed else 0.0)
-    own = passes + engine.text_us(table.replica, scenario.isl) + engine.first_us(table.replica, decode if others else 0.0)
-    return Served(tpot / scenario.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
+    waits = others * (tpot / 2 + own * parts * prompt**2 / (2 * decode)) + gathered
+    passes = table.stages * parts * _prompt_us(table, part, 1.0, beside) + (decode if engine.mixed else 0.0)
+    alone = passes + engine.token_us * scenario.isl + engine.first_us(table.replica, decode if others else 0.0)
+    rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
+    return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
 
 
 SEED = 0
@@ -147,7 +163,7 @@ class _Loop:
         self.queue: deque[int] = deque(range(users))
         self.issued = users
         self.arrived, self.first, self.ready = ([0.0] * len(prompts) for _ in range(3))
-        self.text = [table.engine.text_us(table.replica, n) for n in prompts]
+        self.text = [table.engine.token_us * n for n in prompts]
         self.reader = 0.0
         """When the process that turns text into tokens is free."""
         self.running: list[tuple[int, int]] = []

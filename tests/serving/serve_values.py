@@ -138,7 +138,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
         yield f"{engine.name} engine", [engine.padded(n) for n in (0.0, 3.0, 4.0, 8.5, 256.0, 257.0, 512.0, 513.0)]
         yield (
             f"{engine.name} host",
-            [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), engine.text_us(r, 1e3)],
+            [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), 1e3 * engine.token_us],
         )
         yield f"{engine.name} command", launch.start_of(engine, replace(r, formats=replace(r.formats, kv="fp8")), scenario)
 

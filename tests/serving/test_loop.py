@@ -13,6 +13,8 @@ from dysharp.serving.launch import start_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import weight_bytes
+from dysharp.serving.replay.fleet import replay
+from dysharp.serving.replay.requests import requests_of
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
@@ -43,11 +45,13 @@ def many(engine: str, users: float) -> tuple[StepTable, Scenario]:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("users", [8, 64, 512])
 def test_the_formula_is_the_run_where_prompts_take_most_of_the_time(engine: str, users: int) -> None:
+    """Each group has its own queue and budget, as in the replay (`run_closed_loop` pools them)."""
     steps, scenario = many(engine, users)
-    ran, said = run_closed_loop(steps, scenario, 1e9, ratio=0.2, rounds=30), closed_loop(steps, scenario)
+    asked = requests_of(f"users={users},isl=1024,osl=256,ratio=0.2,n={max(600, 10 * users)}")
+    ran, said = replay(steps.replica, engine_of(engine), asked, cap=1e9), closed_loop(steps, scenario)
     assert said.prompt_share > 0.3 or users < 512
     assert said.rate == pytest.approx(ran.rate, rel=0.1)
-    assert said.tpot == pytest.approx(ran.tpot, rel=0.1)
+    assert said.tpot == pytest.approx(ran.tpot.mean, rel=0.15)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
@@ -73,8 +77,9 @@ def test_prompts_take_no_more_than_all_the_time(users: int) -> None:
 def test_one_process_reads_the_text_of_all_prompts() -> None:
     """Its rate is that of the run, and users beyond it wait."""
     steps, scenario = many("vllm", 3000)
+    steps.engine = replace(steps.engine, token_us=10.0)
     said, ran = closed_loop(steps, scenario), run_closed_loop(steps, scenario, 1e9, rounds=5)
-    assert said.rate == pytest.approx(1e6 / steps.engine.text_us(steps.replica, 1024), rel=1e-3)
+    assert said.rate == pytest.approx(1e6 / (1024 * steps.engine.token_us), rel=1e-3)
     assert said.rate == pytest.approx(ran.rate, rel=0.05)
     assert said.queued > 0
 
@@ -150,6 +155,6 @@ def test_a_lone_user_waits_for_nobodys_steps() -> None:
     steps = table("vllm", one)
     scheduled = steps.engine.first_us(steps.replica, steps.decode_us(1)) - steps.engine.first_us(steps.replica, 0.0)
     assert scheduled > 10 * steps.engine.first_us(steps.replica, 0.0)
-    own = steps.prompts_us(1024, 1024) + steps.engine.text_us(steps.replica, 1024)
+    own = steps.prompts_us(1024, 1024) + (1024 * steps.engine.token_us)
     assert run_closed_loop(steps, one, 1e9, ratio=1.0).ttft == pytest.approx(own, rel=0.02)
     assert closed_loop(steps, one).ttft < own + scheduled / 2

@@ -282,10 +282,19 @@ def test_experts_of_four_bits_are_read_at_their_own_width() -> None:
 
 
 def test_one_rule_sets_engines_apart_where_groups_share_experts() -> None:
-    """TensorRT-LLM's prompts wait for prompts of other groups; with this rule alone vLLM is as fast."""
+    """TensorRT-LLM's prompts wait for prompts of other groups; this rule alone brings vLLM most of the difference."""
     asked: dict[str, Any] = {"layouts": ["dp=8,ep=8"], "kv": "fp8", "slo": "tpot=50ms"}
     vllm, trtllm = (serve("deepseek-v3", "hw-dgx-h200", engine=name, **asked).best[0] for name in ("vllm", "trtllm"))
-    assert trtllm.tokens_per_gpu > 2.5 * vllm.tokens_per_gpu
+    assert trtllm.tokens_per_gpu > 2 * vllm.tokens_per_gpu
     rules = replace(vllm.table.engine, gathered_steps=trtllm.table.engine.gathered_steps)
     gathered = within(search(vllm.replica, rules, vllm.scenario, 8, [vllm.replica.layout])[0], 2e6, 50e3)
-    assert gathered[0].tokens_per_gpu == pytest.approx(trtllm.tokens_per_gpu, rel=0.05)
+    assert vllm.tokens_per_gpu < 0.6 * gathered[0].tokens_per_gpu < 0.6 * trtllm.tokens_per_gpu
+
+
+def test_few_tokens_behind_a_long_cache_are_split_over_the_gpu() -> None:
+    """One H20: 16 tokens behind 64 thousand take between the time of reading their keys and ten times that, and less than 128 tokens do."""
+    r = replica("qwen3-30b", "hw-hgx-h20", "tp=1", "bf16")
+    few, more = (step_time(r, prompt_batch(n, n, 64_000)).parts["attention prefill"] for n in (16, 128))
+    read = r.machine.stream(kv_bytes(r, 64_000))
+    assert read < few < 10 * read
+    assert few < more < 16 * few

@@ -120,18 +120,20 @@ def _predict_step(row: ServingRow) -> float:
 
 def predict_setting(setting: ServeSetting) -> tuple[float, float]:
     """(TPOT, TTFT) in microseconds. A request decodes when the memory has room for it; the engine ran what does not fit at all."""
-    scenario, engine = setting.scenario, setting.engine
+    scenario, engine, cold = setting.scenario, setting.engine, 0.0
+    if scenario.concurrency > 1 and not setting.median:  # a lone user's prompts are those that warmed the server up
+        cold = setting.replica.machine.constants.get(f"serving.{engine.name}_cold_us", 0.0)
     if setting.decode is not None:
         pools = [
             WorkerPool(StepTable(replica, engine, scenario), workers)
             for replica, workers in zip((setting.replica, setting.decode), setting.workers, strict=True)
         ]
         served = run_pools(pools[0], pools[1], scenario, ratio=setting.ratio, rounds=setting.rounds)
-        return served.tpot, served.ttft
+        return served.tpot, served.ttft + cold
     most = memory_of(setting.replica, engine, scenario.isl, scenario.osl).requests or math.inf
     table, middle = StepTable(setting.replica, engine, scenario), np.median if setting.median else np.mean
     done = run_closed_loop(table, scenario, most, ratio=setting.ratio, rounds=setting.rounds, middle=middle)
-    return done.tpot, done.ttft
+    return done.tpot, done.ttft + cold
 
 
 KEYS = ("engine", "engine_version", "model", "hardware", "precision")

@@ -74,6 +74,8 @@ RATIO = 0.8
 """Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
 FROM_NOTHING = "sgl-cookbook|token_position"
 """Sources whose lengths are uniform from nothing to twice their mean (SGLang's bench_serving; InferenceX, benchmark_serving_random.py)."""
+DRAWN_TOKEN_US = 2.2
+"""`Engine.token_us` of drawn ids, whose words no tokenizer has seen (docs/notebook/2026-11-28-prompt-time-found.md)."""
 ACCEPTANCE = 0.8
 """Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
 MTP_OF_VLLM = "nightly 2026-02", 0.04
@@ -166,7 +168,8 @@ def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) ->
     scenario = Scenario(users, row.degrees["isl"] * part, row.degrees["osl"] * part, accepted, row.drafts)
     # Where prompts go first, equal lengths come in waves; mixed steps spread them (chosen after these rows were seen).
     ratio, rounds = (0.0, 10) if drawn else (RATIO, 10) if random or engine.mixed else (1.0, 2)
-    return ServeSetting(replica, engine, scenario, ratio, rounds, median="medians" in row.text("note"))
+    rules = replace(engine, token_us=DRAWN_TOKEN_US) if random else engine
+    return ServeSetting(replica, rules, scenario, ratio, rounds, median="medians" in row.text("note"))
 
 
 def _layout(row: ServingRow, part: str) -> ServeLayout:
@@ -193,10 +196,14 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
         engine = replace(engine, cdna3_dense="aiter-triton", cdna3_casts=True)
     if engine.name == "sglang" and "InferenceX" in row.text("where"):
         engine = replace(engine, step_tokens=32768)
-        if "b200" in row.text("hardware") or "b300" in row.text("hardware"):
+        if _blackwell(row):
             narrow = "DeepSeek" in row.text("model") and row.text("precision") == "fp8" and row.degree("tp") == 4
             engine = replace(engine, polled_steps=30.0 if users >= 16 and not narrow else 10.0)
     return engine
+
+
+def _blackwell(row: ServingRow) -> bool:
+    return "b200" in row.text("hardware") or "b300" in row.text("hardware")
 
 
 def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) -> Replica:
@@ -235,7 +242,7 @@ def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Format
     elif "int4" in experts:
         name = "int4"
     elif "fp4" in experts:
-        name = "mxfp4-fp8" if model.name.startswith("gpt-oss") else "fp4"
+        name = ("mxfp4-fp8" if _blackwell(row) else "mxfp4") if model.name.startswith("gpt-oss") else "fp4"
     elif experts in FP8:
         name = "fp8-tensor" if experts == "fp8_static" else "fp8"
     elif experts in ("bf16", "float16", "bfloat16"):

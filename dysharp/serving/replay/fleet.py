@@ -188,7 +188,7 @@ class Fleet:
     def _send(self, now: float, job: Job, among: list[Server]) -> None:
         """A job goes to a group of a replica; text becomes tokens first, one after the other."""
         server, job.group = self._route(job, among)
-        text = server.prices.text_us(job.request.prompt) if job.left else 0.0
+        text = server.engine.token_us * job.request.prompt if job.left else 0.0
         if text:
             server.reader = max(now, server.reader) + text
             self._push(server.reader, READY, (job, job.version, server))
@@ -217,6 +217,8 @@ class Fleet:
         job, version, server = what
         if version != job.version or job.group is None:
             return
+        if not job.admitted and self.router != "round-robin":  # others came to its group while its text became tokens
+            job.group = self._route(job, [server])[1]
         idle = server.jump == 0
         server.arrive(job, job.group)
         end = now if idle else server.cut(now) if server.cuts else None
@@ -260,10 +262,10 @@ class Fleet:
 
     @staticmethod
     def _later(server: Server, job: Job, step: float) -> float:
-        """Time of a first token from its step to its user."""
+        """Time of a first token from its step to its user. A lone request waits for nobody's steps."""
         assert job.group is not None
-        n = max(1, job.group.n)
-        return server.prices.first_us(n, job.group.context / n, step)
+        n = max(1, job.group.n) if sum(len(group.running) for group in server.groups) > 1 else 0
+        return server.prices.first_us(n, job.group.context / max(1, n), step)
 
     def _ended(self, server: Server, job: Job, now: float) -> None:
         """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker

@@ -113,8 +113,4 @@ class StepPrices:
 
     def first_us(self, requests: float, context: float, step: float) -> float:
         """Time of a first token outside its own step of `step`, beside decoding requests: the other stages, and what `Engine.first_us` has."""
-        return self.engine.first_us(self.replica, self.us(requests, context)) + (self.stages - 1) * step
-
-    def text_us(self, tokens: float) -> float:
-        """Time of the one process that turns text into tokens."""
-        return self.engine.text_us(self.replica, tokens)
+        return self.engine.first_us(self.replica, self.us(requests, context) if requests else 0.0) + (self.stages - 1) * step

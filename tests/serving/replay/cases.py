@@ -38,10 +38,6 @@ class Linear(StepPrices):
         """None."""
         return 0.0
 
-    def text_us(self, tokens: float) -> float:
-        """None."""
-        return 0.0
-
 
 @dataclass(frozen=True)
 class Case:
@@ -59,7 +55,7 @@ class Case:
     def rules(self) -> tuple[Engine, Schedule]:
         """Of the engine with the limits of the case."""
         engine = engine_of(self.engine)
-        return replace(engine, most_requests=self.most, step_tokens=self.tokens, gathered_steps=self.gathered), schedule_of(self.engine)
+        return replace(engine, most_requests=self.most, step_tokens=self.tokens, gathered_steps=self.gathered, token_us=0.0), schedule_of(self.engine)
 
 
 def ran(case: Case, failures: Sequence[Failure] = ()) -> Replay:

@@ -84,6 +84,22 @@ def _prompt_us(past: int) -> float:
     return prices.us(0, 0, 8192 - past, 8192 - past, past)
 
 
+def test_a_lone_request_waits_for_nobodys_steps() -> None:
+    """Its first token comes behind its text and its own step. Beside others it waits for steps that are scheduled."""
+    alone, both = (replay(replica_of(), engine_of("vllm"), Requests(tuple(Request(0.0, 1000, 50) for _ in range(n)), "", 0)) for n in (1, 2))
+    prices = StepPrices(replica_of(), engine_of("vllm"))
+    own = 1000 * prices.engine.token_us + prices.us(0, 0.0, 1000, 1000)
+    assert alone.columns["ttft"][0] == pytest.approx(own, rel=0.01)
+    assert both.columns["ttft"].max() > own + 3 * prices.us(1, 1000)
+
+
+def test_prompts_that_come_at_once_go_to_different_groups() -> None:
+    """The first has a step of its own; the others, which come before it ends, have one step together, as each fills the budget of a group."""
+    asked = Requests(tuple(Request(0.0, 4000, 2) for _ in range(4)), "", 0)
+    spread = replay(replica_of(layout="dp=4,ep=4"), engine_of("sglang"), asked)
+    assert len(set(spread.columns["ttft"][1:])) == 1
+
+
 def test_routers() -> None:
     """Sessions with a history: the router that looks at prefixes has more hits; round robin shares requests evenly."""
     asked = requests_of("rate=1,isl=1500,osl=60,turns=6,pause=2,n=80,spread=0.5")
