@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 from dysharp.base.lazy import loader
 
 if TYPE_CHECKING:
+    from dysharp.api.arguments import Slo
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
     from dysharp.api.emulating import emulate, machine_with_engine, wrap
     from dysharp.api.explaining import explain
     from dysharp.api.network_curve import compare_network, network
     from dysharp.api.planning import plan
     from dysharp.api.recording import capture
-    from dysharp.api.serving import Serving, Slo, serve
+    from dysharp.api.serving import Serving, serve
     from dysharp.api.timed import trace
     from dysharp.api.training import step
     from dysharp.api.whole_model import describe
@@ -29,7 +30,8 @@ _HOME = {
     "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.explaining": ("explain",),
     "dysharp.api.network_curve": ("compare_network", "network"),
     "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
-    "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"),
+    "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "serve"),
+    "dysharp.api.arguments": ("Slo",),
     "dysharp.api.timed": ("trace",), "dysharp.api.whole_model": ("describe",),
 }  # fmt: skip
 __getattr__ = loader(__name__, {name: (module, name) for module, names in _HOME.items() for name in names})

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:
-    from dysharp.api.serving_answer import Slo
     from dysharp.model.layout import Layout
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
@@ -69,6 +69,14 @@ def silent(done: float, total: float, text: str) -> None:
     """Tell nobody."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits of `serve` in milliseconds: `Slo(ttft=2000, tpot=50)`, or text "ttft=2s,tpot=50ms". They hold for mean times."""
+
+    ttft: float = 2000.0
+    tpot: float = 50.0
+
+
 class ServeArgs(TypedDict, total=False):
     """Keyword arguments of `serve`."""
 
@@ -79,7 +87,7 @@ class ServeArgs(TypedDict, total=False):
     engine: Annotated[str | None, Argument(None, "engine whose rules put requests into steps. None: vllm.", "vllm|sglang|trtllm")]
     precision: Annotated[str | None, PRECISION]
     kv: Annotated[str | None, Argument(None, "format of cached keys and values. None: the engine's.", "bf16|fp8")]
-    slo: Annotated["str | Slo | None", Argument(None, "limits of the mean times. None: ttft=2s,tpot=50ms.", "ttft=T,tpot=T")]
+    slo: Annotated[str | Slo | None, Argument(None, "limits of the mean times. None: ttft=2s,tpot=50ms.", "ttft=T,tpot=T")]
     users: Annotated[int | None, Argument(None, "also say how many GPUs serve so many users at once.", "N", (1, MOST))]
     layouts: Annotated["Iterable[str | ServeLayout] | None", Argument(None, "only these layouts, such as tp=8;dp=8,ep=8;tp=2,dp=4,ep=8.", "A;B;...")]
     ep_system: Annotated[str, Argument("", "EP kernels: deepep or trtllm-a2a. None: the kernels of the machine.", "NAME")]

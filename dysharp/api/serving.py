@@ -8,9 +8,9 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 
-from dysharp.api.arguments import ServeArgs
+from dysharp.api.arguments import ServeArgs, Slo
 from dysharp.api.learning import posterior_of
-from dysharp.api.serving_answer import Serving, Slo, sharing
+from dysharp.api.serving_answer import Serving, sharing
 from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves

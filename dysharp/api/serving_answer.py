@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dysharp.api.arguments import Slo
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_replay import Replayed
 from dysharp.api.serving_systems import SystemPoint
@@ -24,16 +25,6 @@ from dysharp.serving.whatif import ServeWhatIf
 BETTER = 1.05
 """Times the throughput from which the first sentence names disaggregation."""
 TIE = f"within {100 * EQUAL:g} % smaller replicas go first, as one dead GPU stops one"
-TTFT_MS, TPOT_MS = 2000.0, 50.0
-"""Limits where none are given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """Limits of `serve` in milliseconds: `Slo(ttft=2000, tpot=50)`, or text "ttft=2s,tpot=50ms". They hold for mean times."""
-
-    ttft: float = TTFT_MS
-    tpot: float = TPOT_MS
 
 
 @dataclass(frozen=True, slots=True)

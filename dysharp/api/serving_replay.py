@@ -16,8 +16,7 @@ from dysharp.serving.replay.requests import Requests
 from dysharp.serving.search import ServePoint
 
 if TYPE_CHECKING:
-    from dysharp.api.arguments import ServeArgs
-    from dysharp.api.serving_answer import Slo
+    from dysharp.api.arguments import ServeArgs, Slo
     from dysharp.serving.engine import Engine
     from dysharp.serving.work import Replica
 

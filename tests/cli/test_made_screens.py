@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 
 from dysharp.api import planning, run_validation, serving
+from dysharp.api.arguments import Slo
 from dysharp.api.plan_confirm import Confirmed, Ranked
-from dysharp.api.serving_answer import Slo
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.api.whole_model import describe

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp import serve
-from dysharp.api.serving import Slo, part_shares, published, slo_of
+from dysharp.api.arguments import Slo
+from dysharp.api.serving import part_shares, published, slo_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.model.formats import formats_of
