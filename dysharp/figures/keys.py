@@ -37,6 +37,7 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
     known(table, words, where)
     try:
         found: T = _adapter(fields).validate_python(table)
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         place, value = _place(table, first["loc"])
