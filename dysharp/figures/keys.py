@@ -36,7 +36,8 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
     words = {name: key.meaning for name, key in keys_of(fields).items()}
     known(table, words, where)
     try:
-        return _adapter(kind).validate_python(table)
+        found: T = _adapter(fields).validate_python(table)
+        return found
     except ValidationError as error:
         first = error.errors()[0]
         place, value = _place(table, first["loc"])
@@ -48,7 +49,7 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: type) -> TypeAdapter[Any]:
     """Made once: a figure has tens of tables of one kind."""
     return TypeAdapter(kind)
 

@@ -269,7 +269,7 @@ def litmus_of(table: dict[str, Any], path: str) -> Litmus:
 def log_of(test: Litmus, seed: int) -> str:
     """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
     values = _values(outcome := sampled(test, seed))
-    lines = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
+    lines: list[dict[str, Any]] = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
     ops = [(gpu, op, op.split()[-1]) for gpu, thread in enumerate(test.threads) for op in thread]
     lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
     lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (outcome in (TRAP, HANGS))

@@ -151,7 +151,7 @@ def _added(state: State, gpu: int, block: str, more: int) -> State:
 
 def _home(state: State, key: tuple[Any, ...], *, whole: bool = True) -> State:
     """A sum leaves the switch."""
-    return _without(_added(state, *key[1:], state[key][0] * whole), key)
+    return _without(_added(state, key[1], key[2], state[key][0] * whole), key)
 
 
 def _read(state: State, part: _Part, value: int) -> State:

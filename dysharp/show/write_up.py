@@ -93,7 +93,7 @@ def _where(kept: Mapping[str, Any]) -> Part:
         return f"{f'from {start}' if (start := found.start(line)) else 'nowhere'} ({min(line):+.0%} to {max(line):+.0%})"
 
     rows = [("this layer", "", *map(cell, found.own.values()), command)]
-    rows += [(name, value, *map(cell, one.values()), command) for name, panel in found.panels.items() for value, one in panel.items()]
+    rows += [(name, str(value), *map(cell, one.values()), command) for name, panel in found.panels.items() for value, one in panel.items()]
     head = f"Tokens per GPU from which a mechanism gains more than {EVEN:.0%} over the best system without it, and its least and largest gain"
     text = (f"{head} over {found.tokens[0]} to {found.tokens[-1]} tokens. Closed forms, model version {kept['model_version']}.", found.sentence)
     return Part("Where each mechanism pays", text, ("input", "value", *found.own, "command"), tuple(rows))
