@@ -198,8 +198,7 @@ class Answer:
         """Plain values for JSON."""
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
         found |= {"quick": True} if self.quick else {}
-        step_us = one.found.best[0].step_us
-        found |= {"step_us_90": list(self.interval.around(step_us)) if self.interval else None}
+        found |= {"step_us_90": list(self.learned.around(one.found.best[0].step_us))} if self.learned else {}
         found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
         found["formats"] = _formats_of_plan(one).to_dict(one.coster.machine.products)
         if self.checked:
