@@ -25,11 +25,13 @@ CASE = CallCase(
     gpu="b200", verb="roundtrip", gpus=8, hidden=7168, experts=384, topk=6, tokens=8, library="deepep-v2", mode="normal", regime="drained", nodes=1,
     fp8=False, capacity=8,
 )  # fmt: skip
+HOST = 3.8 / 4.0 * CONSTANTS["lib.host_x86_us"]
+"""A host step of a DGX B200, by the clock of its Xeon."""
 
 
 def test_a_drained_call_waits_for_all_host_steps_or_for_the_first_ones_and_the_device() -> None:
     """18 host steps at few tokens; 4 host steps and the device at many tokens; the device alone in a graph."""
-    host, few = CONSTANTS["lib.host_x86_us"], CONSTANTS["lib.few_sms"]
+    host, few = HOST, CONSTANTS["lib.few_sms"]
     assert program_us(CASE, CONSTANTS) == pytest.approx(18 * host)
     many = replace(CASE, tokens=512)
     device = few * sum(device_us(many, CONSTANTS))
@@ -42,7 +44,7 @@ def test_a_drained_call_waits_for_all_host_steps_or_for_the_first_ones_and_the_d
 
 def test_a_combine_alone_begins_behind_a_dispatch() -> None:
     """Its time begins when the stream has done Dispatch: with the time of events around a call, or the host is behind; a graph has neither."""
-    host, few = CONSTANTS["lib.host_x86_us"], CONSTANTS["lib.few_sms"]
+    host, few = HOST, CONSTANTS["lib.few_sms"]
     alone = replace(CASE, verb="combine", tokens=512)
     back = few * device_us(alone, CONSTANTS)[1]
     assert program_us(alone, CONSTANTS) == pytest.approx(CONSTANTS["deepep.call_us"] + back)  # Dispatch takes longer than the host
@@ -57,7 +59,7 @@ def test_messages_by_proxies_take_steps_of_both_hosts() -> None:
     """UCCL-EP between nodes: ten messages of a round trip, two host steps each; none inside a domain or in other libraries."""
     far = replace(CASE, gpus=16, nodes=2, library="uccl-ep")
     device = device_us(far, CONSTANTS)
-    host = CONSTANTS["lib.host_x86_us"]
+    host = HOST
     assert program_us(far, CONSTANTS) == pytest.approx((16 + 20) * host + sum(device))
     assert program_us(replace(far, verb="dispatch"), CONSTANTS) == pytest.approx((16 + 12) * host + device[0])
 
