@@ -113,6 +113,7 @@ def test_checkpoints_have_precisions() -> None:
     assert read_launch(f"{SMALL} --quantization fp8").options["precision"] == "fp8-tensor"
     assert "precision" not in read_launch(f"vllm serve {V3} --quantization fp8").options  # the checkpoint's own
     assert read_launch("vllm serve /models/mine -tp 8", "deepseek-v3").model.name == "deepseek-v3"
+    assert read_launch("vllm serve nvidia/DeepSeek-R1-FP4", "deepseek-v3").model.checkpoint == "fp4"
 
 
 def test_an_answer_for_a_line() -> None:
