@@ -127,6 +127,12 @@ def test_an_answer_for_a_line() -> None:
     assert any("is longer than the 4,000 of the launch line" in text for text in serve(launch=f"{SMALL} --max-model-len 4k").header)
 
 
+def test_a_long_replay_says_how_far_it_is() -> None:
+    told: list[str] = []
+    serve(launch=SMALL, gpus=1, requests="rate=90,n=2500,isl=50,osl=5", tick=lambda done, of, text: told.append(text))
+    assert told[-2:] == ["1 x TP1: 1,000 of 2,500 requests", "1 x TP1: 2,000 of 2,500 requests"]
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
