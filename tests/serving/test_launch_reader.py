@@ -113,6 +113,7 @@ def test_checkpoints_have_precisions() -> None:
     assert read_launch(f"{SMALL} --quantization fp8").options["precision"] == "fp8-tensor"
     assert "precision" not in read_launch(f"vllm serve {V3} --quantization fp8").options  # the checkpoint's own
     assert read_launch("vllm serve /models/mine -tp 8", "deepseek-v3").model.name == "deepseek-v3"
+    assert read_launch("vllm serve nvidia/DeepSeek-R1-FP4", "deepseek-v3").model.checkpoint == "fp4"
 
 
 def test_an_answer_for_a_line() -> None:
@@ -124,6 +125,12 @@ def test_an_answer_for_a_line() -> None:
     assert "With one replica lost 96 of 100 users stay within the limits; 16 GPUs lose none." in found.sentences()
     assert found.gpus_for_users_and_a_loss == 16
     assert any("is longer than the 4,000 of the launch line" in text for text in serve(launch=f"{SMALL} --max-model-len 4k").header)
+
+
+def test_a_long_replay_says_how_far_it_is() -> None:
+    told: list[str] = []
+    serve(launch=SMALL, gpus=1, requests="rate=90,n=2500,isl=50,osl=5", tick=lambda done, of, text: told.append(text))
+    assert told[-2:] == ["1 x TP1: 1,000 of 2,500 requests", "1 x TP1: 2,000 of 2,500 requests"]
 
 
 @pytest.mark.parametrize(
