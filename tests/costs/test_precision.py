@@ -141,8 +141,8 @@ SHAPES = ((1536, 4096), (4096, 1024), (10240, 8192), (57344, 8192), (8192, 28672
 
 @pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-h200", "hw-dgx-b200", "hw-hgx-b300", "hw-mi355x"])
 def test_few_rows_read_narrow_weights_no_slower(cluster: str) -> None:
-    """Up to 16 rows a linear with INT4 weights and BF16 products takes at most what BF16 takes, and before Blackwell, where registers widen weights
-    as fast as memory gives them, what FP8 takes with its cast."""
+    """Up to 16 rows a linear with INT4 weights and BF16 products takes at most what BF16 takes, and before Blackwell, whose registers widen weights
+    no faster than memory gives them, what FP8 takes with its cast."""
     machine = machine_of(load_cluster(cluster), "serving")
     for rows in (1, 2, 4, 8, 16):
         for n, k in SHAPES:
