@@ -66,5 +66,5 @@ def test_a_gpu_has_its_part_of_the_tokens_of_its_group(decodes: float, tokens: i
 @pytest.mark.parametrize(("drafts", "words"), [(0, "no speculative decoding"), (2, "draft tokens: 2, 1.80 tokens a step")])
 def test_the_header_says_how_many_drafts_there_are(drafts: int, words: str) -> None:
     start, scenario = replica("tp=1"), Scenario(1.0, 100.0, 10.0, 1.8 if drafts else 1.0, drafts)
-    request: Any = {"routing": None, "engine": "vllm", "tensor": "", "isl": 100, "osl": 10, "requests": None}
+    request: Any = {"routing": None, "engine": "vllm", "tensor": "", "isl": 100, "osl": 10, "requests": None, "launch": None}
     assert words in "\n".join(_header(start.model, start, scenario, request))
