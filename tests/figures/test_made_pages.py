@@ -164,7 +164,7 @@ def shares() -> Lines:
         patch.object(hub_shares, "parts_ps", parts),
     ):
         for form, routing in (("mh-base", ""), ("mh-pkt", "uniform")):
-            found = hub_shares.hub_shares(Point("hub-shares", "S-8", "paper-dgx-h800", routing, 3, 8, 96), hub_shares.Form(form))
+            found = hub_shares.hub_shares(Point("hub-shares", "S-8", "paper-dgx-h800", routing, 3, 8, 96), hub_shares.PollingForm(form))
             yield " ".join(f"{name} {value:.6g}" for name, value in found.items())
     yield from map(str, asked)
 

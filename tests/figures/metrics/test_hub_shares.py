@@ -3,7 +3,7 @@
 import pytest
 
 from dysharp.engine.burst.run import run_burst
-from dysharp.figures.metrics.hub_shares import Form, hub_shares, parts_ps
+from dysharp.figures.metrics.hub_shares import PollingForm, hub_shares, parts_ps
 from dysharp.program import Program
 from dysharp.program.trace import Trace
 from dysharp.runs.point import Point
@@ -36,7 +36,7 @@ def test_the_parts_end_where_the_tile_starts() -> None:
 
 
 def test_shares_sum_to_one_and_readiness_in_hardware_stands_over_polls() -> None:
-    row = hub_shares(POINT, Form())
+    row = hub_shares(POINT, PollingForm())
     assert row["producer_share"] + row["network_share"] + row["consumer_share"] == pytest.approx(1)
     own, hardware = (parts_ps(*ran(system, second_gemm="kernel")).mean(1) for system in ("mh-base", "mh-dep"))
     assert row["kept_consumer"] == pytest.approx(hardware[2] / own[2])
