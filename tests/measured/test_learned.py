@@ -102,12 +102,20 @@ def test_the_command_writes_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "found no row that is predicted on hw-dgx-b200 (of h100-sxm), expected one" in capsys.readouterr().err
 
 
-@pytest.fixture
-def mine(slower: str, tmp_path: Path) -> Path:
-    """The cluster file of the slower machine."""
-    rows, out = tmp_path / "rows.csv", tmp_path / "mine.toml"
+@pytest.fixture(scope="module")
+def learned(slower: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The cluster file of the slower machine, as text."""
+    folder = tmp_path_factory.mktemp("learned")
+    rows, out = folder / "rows.csv", folder / "mine.toml"
     rows.write_text(slower)
     assert ran("calibrate", str(rows), "--base", BASE.name, "-o", str(out)) == 0
+    return out.read_text()
+
+
+@pytest.fixture
+def mine(learned: str, tmp_path: Path) -> Path:
+    """The cluster file of the slower machine."""
+    (out := tmp_path / "mine.toml").write_text(learned)
     return out
 
 

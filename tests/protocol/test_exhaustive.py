@@ -30,7 +30,7 @@ PLAIN = {
 
 
 LARGE = {
-    "two-gpus": pytest.mark.slow,
+    "two-gpus": pytest.mark.long,
     "two-local-experts": pytest.mark.long,
     "three-gpus-combines-again": pytest.mark.long,
     "three-gpus-retries": pytest.mark.long,

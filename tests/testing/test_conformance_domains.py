@@ -42,8 +42,7 @@ def test_quick_rules(name):
     assert sum(report.ran.values()) > 20
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name == "tutel" else pytest.mark.slow) for name in SYSTEMS])
 def test_all_rules(name):
     report = judged(name, None)
     assert not report.failed, str(report)
