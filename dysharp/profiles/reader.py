@@ -286,7 +286,9 @@ class _Scanner:
 
     def _more(self) -> bool:
         """Read on, and drop what is done."""
-        data = b"" if self.ended else self.stream.read(CHUNK)
+        data: bytes | None = b"" if self.ended else self.stream.read(CHUNK)
+        if data is None:  # a file of /proc that waits for what the kernel says next
+            raise ConfigError(f"{self.where}: cannot be read: found no data and no end, expected a file that does not wait")
         self.ended, self.read = not data, self.read + len(data)
         if self.read > MOST_TEXT:
             raise ConfigError(f"{self.where}: found more than {MOST_TEXT >> 30} GiB of text, expected a shorter profile")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 from collections import Counter
@@ -19,6 +20,7 @@ from dysharp.api.profile_costs import machine_for, replayed
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
+from dysharp.profiles.reader import _Scanner
 from dysharp.profiles.recognise import kind_of, passes_of
 from dysharp.profiles.spans import covered, idle, replay, shares, union, waits
 from dysharp.serving.layout import ServeLayout
@@ -294,3 +296,12 @@ def test_layers_lie_between_attention_calls(tmp_path: Path) -> None:
     events = 1 + 4 + 4  # attention, experts with their exchanges, products of the next layer: a microsecond behind each
     assert done.layer_us[0]["idle"] == pytest.approx(events)
     assert done.layer_us[0]["whole"] == pytest.approx(sum(us for name, us in done.layer_us[0].items() if name != "whole"))
+
+
+def test_a_file_that_waits_is_refused() -> None:
+    class Waits(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return None  # type: ignore[return-value]  # as a file of /proc that has nothing to say yet
+
+    with pytest.raises(ConfigError, match="expected a file that does not wait"):
+        list(_Scanner(Waits(), "kmsg").values())
