@@ -112,6 +112,8 @@ def _answer_within(seconds: float, work: Callable[[float], Any]) -> Any:
 
     with Processes(1, copies=True) as processes, closing(processes.run([Task("query", work)], waiting=waiting, every_s=0.1)) as ended:
         ((_, result),) = ended
+    if isinstance(result, MemoryError):  # Python's own, where the limit is reached outside DuckDB, maybe before it
+        raise ConfigError("query: Out of Memory Error: the answer needs more than half of the memory that this process may use")
     if isinstance(result, Exception):
         raise result
     return result

@@ -394,6 +394,8 @@ def test_an_answer_has_limits(tmp_path: Path, counted: list[Point], write: Calla
     assert "found no answer after 0.2 s" in ask("select count(*) from range(100000000000)", "--seconds", "0.2")
     monkeypatch.setattr("dysharp.runs.memory.usable_bytes", lambda: 4 << 30)
     assert "Out of Memory Error" in ask("select repeat('x', 3000000000)")
+    monkeypatch.setattr("dysharp.runs.memory.usable_bytes", lambda: 1 << 20)  # less than the process has: the limit is reached before DuckDB
+    assert "Out of Memory Error" in ask("select 1")
 
 
 @pytest.mark.parametrize("text", ["=cmd|'/c calc'!A0", "+1+1|x", "-2+3", "@SUM(1)", "\t=1", "-", "-1.5", "+1e-3", "-inf", "1=1", "a"])

@@ -202,8 +202,6 @@ class StudyFolder:
         except (_duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
             words = str(error).partition("\n\nLINE ")[0].split()
             raise ConfigError(f"query: {' '.join(words)}") from None
-        except MemoryError:  # Python's own, where the limit is reached outside DuckDB
-            raise ConfigError("query: Out of Memory Error: the answer needs more than half of the memory that this process may use") from None
         if len(lines) > most:
             raise ConfigError(f"query: found more than {most} lines, expected at most {most}; add a limit to the question, or take more --rows")
         return columns, lines
