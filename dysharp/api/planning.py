@@ -80,6 +80,8 @@ class Answer:
     """Of the step of the best layout, where rows of this very machine taught its costs."""
     source: str = ""
     """The cluster as it was named."""
+    precision: str = ""
+    """As it was asked for; "": not."""
 
     @property
     def interval(self) -> Interval | None:
@@ -290,7 +292,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
         tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
         {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
-        asked["quick"], own_rows.interval(at) if own_rows else None, str(cluster),
+        asked["quick"], own_rows.interval(at) if own_rows else None, str(cluster), asked["precision"] or "",
     )  # fmt: skip
 
 

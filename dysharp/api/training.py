@@ -372,7 +372,7 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         formats,
         *lines_on(model),
         f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
-        f"Between NVLink domains: {network}.",
+        *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
         "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",

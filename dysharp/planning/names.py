@@ -18,11 +18,12 @@ def text_of(one: Costed) -> str:
     return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
 
 
-def for_step(one: Costed) -> str:
-    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them."""
+def for_step(one: Costed, sequence: int, precision: str) -> str:
+    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
     stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
     again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
-    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}"
+    asked = f" --sequence {sequence}" + (f" --precision {precision}" if precision else "")
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}{asked}"
 
 
 def short_of(one: Costed) -> str:

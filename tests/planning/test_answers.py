@@ -216,6 +216,13 @@ def test_the_best_layout_is_said_as_step_reads_it() -> None:
     assert layout.stages == best["stages"]
     assert (layout.gpus, layout.global_batch) == (16, 64)
     check_layout(load_whole("qwen3-30b"), layout)
+    assert "--precision" not in options
+
+
+def test_the_line_for_step_has_formats_and_sequence_of_the_plan() -> None:
+    """Without them `step` would answer for another precision."""
+    said = answer("--try", "pp=2", "--try", "vpp=1", "--precision", "fp8", "--sequence", "2048").stdout
+    assert " --sequence 2048 --precision fp8\n" in said
 
 
 def test_arguments_are_text_to_paste() -> None:

@@ -16,7 +16,7 @@ def print_plan(done: Answer) -> None:
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
     name = one.task.model.name if one.task.model.name in list_whole_models() else "MODEL"
-    click.echo(f"\ndysharp step {name} --cluster {done.plan.cluster.name} \\\n  {for_step(one.found.best[0])}")
+    click.echo(f"\ndysharp step {name} --cluster {done.plan.cluster.name} \\\n  {for_step(one.found.best[0], one.task.sequence, done.precision)}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_columns(SHAPES, done.shape_rows())
