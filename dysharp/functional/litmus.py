@@ -64,7 +64,7 @@ class Litmus:
 
 @frozen
 class _Verdict:
-    """What a Litmus reaches: `_outcomes` in all orders, `reached` {rule: outcomes without it}, `faults` in words."""
+    """What a Litmus reaches: `outcomes` in all orders, `reached` {rule: outcomes without it}, `faults` in words."""
 
     name: str
     outcomes: tuple[str, ...]

@@ -29,7 +29,7 @@ LOG_STEPS = 1 << 20  # most steps of a table that are logged
 class PacketRun:
     """What a run at packet level gives: the same Trace as at burst level, and what its blocks counted.
 
-    `_al_read` `[n_rows]` int64 ps: when an AL TLB last read the row's entry from memory, -1 = never. A table that evicts nothing reads
+    `al_read` `[n_rows]` int64 ps: when an AL TLB last read the row's entry from memory, -1 = never. A table that evicts nothing reads
     each row once, at its first packet. `port_log` `[n, 4]`: kind (LOG_*), session, count and outcome of each step of the listened port's table.
     """
 
