@@ -21,7 +21,7 @@ from dysharp.engine.flit.traffic import Draws
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.columns import N_KINDS
-from dysharp.engine.packet.fabric import dirty_set, links_of, outputs_of
+from dysharp.engine.packet.fabric import _dirty_set, _links_of, _outputs_of
 from dysharp.engine.packet.links import (
     credits_take,
     dirty_mark,
@@ -42,7 +42,7 @@ from dysharp.engine.packet.links import (
     vc_find,
 )
 from dysharp.engine.packet.state import Agenda, Lanes, Outputs, PacketRecords
-from dysharp.engine.packet.switch import buffer_leave
+from dysharp.engine.packet.switch import _buffer_leave
 
 BORN_TIME, BORN_SOURCE, BORN_DEST, BORN_NEXT = range(4)  # columns of `born` [n_packets, 4]
 QUEUE_HEAD, QUEUE_TAIL = range(2)
@@ -91,7 +91,7 @@ def plain_crossings_end(r, now, packets, lanes, outputs, agenda):
         dirty_mark(outputs.dirty_outputs, o)
         i = packet[p, f.PACKET_LINK]
         lane_back(i, lanes, outputs, c)
-        head = buffer_leave(p, i, now, packet, lanes, agenda)
+        head = _buffer_leave(p, i, now, packet, lanes, agenda)
         if head >= 0 and c[f.C_CYCLE] > 0:
             packet_schedule(f.FABRIC_CYCLE, head, now + c[f.C_CYCLE], f.PACKET_NEXT2, packet, packet_time, agenda)
         elif head >= 0:
@@ -325,15 +325,15 @@ def _state(config: NetworkConfig, traffic: Traffic) -> tuple[PacketRecords, Lane
     packet = np.zeros((slots, 16), np.int32)
     n_rings = f.FABRIC_FIXED + 3 * (flits + 1) + 1
     lanes = Lanes(
-        link=links_of(n, 1, 1, max(r.internal_speedup, r.input_speedup)), plane_links=np.arange(n, dtype=np.int64).reshape(1, n),
+        link=_links_of(n, 1, 1, max(r.internal_speedup, r.input_speedup)), plane_links=np.arange(n, dtype=np.int64).reshape(1, n),
         occupied=np.zeros((n, r.num_vcs), np.int64), channels=np.full((n * r.num_vcs, 2), -1, np.int32), held=np.zeros((n, 1), np.int64),
-        credit_due=np.zeros(credits, np.int64), credit_what=np.zeros(credits, np.int64), dirty_links=dirty_set(n),
+        credit_due=np.zeros(credits, np.int64), credit_what=np.zeros(credits, np.int64), dirty_links=_dirty_set(n),
     )  # fmt: skip
     speedup = min(max(r.internal_speedup, r.output_speedup), r.num_vcs)  # a packet that crosses has a VC of its output
     return (
         PacketRecords(packet, packet.view(np.int64), np.zeros(slots, np.int32), np.arange(slots - 1, -1, -1, dtype=np.int64)),
         lanes,
-        outputs_of(c, speedup),
+        _outputs_of(c, speedup),
         Agenda(
             rings=np.full((n_rings, 2), -1, np.int32), tree=tree(1 + n_rings), flit_ps=np.arange(flits + 1, dtype=np.int64) * CYCLE, c=c, x=x,
             st=np.zeros(f.ST_COUNT, np.int64),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import dysharp
 from dysharp.figures import Store, load_figure, run_points
-from dysharp.figures.finite import points_of, survivals
+from dysharp.figures.finite import _points_of, survivals
 from dysharp.figures.metric import Rows
 from dysharp.runs.finite import GONE, Survival
 from dysharp.runs.point import Point
@@ -71,7 +71,7 @@ def claims() -> list[Survival]:
     for name, model, claim in CLAIMS:
         figure = load_figure(name)
         checks = tuple(check for check in figure.checks if check.name == claim)
-        points = points_of(figure, (p for p in figure.points if p.model == model and p.tokens in (None, 128)), checks)
+        points = _points_of(figure, (p for p in figure.points if p.model == model and p.tokens in (None, 128)), checks)
         found += survivals(replace(figure, checks=checks, variants=()), points, run, 64)
     cais = dysharp.compare(["sp-nvls", "cais"], workload=CAIS, cluster="paper-cais-h100", finite=True).finite
     return [*found, *([cais] if cais else [])]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dysharp.base.errors import DysharpError
 from dysharp.engine.burst.lower import beyond_packets
-from dysharp.engine.packet.fabric import packet_wires
+from dysharp.engine.packet.fabric import _packet_wires
 from dysharp.program import Program
 from dysharp.specs import load_model
 from dysharp.systems import all_systems
@@ -82,7 +82,7 @@ def _fits(point: Drawn, plan: Callable[[str, str, int], Program]) -> bool:
 def packets(p: Program) -> int:
     """Packets of all copies of a Program."""
     wired = p.ops.wire >= 0
-    return int((np.diff(p.members.ptr)[wired] * packet_wires(p)[p.ops.wire[wired], 0]).sum())
+    return int((np.diff(p.members.ptr)[wired] * _packet_wires(p)[p.ops.wire[wired], 0]).sum())
 
 
 def spread(later: np.ndarray) -> list[str]:

@@ -14,7 +14,7 @@ from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.plan import Planned, Search, plan_shapes, training_recipe_for
-from dysharp.planning.search import degrees_of, kept
+from dysharp.planning.search import _degrees_of, kept
 from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
@@ -42,7 +42,7 @@ def place() -> None:
     published = coster.cost_of(PUBLISHED)
     fit, fast, even = set(), dict[tuple[int, ...], Costed](), dict[tuple[int, ...], float]()
     for number, bound in admitted(coster):
-        values, degrees = coster.space.candidate(number), degrees_of(coster.space, number)
+        values, degrees = coster.space.candidate(number), _degrees_of(coster.space, number)
         lean = values["recompute"] == ("full",) and values["system"] == "flat" and values["schedule"] == "1f1b" and degrees not in fit
         if bound >= published.step_us and not lean:
             continue

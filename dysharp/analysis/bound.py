@@ -63,7 +63,7 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     if busy.any():
         head, tail = _compute_ends(program)
         ends = {"head_latency": float(head), "tail_latency": float(tail)}
-        share, moved = busy / program.pools.slots, memory_busy_ps(program)
+        share, moved = busy / program.pools.slots, _memory_busy_ps(program)
         pool, node = int(share.argmax()), int(moved.argmax())
         name = program.pools.name[pool]
         term = "late_start" if name.endswith(f".{START}") else "compute"
@@ -86,7 +86,7 @@ def pool_busy_ps(program: Program) -> I64:
     return busy.astype(np.int64)
 
 
-def memory_busy_ps(program: Program) -> F64:
+def _memory_busy_ps(program: Program) -> F64:
     """`[n_nodes]` ps that each node's memory needs for the bytes of its tasks. 0: memory is not shared."""
     if not program.hardware.memory_rate:
         return np.zeros(program.n_nodes)

@@ -17,7 +17,7 @@ TERMS = ("payload", "headers", "requests", "acks", "notifications")
 
 
 @frozen
-class Groups:
+class _Groups:
     """Transfers grouped by (template, wire row).
 
     | field | int64 | meaning |
@@ -103,7 +103,7 @@ def copied_members(program: Program, passed: Bools | None = None, trace: Trace |
     return copied
 
 
-def group_transfers(program: Program, happened: Bools | None = None, passed: Bools | None = None, trace: Trace | None = None) -> Groups:
+def group_transfers(program: Program, happened: Bools | None = None, passed: Bools | None = None, trace: Trace | None = None) -> _Groups:
     """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). Others: see `copied_members`."""
     ops, members, n_nodes = program.ops, program.members, program.n_nodes
     n_wires = max(1, len(program.wires.up))
@@ -136,13 +136,13 @@ def group_transfers(program: Program, happened: Bools | None = None, passed: Boo
     pulls = np.array([program.templates[t].kind in PULLS for t in template], np.bool_)
     k = len(present)
     shape = (n_nodes, n)
-    return Groups(
+    return _Groups(
         template.astype(np.int64), wire.astype(np.int64), payload[:k], pulls, sent.reshape(shape)[:, :k].astype(np.int64),
         copies.reshape(shape)[:, :k].astype(np.int64), ext.reshape(shape)[:, :k],
     )  # fmt: skip
 
 
-def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:
+def traffic_bytes(program: Program, trace: Trace, groups: _Groups | None = None) -> dict[str, dict[str, int]]:
     """Payload bytes that crossed links: `{"up": {operator: bytes}, "down": {...}}`, summed over nodes.
 
     "up" and "down" are NVLink. Another network NAME has the sides "NAME out" and "NAME in".
@@ -158,7 +158,7 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
     return _traffic(program, groups)
 
 
-def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
+def _traffic(program: Program, groups: _Groups) -> dict[str, dict[str, int]]:
     sides = sides_of(program)
     always = program.with_nature(Nature.COMMUNICATION, Nature.HOST)
     out = {side: dict.fromkeys(always, 0) for pair in sides for side in pair}
@@ -193,7 +193,7 @@ class WireTable:
         return {"up": int(self.up[:n].sum()) // flit_bytes, "down": int(self.down[:n].sum()) // flit_bytes}
 
 
-def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
+def wire_table(program: Program, groups: _Groups | None = None) -> WireTable:
     """The wire bytes that `program` puts on every link direction, by term, without running it."""
     g = group_transfers(program) if groups is None else groups
     w, pull = program.wires, g.is_pull

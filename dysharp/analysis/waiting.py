@@ -57,11 +57,11 @@ class _IntervalTable:
 
 def waiting_us(program: Program, trace: Trace) -> dict[str, dict[str, list[float]]]:
     """{operator: {span, moving, resource, own, peers}}, each `[n_nodes]` microseconds; operators without ops are left out."""
-    split = waiting_ps(program, trace)
+    split = _waiting_ps(program, trace)
     return {name: {part: [ps_to_us(int(ps)) for ps in column] for part, column in parts.items()} for name, parts in split.items()}
 
 
-def waiting_ps(program: Program, trace: Trace) -> dict[str, dict[str, I64]]:
+def _waiting_ps(program: Program, trace: Trace) -> dict[str, dict[str, I64]]:
     """{operator: {span, moving, resource, own, peers}}, each `[n_nodes]` int64 ps. The parts sum to the span."""
     present, running = _tables(program, trace)
     begin, names = _starts(program, trace), program.operator_names

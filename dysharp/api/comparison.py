@@ -83,7 +83,7 @@ class Comparison:
         whose = "All times" if len(of) == len(self.rows) else f"Times of {', '.join(of)}"
         tokens, of_tokens = stops_of(self.rows)
         first = min(self.rows, key=lambda row: row.layer_us)
-        near = [row.system for row in self.rows if row is not first and interval_of(row)[0] < interval_of(first)[1]]
+        near = [row.system for row in self.rows if row is not first and _interval_of(row)[0] < _interval_of(first)[1]]
         level = [f"Their precision does not tell {first.system} from {', '.join(near)}."] if near else []
         return [f"{whose} are estimates: the first {tokens} of {of_tokens} tokens per GPU were simulated.", *level]
 
@@ -110,7 +110,7 @@ def stops_of(rows: Iterable[Row]) -> tuple[str, int]:
     return " to ".join(map(str, sorted({few(window["tokens"] for window in windows) for few in (min, max)}))), windows[0]["of_tokens"]
 
 
-def interval_of(row: Row) -> tuple[float, float]:
+def _interval_of(row: Row) -> tuple[float, float]:
     """Between which times nine of ten layers are; both the layer time where all tokens ran."""
     return (row.window.get("low_us", row.layer_us), row.window.get("high_us", row.layer_us)) if row.window else (row.time_us, row.time_us)
 

@@ -35,7 +35,7 @@ DELAYS = {  # name on the command line: (owner, field)
     "traversal": ("router", "traversal_delay"),
     "credit": ("router", "credit_delay"),
 }
-FIELDS = {  # argument of `network_setting`: (owner, fields)
+FIELDS = {  # argument of `_network_setting`: (owner, fields)
     "topology": ("network", "topology"),
     "k": ("network", "k"),
     "n": ("network", "n"),
@@ -51,7 +51,7 @@ _SUFFIXES = ("int2", "io2", "islip", "spec", "rd1", "hot4")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class _Setting:
     """A network, its traffic, and the length of a cycle in ps (0 = not known)."""
 
     name: str
@@ -60,7 +60,7 @@ class Setting:
     cycle_ps: int = 0
 
 
-def parse_loads(text: str) -> tuple[float, ...]:
+def _parse_loads(text: str) -> tuple[float, ...]:
     """Ascending loads from a text such as `0.1,0.2,0.5` or `first:last:step`. A load is above 0 and at most 1."""
     try:
         if ":" in text:
@@ -80,7 +80,7 @@ def parse_loads(text: str) -> tuple[float, ...]:
     return tuple(sorted(dict.fromkeys(loads)))
 
 
-def parse_delays(text: str) -> dict[str, int]:
+def _parse_delays(text: str) -> dict[str, int]:
     """{name of DELAYS: cycles} from a text such as `terminal=10,link=5`."""
     delays: dict[str, int] = {}
     for part in text.split(","):
@@ -92,7 +92,7 @@ def parse_delays(text: str) -> dict[str, int]:
     return delays
 
 
-def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> Traffic:
+def _parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> Traffic:
     """Traffic from the text of a pattern.
 
     Patterns: `uniform`, the name of a permutation, `permutation:T,...`, `hotspot:W,...` (weights of the first terminals;
@@ -117,7 +117,7 @@ def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> 
     return Traffic(name, packet_flits, weights, targets, states)
 
 
-def curve_setting(name: str) -> Setting:
+def _curve_setting(name: str) -> _Setting:
     """The setting of a recorded curve, from its name, such as `xbar8_d10_v4b8_p9_int2` (docs/network.md)."""
     shapes = "|".join(f"(?P<{shape}>{pattern})" for shape, pattern in zip(("x", "f", "t"), _flat_shapes(), strict=True))
     match = re.fullmatch(rf"(?:{shapes})(?:_d(?P<d>\d+))?_v(?P<v>\d+)b(?P<b>\d+)_p(?P<p>\d+)(?P<rest>(?:_\w+?)*)", name)
@@ -135,14 +135,14 @@ def curve_setting(name: str) -> Setting:
     shape = "fattree" if match["t"] else "fly"
     config = NetworkConfig(shape, k, int(n or (2 if match["f"] else 1)), router, terminal_delay=int(match["d"] or 1))
     pattern = "hotspot:4" if "hot4" in words else (patterns or ["uniform"])[0]
-    return Setting(name, config, parse_traffic(pattern, int(match["p"])))
+    return _Setting(name, config, _parse_traffic(pattern, int(match["p"])))
 
 
 def _flat_shapes() -> tuple[str, str, str]:
     return r"xbar(?P<xk>\d+)", r"fly(?P<fk>\d+)x(?P=fk)", r"fattree(?P<tk>\d+)x(?P<tn>\d+)"
 
 
-def cluster_setting(cluster: Cluster, ports: int | None = None) -> Setting:
+def _cluster_setting(cluster: Cluster, ports: int | None = None) -> _Setting:
     """The setting of one switch of a cluster under 128 B stores.
 
     `ports`: ports of the network; None: the ports of the switch. Virtual channels of both groups, the speed-up and the
@@ -160,13 +160,13 @@ def cluster_setting(cluster: Cluster, ports: int | None = None) -> Setting:
     router = RouterConfig(GROUPS * cluster.n_vcs, cluster.vc_flits, internal_speedup=cluster.internal_speedup)
     delay = max(1, round(cluster.link_latency_ps / cycle_ps))
     config = NetworkConfig("fly", ports, 1, router, terminal_delay=delay)
-    return Setting(f"one switch of {cluster.name}", config, Traffic("uniform", HEADER_FLITS + PACKET_BYTES // cluster.flit_bytes), cycle_ps)
+    return _Setting(f"one switch of {cluster.name}", config, Traffic("uniform", HEADER_FLITS + PACKET_BYTES // cluster.flit_bytes), cycle_ps)
 
 
-def network_setting(
+def _network_setting(
     *, cluster: str | None = None, curve: str | None = None, packet_flits: int | None = None, pattern: str | None = None,
     burst: str | None = None, delays: str | None = None, **fields: Any,
-) -> Setting:  # fmt: skip
+) -> _Setting:  # fmt: skip
     """The setting of a base with changes: every argument that is not None replaces a value of the base.
 
     Base: `cluster`, `curve`, or one 8 x 8 router with 4 virtual channels of 8 flits. `fields`: arguments of `FIELDS`, with a value for the
@@ -174,25 +174,25 @@ def network_setting(
     """
     if cluster is not None and curve is not None:
         raise ConfigError(f"network: found both cluster {cluster[:40]!r} and curve {curve[:40]!r}, expected one of the two")
-    base = Setting("network", NetworkConfig(), Traffic())
+    base = _Setting("network", NetworkConfig(), Traffic())
     if cluster is not None:
-        base = cluster_setting(load_cluster(cluster), fields.get("k"))
+        base = _cluster_setting(load_cluster(cluster), fields.get("k"))
     elif curve is not None:
-        base = curve_setting(curve)
+        base = _curve_setting(curve)
     changed: dict[str, dict[str, Any]] = {"network": {}, "router": {}}
     for name, value in fields.items():
         check_word(name, FIELDS, f"network: found the argument {name!r}")
         owner, *names = FIELDS[name]
         changed[owner] |= {} if value is None or value is False else dict.fromkeys(names, value)
-    for name, cycles in (parse_delays(delays) if delays is not None else {}).items():
+    for name, cycles in (_parse_delays(delays) if delays is not None else {}).items():
         owner, field = DELAYS[name]
         changed[owner][field] = cycles
     config = replace(base.config, router=replace(base.config.router, **changed["router"]), **changed["network"])
     flits = base.traffic.packet_flits if packet_flits is None else packet_flits
-    traffic = replace(base.traffic, packet_flits=flits) if pattern is None else parse_traffic(pattern, flits)
+    traffic = replace(base.traffic, packet_flits=flits) if pattern is None else _parse_traffic(pattern, flits)
     if burst is not None:
-        traffic = replace(traffic, burst=parse_traffic("uniform", 1, burst).burst)
-    return Setting(base.name, config, traffic, base.cycle_ps)
+        traffic = replace(traffic, burst=_parse_traffic("uniform", 1, burst).burst)
+    return _Setting(base.name, config, traffic, base.cycle_ps)
 
 
 LOADS = "0.1:0.9:0.1"
@@ -203,7 +203,7 @@ STEP = 1 / 128  # width at which the search for saturation ends
 class NetworkCurve:
     """Points of one network, by load. `saturation`: result of the search, {load, accepted, saturated_at, accepted_at}, or None."""
 
-    setting: Setting
+    setting: _Setting
     protocol: Protocol
     seed: int
     points: tuple[NetworkPoint, ...]
@@ -276,14 +276,14 @@ POINTS = Columns(
 def network(load: str | float | Iterable[float] = LOADS, **request: Unpack[NetworkArgs]) -> NetworkCurve:
     """Latency against load of one network, flit by flit: virtual channels, credits, allocators (docs/network.md).
 
-    `load`: flits per cycle and terminal, as numbers or as text (`parse_loads`). The same arguments give the same points. Raises ConfigError for a
+    `load`: flits per cycle and terminal, as numbers or as text (`_parse_loads`). The same arguments give the same points. Raises ConfigError for a
     network or traffic that cannot run, SimulationError on a deadlock; the message names the cycle of virtual channels that wait for each other.
     """
-    chosen = network_setting(**{name: request[name] for name in SettingArgs.__annotations__})  # type: ignore[literal-required]
+    chosen = _network_setting(**{name: request[name] for name in SettingArgs.__annotations__})  # type: ignore[literal-required]
     seed, period, warm_up, progress = request["seed"], request["period"], request["warm_up"], request["progress"]
     most_periods = request["max_periods"]
     protocol = Protocol(period, warm_up, warm_up + 4 if most_periods is None else most_periods)
-    loads = parse_loads(load if isinstance(load, str) else ",".join(str(x) for x in ([load] if isinstance(load, int | float) else load)))
+    loads = _parse_loads(load if isinstance(load, str) else ",".join(str(x) for x in ([load] if isinstance(load, int | float) else load)))
     _check_runs(chosen, loads, seed)
     _compile(progress)
     done: dict[float, NetworkPoint] = {}
@@ -303,7 +303,7 @@ def network(load: str | float | Iterable[float] = LOADS, **request: Unpack[Netwo
     return NetworkCurve(chosen, protocol, seed, tuple(done[one_load] for one_load in sorted(done)), edge)
 
 
-def _check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
+def _check_runs(setting: _Setting, loads: Sequence[float], seed: int) -> None:
     """Raise ConfigError for traffic that the network cannot take: before anything runs."""
     Draws(setting.config, setting.traffic, loads[0], seed)
     for load in loads:
@@ -316,7 +316,7 @@ def _compile(progress: Progress | None) -> None:
         measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
 
 
-def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
+def _measured(setting: _Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
     def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step(f"load {load:g}", index, count, "measuring", done, total))

@@ -263,7 +263,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     check_value(gpus, Gpus, "gpus")
     machine = load_cluster(cluster)
     tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
-    shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
+    shapes = [shape for name in models.split(",") for shape in _shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear or shape.stack for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention or a stack, expected attention in every layer: a search does not model it")
     own, given = machine_of(machine), _given_of(asked["tries"])
@@ -360,7 +360,7 @@ def _integer(text: str, word: str) -> int:
     return int(word)
 
 
-def shapes_of(model: WholeModel, vary: Sequence[str]) -> list[WholeModel]:
+def _shapes_of(model: WholeModel, vary: Sequence[str]) -> list[WholeModel]:
     """Every shape of a model: the product of the lists in `vary`. Raises `ConfigError`."""
     lists: dict[str, list[int]] = {}
     for text in vary:

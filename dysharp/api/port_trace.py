@@ -33,7 +33,7 @@ class PortTrace:
     checked: Checked
 
 
-def port_steps(
+def _port_steps(
     model: str = "S-8",
     routing: str = "uniform",
     *,
@@ -64,13 +64,13 @@ def port_steps(
 
 
 def trace_port(model: str = "S-8", routing: str = "uniform", *, entries: int = 8, gpus: int = 4, tokens: int = 64, port: int = 0) -> PortTrace:
-    """The steps of `port_steps` through the block, beside `protocol.reduction`: sums, results, bypasses and evictions of all three are equal.
+    """The steps of `_port_steps` through the block, beside `protocol.reduction`: sums, results, bypasses and evictions of all three are equal.
 
     Raises SimulationError where they differ, MissingExtra without the extra "rtl".
     """
     from dysharp.silicon.rtl.reduction_table import replay
 
-    steps = port_steps(model, routing, entries=entries, gpus=gpus, tokens=tokens, port=port)
+    steps = _port_steps(model, routing, entries=entries, gpus=gpus, tokens=tokens, port=port)
     outcomes = [step.outcome.split()[0] if step.outcome else "" for step in steps]
     n = {name: int(np.sum([o == name for o in outcomes])) for name in ("result", "bypass", "evicts")}
     return PortTrace(model, routing, steps, n["result"], n["bypass"], n["evicts"], replay(steps, entries))

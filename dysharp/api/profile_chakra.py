@@ -23,10 +23,10 @@ def write_step(done: Explanation, folder: str | Path) -> list[Path]:
         raise ConfigError("explain: found exchanges without sizes, expected --model and --layout of a run with experts for --chakra")
     ranks = {rank.profile.rank: rank for rank in done.events}
     of = [ranks.get(gpu, done.events[0]) for gpu in range(done.group)]
-    return write_nodes(folder, "step", [nodes_of(rank, gpu, done) for gpu, rank in enumerate(of)], f"measured step, {done.gpu}, {done.passes}")
+    return write_nodes(folder, "step", [_nodes_of(rank, gpu, done) for gpu, rank in enumerate(of)], f"measured step, {done.gpu}, {done.passes}")
 
 
-def nodes_of(rank: Rank, gpu: int, done: Explanation) -> list[ChakraNode]:
+def _nodes_of(rank: Rank, gpu: int, done: Explanation) -> list[ChakraNode]:
     """Nodes of a GPU in the order of its events: each behind the event before it on its stream, and behind the last that had ended."""
     p, nodes, ends, sent = rank.profile, list[ChakraNode](), list[list[int]](), 0
     before, last = causes(p.start, p.us, p.stream)

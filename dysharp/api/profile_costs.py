@@ -68,7 +68,7 @@ FP8_COPY = 2
 
 
 @frozen
-class Expected:
+class _Expected:
     """What an operator should take, in microseconds; `floor`: what its FLOPs take at the peak of a datasheet, or its bytes beyond the cache."""
 
     us: float
@@ -93,20 +93,20 @@ def interval(machine: Machine, operator: str, us: float) -> Interval:
     return interval_of(Asked(kind, family, machine.gpu.name, us))
 
 
-class ByShape:
+class _ByShape:
     """Expectations of single kernels by the shapes of the calls that launched them. Equal calls are asked once."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine, self._kept = machine, dict[tuple[str, Call], Expected | None]()
+        self.machine, self._kept = machine, dict[tuple[str, Call], _Expected | None]()
 
-    def of(self, operator: str, call: Call) -> Expected | None:
+    def of(self, operator: str, call: Call) -> _Expected | None:
         """None: its shapes do not say it."""
         key = (operator, call)
         if key not in self._kept:
             self._kept[key] = self._of(operator, call)
         return self._kept[key]
 
-    def _of(self, operator: str, call: Call) -> Expected | None:
+    def _of(self, operator: str, call: Call) -> _Expected | None:
         if operator == "GEMM" and call.name in GEMMS:
             return self._gemm(call)
         if operator == "attention" and call.name in ATTENTION:
@@ -117,11 +117,11 @@ class ByShape:
             return self._memory(moved) if sizes else None
         return None
 
-    def _memory(self, moved: float) -> Expected:
+    def _memory(self, moved: float) -> _Expected:
         gpu = self.machine.gpu
-        return Expected(self.machine.memory(moved), max(0.0, moved - 1e6 * gpu.l2_MB) / (1e3 * gpu.hbm_GBps))
+        return _Expected(self.machine.memory(moved), max(0.0, moved - 1e6 * gpu.l2_MB) / (1e3 * gpu.hbm_GBps))
 
-    def _gemm(self, call: Call) -> Expected | None:
+    def _gemm(self, call: Call) -> _Expected | None:
         first = GEMMS[call.name]
         if len(call.shapes) < first + 2 or len(call.shapes[first]) < 2 or len(call.shapes[first + 1]) < 2:
             return None
@@ -130,25 +130,25 @@ class ByShape:
         if call.types[first : first + 1] == ("float",) or not m * n * k * groups:
             return None  # FP32 has no clock here
         us = self.machine.gemm(m, n, k, dtype, groups if batch else None)
-        return Expected(us, 2 * m * n * k * groups / (1e6 * self.machine.gpu.datasheet.peak_TFLOPS(dtype)))
+        return _Expected(us, 2 * m * n * k * groups / (1e6 * self.machine.gpu.datasheet.peak_TFLOPS(dtype)))
 
-    def _attention(self, call: Call) -> Expected | None:
+    def _attention(self, call: Call) -> _Expected | None:
         if len(call.shapes) < 3 or any(len(shape) != 4 for shape in call.shapes[:3]):
             return None
         turned = [(b, t, h, d) if HEADS_FIRST in call.name else (b, h, t, d) for b, h, t, d in call.shapes[:3]]
         (b, t, h, d), (_, s, kv, _), (_, _, _, v) = turned
         asked = AttentionCall(batch=b, queries=t, past=max(0, s - t), heads=h, kv_heads=kv, qk_dim=d, v_dim=v)
-        return Expected(self.machine.decode(asked) if t == 1 < s else self.machine.attention(asked))
+        return _Expected(self.machine.decode(asked) if t == 1 < s else self.machine.attention(asked))
 
 
-def collective(machine: Machine, operator: str, named: dict[str, object]) -> Expected | None:
+def _collective(machine: Machine, operator: str, named: dict[str, object]) -> _Expected | None:
     """A collective of NCCL by what PyTorch says of it."""
     count, ranks = named.get("In msg nelems"), named.get("Group size")
     if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(ranks, int) or not 1 < ranks <= machine.domain:
         return None
     moved = count * BYTES.get(str(named.get("dtype")), 2 if "16" in str(named.get("dtype")) else 4) * (ranks if operator == "all-gather" else 1)
     us = machine.all_reduce(ranks, moved) if operator == "all-reduce" else machine.collective(COLLECTIVES[operator], moved, ranks)
-    return Expected(us)
+    return _Expected(us)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
             us["cast"] += forward * (cast.forward - one.forward) + backward * (cast.backward - one.backward)
             us["transposes"] += backward * block.machine.stream(FP8_COPY * op.n * op.k * (rows.groups if rows else 1))
     if model.layer and block.layout.ep > 1:
-        moved = moved_by(block, sent, recipe.dispatcher)
+        moved = _moved_by(block, sent, recipe.dispatcher)
         us |= {name: (once + backward) * each for name, each in moved.items()}
         peers, tokens = Peers(block.layout.ep), block.tokens / block.layout.tp
         each = tokens * peers.copies(model.layer, peers.ep) / peers.ep * model.layer.hidden
@@ -207,7 +207,7 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
 
 def _over(block: Block, sent: str, system: str) -> dict[str, float]:
     """Times of Dispatch and Combine under a system over those of the dispatcher: both by closed forms, or both simulated."""
-    clock = moved_by if system in SYSTEMS else _simulated
+    clock = _moved_by if system in SYSTEMS else _simulated
     other, own = (clock(block, sent, name) for name in (system, block.training_recipe.dispatcher))
     return {name: us / own[name] for name, us in other.items()}
 
@@ -224,7 +224,7 @@ def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
     return {operator: row.phases_us[operator]["busy"] for operator in ("dispatch", "combine")}
 
 
-def moved_by(block: Block, sent: str, system: str) -> dict[str, float]:
+def _moved_by(block: Block, sent: str, system: str) -> dict[str, float]:
     """Dispatch and Combine of one pass under a system of `planning.space.SYSTEMS` or a dispatcher. Hardware that nobody sells is at its best."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
@@ -256,9 +256,9 @@ def stepped(machine: Machine, model: WholeModel, batch: StepBatch, formats: Form
 
 def by_event(machine: Machine, profile: Profile, labels: Labels) -> tuple[F64, F64]:
     """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them."""
-    shapes, us, floor = ByShape(machine), np.full(len(labels), math.nan), np.zeros(len(labels))
+    shapes, us, floor = _ByShape(machine), np.full(len(labels), math.nan), np.zeros(len(labels))
     for at, (operator, call) in enumerate(zip(labels.tolist(), profile.call.tolist(), strict=True)):
-        one = collective(machine, operator, profile.collectives[at]) if at in profile.collectives else None
+        one = _collective(machine, operator, profile.collectives[at]) if at in profile.collectives else None
         one = one or (shapes.of(operator, profile.calls[call]) if call >= 0 else None)
         if one:
             us[at], floor[at] = one.us, one.floor

@@ -24,7 +24,7 @@ STEPS_SHORT = Columns("what=family", "judged=n:", "median error %=median_ape:.2f
 SERVED_SHORT = Columns("what=family", "judged=n:", "median error %=median_ape:.1f", "90 % of errors below %=p90_ape:.1f", "bias %=bias:+.1f")
 
 
-class RunReport:
+class _RunReport:
     """What reports of runs share."""
 
     families: list[dict[str, Any]]
@@ -56,7 +56,7 @@ def plan_bars() -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingReport(RunReport):
+class TrainingReport(_RunReport):
     """Errors of training runs.
 
     | field | holds |
@@ -141,7 +141,7 @@ LAYOUTS = 85.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServingReport(RunReport):
+class ServingReport(_RunReport):
     """Errors of serving runs.
 
     | field | holds |

@@ -93,7 +93,7 @@ def replays(
 ) -> tuple[Replayed, ...]:  # fmt: skip
     """The requests on replicas of each point that fill the GPUs; with `pools` on those alone. `prefixes`: they are cached. Raises ConfigError."""
     acceptance = (asked["acceptance"],) * (asked["mtp"] or 0)
-    tiers, failures = tiers_of(asked["tiers"] or ""), failures_of(asked["fail"] or "")
+    tiers, failures = _tiers_of(asked["tiers"] or ""), _failures_of(asked["fail"] or "")
 
     def run(name: str, pool: Pool, prefill: Pool | None = None) -> Replayed:
         done = replay(
@@ -103,7 +103,7 @@ def replays(
         return Replayed(name, done, slo, asked["price"])
 
     if asked["pools"]:
-        pools = pools_of(asked["pools"], start)
+        pools = _pools_of(asked["pools"], start)
         return (run(" + ".join(f"{one.number} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
     counted = [(point, Pool(point.replica, gpus // point.replica.layout.gpus)) for point in points]
     return tuple(run(f"{pool.number} x {point.replica.layout.name}", pool) for point, pool in counted)
@@ -121,7 +121,7 @@ def _read(name: str, text: str, between: str, pattern: str, expected: str) -> li
     return matches
 
 
-def pools_of(text: str, start: Replica) -> tuple[Pool, Pool]:
+def _pools_of(text: str, start: Replica) -> tuple[Pool, Pool]:
     """Prefill and decode workers of "2:tp=4;1:dp=8,ep=8". Raises ConfigError."""
     expected = "N:LAYOUT;N:LAYOUT (prefill;decode), such as 2:tp=4;1:dp=8,ep=8"
     pools = [Pool(replace(start, layout=serve_layout_of(one[2])), int(one[1])) for one in _read("pools", text, ";", r"([1-9]\d{0,3}):(.+)", expected)]
@@ -132,13 +132,13 @@ def pools_of(text: str, start: Replica) -> tuple[Pool, Pool]:
     return pools[0], pools[1]
 
 
-def tiers_of(text: str) -> Sequence[TierSize]:
+def _tiers_of(text: str) -> Sequence[TierSize]:
     """Tiers below the GPU's cache of "host=200@50,disk=2000@6": GB of a GPU and GB/s. Raises ConfigError."""
     found = _read("tiers", text, ",", rf"(\w+)={_NUMBER}@{_NUMBER}", "NAME=GB@GBps,... of a GPU, such as host=200@50,disk=2000@6")
     return [TierSize(one[1], float(one[2]), float(one[3])) for one in found]
 
 
-def failures_of(text: str) -> Sequence[Failure]:
+def _failures_of(text: str) -> Sequence[Failure]:
     """Failures of "0@60" or "0@60+30": replica, seconds, and for how long. Raises ConfigError."""
     found = _read("fail", text, ",", rf"(\d+)@{_NUMBER}(?:\+{_NUMBER})?", "REPLICA@SECONDS or REPLICA@SECONDS+LASTS, such as 0@60+30")
     return [Failure(int(one[1]), float(one[2]), float(one[3] or "inf")) for one in found]

@@ -44,7 +44,7 @@ def _ends(model: WholeModel, tp: int, *, serving: bool) -> tuple[tuple[Width, Wi
     return ((out, first), (last, queries)) if inner else ((out, queries),) * 2
 
 
-def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
+def _check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
     """Raises ConfigError for an unknown system, and for what its sub-layers do not describe: linear attention, one GPU."""
     check_word(system, all_tensor_parallel(), f"tensor system: found {system[:60]!r}")
     if model.linear is not None:
@@ -77,7 +77,7 @@ def step_sub_layers(system: str, model: WholeModel, cluster: Cluster, tp: int, t
 
     Routed experts part the sum from the next gather: in L2 and L3 of a layer with shared experts, in all four sub-layers of a layer without.
     """
-    check_tensor_system(system, model, tp)
+    _check_tensor_system(system, model, tp)
     between = () if model.layer is None else ("L2", "L3") if model.shared_hidden else ("L1", "L2", "L3", "L4")
     one, two = _ends(model, tp, serving=False)
     works = zip(("L1", "L2", "L3", "L4"), (one, two, one[::-1], two[::-1]), strict=True)
@@ -93,7 +93,7 @@ def step_words(system: str, model: WholeModel) -> str:
 
 def serving_curves(system: str, model: WholeModel, cluster: Cluster) -> Callable[[int], SubLayerCurve]:
     """The curves of prefill by the number of GPUs that share a layer, each made once. Every GPU norms all rows."""
-    check_tensor_system(system, model, 2)
+    _check_tensor_system(system, model, 2)
 
     @functools.cache
     def curve(tp: int) -> SubLayerCurve:

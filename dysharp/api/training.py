@@ -137,7 +137,7 @@ class Steps:
     @property
     def best(self) -> Step:
         """The fastest that one could build and that drops no rows, if there is one (`comparison.place_of_fastest`)."""
-        return self.steps[fastest(self.steps)]
+        return self.steps[_fastest(self.steps)]
 
     def sentence(self) -> str:
         """The answer: speed, what limits the fastest system, and what would help."""
@@ -212,7 +212,7 @@ def step(
     merged = merged_blocks(ahead, block, **asked) if merging else [None] * len(rows)
     firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
     done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
-    best = done[fastest(done)]
+    best = done[_fastest(done)]
     ways: dict[str, tuple[EpTimes | None, TrainingRecipe]] = {NO_EP: (best.ep.without_wire(), block.training_recipe)} if best.ep else {}
     ways |= {NO_LAUNCHES: (best.ep, replace(block.training_recipe, host=False))} if block.training_recipe.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
@@ -295,7 +295,7 @@ def _each(
     return sorted(done, key=lambda one: one.step_us), costs
 
 
-def fastest(steps: Sequence[Step]) -> int:
+def _fastest(steps: Sequence[Step]) -> int:
     """The place of the step that answers; a bound does so where there is nothing else."""
     known = [i for i, one in enumerate(steps) if one.stands_on != BOUND] or [*range(len(steps))]
     return known[place_of_fastest([(steps[i].system, steps[i].form, steps[i].dropped_rows, steps[i].step_us) for i in known])]

@@ -31,7 +31,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 
-def own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
+def _own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
     """The entries of `Validation.rows`. `predicted`: predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
     from dysharp.measured import left_out
 
@@ -121,7 +121,7 @@ def validate(data: str | os.PathLike[str] | None = None, **request: Unpack[Valid
     done = validate_measurements(judged, used, predicted, tables)
     nodes = without.hold_out_nodes(everything.parsed, used, jobs) if between else []
     operators = [row for by in hold_out for row in without.hold_out_beyond(everything.parsed, used, by)]
-    rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
+    rows = [] if data is None else _own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return replace(
         done, bars=[*done.bars, *beyond_bars(beyond_families, used, nodes), *calls.bars(everything.parsed, all_predicted)],
         hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_families, left_out=errors_left_out,

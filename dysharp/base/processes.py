@@ -218,7 +218,7 @@ def beside(work: Callable[[], object]) -> Iterator[None]:
 
 
 def _alone(work: Callable[[], object], parent: int) -> None:
-    end_with(parent)
+    _end_with(parent)
     with suppress(Exception):
         work()
 
@@ -228,7 +228,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """End this process when the process with the id `parent`, which started it, has ended, also when that one was killed.
 
     It ends at once when it is told to, whatever its parent does on signals: a copy of the parent has the parent's handlers. Ctrl-C, which a terminal
@@ -258,7 +258,7 @@ def _without_main() -> Iterator[None]:
 
 def _begin(parent: int, anew: bool) -> None:
     """The first acts of a process: it ends with its parent, and where it begins anew it sees which code it runs before it imports the rest."""
-    end_with(parent)
+    _end_with(parent)
     if anew:
         code_digest()
 

@@ -36,7 +36,7 @@ def advise(
     from dysharp.api.quick import QuickAnswer, quick_advise
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.advice_details import markdown_of, print_details
-    from dysharp.cli.texts.advice_text import screen
+    from dysharp.cli.texts.advice_text import _screen
 
     if libraries or regime is not None:
         return _libraries(ctx, model, regime, asked, as_json)
@@ -61,7 +61,7 @@ def advise(
     elif markdown:
         click.echo(markdown_of(done))
     else:
-        click.echo("\n".join(screen(done)))
+        click.echo("\n".join(_screen(done)))
         if details:
             print_details(done)
         print_header(())

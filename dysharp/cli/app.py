@@ -36,7 +36,7 @@ LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
-class Commands(click.Group):
+class _Commands(click.Group):
     """A group of commands; for an unknown command its error names the nearest known one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -45,7 +45,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, invoke_without_command=True, context_settings=SETTINGS)
+@click.group(cls=_Commands, invoke_without_command=True, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name="dysharp", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -66,7 +66,7 @@ def calibrate(
     if as_json:
         print_answer(done.to_dict())
     else:
-        print_calibration(done) if isinstance(done, Calibration) else _print_learning(done)
+        _print_calibration(done) if isinstance(done, Calibration) else _print_learning(done)
     print_header(())
 
 
@@ -148,7 +148,7 @@ def _print_learning(done: Learning) -> None:
     click.echo(f"\nwritten: {done.path} (cluster {done.cluster}); use it with --cluster {done.path}")
 
 
-def print_calibration(done: Calibration) -> None:
+def _print_calibration(done: Calibration) -> None:
     """Errors before and after, constants, refusals."""
 
     fit, out = done.fit, console()

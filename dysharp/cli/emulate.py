@@ -58,9 +58,9 @@ def emulate(
     if as_json:
         print_json(done.to_dict())
     elif isinstance(done, CollectiveEmulation):
-        print_collective(done)
+        _print_collective(done)
     else:
-        print_emulation(done)
+        _print_emulation(done)
     if isinstance(done, CollectiveEmulation):
         if not done.holds:
             raise EmulationMismatch(f"emulate {system}: found wrong vectors on GPUs {', '.join(map(str, done.wrong_gpus))}, expected the reference")
@@ -85,7 +85,7 @@ def _litmus(file: str, log: str | None, seed: int, *, as_json: bool) -> None:
         raise EmulationMismatch(f"litmus {file}: {found.faults[0]}")
 
 
-def print_collective(done: CollectiveEmulation) -> None:
+def _print_collective(done: CollectiveEmulation) -> None:
     """The answer, then the facts by name."""
     print_lines([f"{done.system} computes the collective {'right' if done.holds else 'WRONG'}: largest error {done.max_abs_error:g}", ""])
     reference = "NumPy on the same vectors; whole numbers, so sums are exact in any order"
@@ -94,7 +94,7 @@ def print_collective(done: CollectiveEmulation) -> None:
     )
 
 
-def print_emulation(done: Emulation) -> None:
+def _print_emulation(done: Emulation) -> None:
     """The answer, the packets of the dump, then the facts by name."""
 
     print_lines([f"{done.system} computes the layer {'right' if done.holds else 'WRONG'}: largest error {done.max_abs_error:.3g}", ""])

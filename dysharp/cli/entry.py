@@ -24,7 +24,7 @@ AGAIN_S = 0.05
 _NOT_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)  # what a full disk does to stdout
 
 
-class Ended(KeyboardInterrupt):
+class _Ended(KeyboardInterrupt):
     """Ctrl-C, or another process asked this one to end: processes are ended and temporary files removed.
 
     It may be raised where no error passes, as in what LLVM calls when it has compiled. It is dropped there, so it comes again until all is over.
@@ -38,16 +38,16 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
     def __del__(self) -> None:
-        if not (Ended.over or Ended.comes):  # of several that were dropped one comes: a second one would end what the first one has to say
-            Ended.comes = True
+        if not (_Ended.over or _Ended.comes):  # of several that were dropped one comes: a second one would end what the first one has to say
+            _Ended.comes = True
             again = threading.Timer(AGAIN_S, _again, [self.number])
             again.daemon = True
             again.start()
 
 
 def _again(number: int) -> None:
-    Ended.comes = False
-    if Ended.over:
+    _Ended.comes = False
+    if _Ended.over:
         return
     if hasattr(signal, "pthread_kill"):  # a signal wakes a main thread that waits for a lock; `interrupt_main` does not
         signal.pthread_kill(threading.main_thread().ident or 0, number)
@@ -62,7 +62,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     code = _run(args)
     for note in cache_notes():
         warn(note)
-    Ended.over = True
+    _Ended.over = True
     sys.exit(code)
 
 
@@ -82,13 +82,13 @@ def _open_streams() -> None:
 
 def _end_on_signals() -> None:
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        raise Ended(number)
+        raise _Ended(number)
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
             signal.signal(number, end)
-    sys.unraisablehook = lambda dropped: None if dropped.exc_type is Ended else sys.__unraisablehook__(dropped)
+    sys.unraisablehook = lambda dropped: None if dropped.exc_type is _Ended else sys.__unraisablehook__(dropped)
 
 
 def _run(args: Sequence[str] | None) -> int:
@@ -144,7 +144,7 @@ def _print_interrupted(error: click.Abort | KeyboardInterrupt) -> int:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise error
         error = error.__cause__
-    number = signal.Signals(error.number) if isinstance(error, Ended) else signal.SIGINT
+    number = signal.Signals(error.number) if isinstance(error, _Ended) else signal.SIGINT
     what = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
     notes: list[str] = []
     cause: BaseException | None = error

@@ -67,17 +67,17 @@ def explain(
     if timeline is not None or report is not None or chakra is not None:
         if not isinstance(done, Explanation):
             raise ConfigError("explain: found two runs, expected one run for --timeline, --report and --chakra")
-        write_files(done, timeline, chakra, report, command_line(ctx))
+        _write_files(done, timeline, chakra, report, command_line(ctx))
     if as_json:
         print_answer(done.to_dict())
     elif isinstance(done, Explanation):
-        print_explanation(done)
+        _print_explanation(done)
     else:
-        print_difference(done)
+        _print_difference(done)
     print_header(())
 
 
-def write_files(done: Explanation, timeline: str | None, chakra: str | None, report: str | None, command: str) -> None:
+def _write_files(done: Explanation, timeline: str | None, chakra: str | None, report: str | None, command: str) -> None:
     """The trace with both tracks, the step for other simulators, and the page."""
     from dysharp.api.profile_chakra import write_step
     from dysharp.base.files import write_file, write_text
@@ -93,7 +93,7 @@ def write_files(done: Explanation, timeline: str | None, chakra: str | None, rep
         click.echo(f"report: {report}", err=True)
 
 
-def print_explanation(done: Explanation) -> None:
+def _print_explanation(done: Explanation) -> None:
     """The largest losses, then operators."""
     out = console()
     for number, loss in enumerate(done.losses, 1):
@@ -128,7 +128,7 @@ def _notes(done: Explanation) -> list[str]:
     return [*notes, *done.remarks]
 
 
-def print_difference(done: Difference) -> None:
+def _print_difference(done: Difference) -> None:
     """The answer, both runs, and operators."""
     out = console()
     for line in (done.line, f"first: {_run(done.first)}", f"second: {_run(done.second)}\n"):

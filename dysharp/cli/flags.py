@@ -161,7 +161,7 @@ COMPLETE = {
 """Argument -> completion of its values."""
 
 
-class Declared(NamedTuple):
+class _Declared(NamedTuple):
     """What is annotated with an `Argument`: its type, the `Argument`, and attributes of its option."""
 
     kind: Any
@@ -180,7 +180,7 @@ def options(*groups: Any, **changes: dict[str, Any] | None) -> Callable[[Command
     """
 
     def decorate(command: Command) -> Command:
-        own, of_verbs = _declared(command), reduce(lambda found, group: found | _group(group), groups, dict[str, Declared]())
+        own, of_verbs = _declared(command), reduce(lambda found, group: found | _group(group), groups, dict[str, _Declared]())
         last = {name for name, parameter in signature(command).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
         known = {name: one for name, one in own.items() if name not in last}
         known |= {name: one for name, one in of_verbs.items() if name not in own and changes.get(name, {}) is not None}
@@ -193,13 +193,13 @@ def options(*groups: Any, **changes: dict[str, Any] | None) -> Callable[[Command
     return decorate
 
 
-def _declared(where: Any) -> dict[str, Declared]:
+def _declared(where: Any) -> dict[str, _Declared]:
     """The parameters of a command, or the arguments of a verb, whose types may have no module here."""
     hints = where.__annotations__ if is_typeddict(where) else get_type_hints(where, include_extras=True)
-    return {name: Declared(hint.__origin__, *hint.__metadata__) for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    return {name: _Declared(hint.__origin__, *hint.__metadata__) for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
-def _group(group: Any) -> dict[str, Declared]:
+def _group(group: Any) -> dict[str, _Declared]:
     """The arguments that are named, or all that can be typed."""
     arguments, *only = group if isinstance(group, tuple) else (group,)
     every = _declared(arguments)
@@ -218,7 +218,7 @@ def _with_options(command: Command) -> Command:
     return read
 
 
-def _option(name: str, one: Declared, typed: Mapping[str, str], attributes: dict[str, Any]) -> Callable[[Command], Command]:
+def _option(name: str, one: _Declared, typed: Mapping[str, str], attributes: dict[str, Any]) -> Callable[[Command], Command]:
     shown, flags = attributes.get("metavar", one.argument.shown), one.flags(name)
     argument, default = one.argument._replace(shown=shown), attributes.get("default", one.argument.default)
     given = attributes.get("show_default", default is not False and default not in (..., None, "", ()))

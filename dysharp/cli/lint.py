@@ -31,10 +31,10 @@ def lint(
     from dysharp.workload.lint import lint as lint_file
 
     done = lint_file(file, gpus, layer=layer, tokens=tokens, model=counts_of)
-    print_json(dataclasses.asdict(done)) if as_json else print_lint(done)
+    print_json(dataclasses.asdict(done)) if as_json else _print_lint(done)
 
 
-def print_lint(done: Lint) -> None:
+def _print_lint(done: Lint) -> None:
     """Where a person should look; then per finding what was found, and below it the advice, with `!` where to look."""
 
     topk = "" if done.topk is None else f", top-{done.topk}"

@@ -22,7 +22,7 @@ def listing(what: str) -> Rows:
     """One dict per thing; keys are the columns. Loads no compiled code."""
     rows: Rows = {
         "systems": _systems, "collectives": _collectives, "sub-layers": _tensor_parallel, "models": _models, "clusters": _clusters,
-        "options": _options, "figures": _figures, "blocks": _blocks, "cluster-keys": cluster_keys, "routings": _routings,
+        "options": _options, "figures": _figures, "blocks": _blocks, "cluster-keys": _cluster_keys, "routings": _routings,
     }[what]()  # fmt: skip
     return rows
 
@@ -147,7 +147,7 @@ def _rule(c: Choice | None) -> dict[str, Any]:
     return limits | {"unit": c.unit, "alternatives": list(c.alternatives), "source": c.source, "reason": c.reason}
 
 
-def cluster_keys() -> Rows:
+def _cluster_keys() -> Rows:
     """One entry per key of a cluster file: `name`, `type`, `range`, `default` (None: required), `meaning`."""
     from pydantic import TypeAdapter
 
@@ -231,7 +231,7 @@ def _print_options(rows: Rows) -> None:
     print_lines(["Options of systems: --set SYSTEM.OPTION=VALUE", "real form: on hw-* clusters, unless form=paper", ""])
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for system, own in by.items():
-        alike.setdefault(tuple(option_cells(row) for row in own), []).append(system)
+        alike.setdefault(tuple(_option_cells(row) for row in own), []).append(system)
     for cells, systems in alike.items():
         print_lines([", ".join(systems)])
         _print_cells(("option", "default", "values", "meaning"), cells or [("no options", "", "", "")])
@@ -243,7 +243,7 @@ def _print_options(rows: Rows) -> None:
         print_lines([head, f"  {row['meaning']}"])
 
 
-def option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _option_cells(row: dict[str, Any]) -> tuple[str, ...]:
     """Name, default, values and meaning of an option as text."""
     value = str(row["value"]).lower() if isinstance(row["value"], bool) else str(row["value"])
     where = "" if row["effect"] == "everywhere" else f" ({row['effect']} only)"

@@ -58,7 +58,7 @@ def network(
     with progress_bar("periods") as progress:
         done = measure_network(load, progress=progress, **asked)
     draw(plot, "plots.plot_network", [done])
-    print_answer(done.to_dict()) if as_json else print_curve(done)
+    print_answer(done.to_dict()) if as_json else _print_curve(done)
     print_header(())
 
 
@@ -89,7 +89,7 @@ def _print_comparison(done: CurveComparison) -> None:
     click.echo(error_table(done.errors))
 
 
-def print_curve(done: NetworkCurve) -> None:
+def _print_curve(done: NetworkCurve) -> None:
     """The answer, one line per load, then the network and the speed of the simulation."""
 
     c, t, cycle_ps = done.setting.config, done.setting.traffic, done.setting.cycle_ps

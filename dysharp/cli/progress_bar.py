@@ -36,12 +36,12 @@ class _Update(Protocol):
     def __call__(self, done: int, total: int, text: str, share: float | None = None) -> None: ...
 
 
-def seconds_left(share: float, seconds: float) -> float | None:
+def _seconds_left(share: float, seconds: float) -> float | None:
     """Seconds until all is done, if `share` of the work took `seconds`. None: too early to tell, or all is done."""
     return seconds * (1 / share - 1) if _KNOWN_AFTER <= share < 1 and seconds >= _KNOWN_AFTER_S else None
 
 
-def in_words(seconds: float) -> str:
+def _in_words(seconds: float) -> str:
     """`5 s`, `3 min`, `2.5 h`: a duration in one unit."""
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -62,7 +62,7 @@ class _Reports:
     def compiling(self, done: int) -> None:
         """Print a line at the beginning of a compilation and whenever more kernels are ready. The time left does not count it."""
         self.first_share = None
-        click.echo(f"{in_words(time.monotonic() - self.begun)}: {done} kernels are ready" if done else COMPILING, err=True)
+        click.echo(f"{_in_words(time.monotonic() - self.begun)}: {done} kernels are ready" if done else COMPILING, err=True)
 
     def update(self, done: int, total: int, text: str, share: float | None = None) -> None:
         """Draw the bar, or print a line when the last one is `EVERY_S` old."""
@@ -78,14 +78,14 @@ class _Reports:
             print_header(self.header, version=False)
             self.header = ()
         of_rest = (share - self.first_share) / (1 - self.first_share) if self.first_share < 1 else 0.0
-        left = seconds_left(of_rest, now - self.stage)
-        words = one_line(text) + (f", about {in_words(left)} left" if left is not None else "")
+        left = _seconds_left(of_rest, now - self.stage)
+        words = one_line(text) + (f", about {_in_words(left)} left" if left is not None else "")
         if self.draw is not None:
             self.draw(done, total, words)
         elif now - self.printed >= EVERY_S:
             self.printed = now
             count = f" {done} of {total} {self.unit}," if total else ""
-            click.echo(f"{in_words(now - self.begun)}:{count} {words}", err=True)
+            click.echo(f"{_in_words(now - self.begun)}:{count} {words}", err=True)
 
 
 @contextmanager

@@ -37,20 +37,20 @@ def rtl(
     from dysharp.api.hardware import every_block, hardware
 
     if faults:
-        print_faults(list(BLOCKS) if block == ALL else [block], as_json)
+        _print_faults(list(BLOCKS) if block == ALL else [block], as_json)
         return
     if block == ALL:
         single = {"--out": asked.pop("out"), "--testbench": asked.pop("testbench"), "--trace": trace or None}
         if given := [name for name, value in single.items() if value is not None]:
             raise ConfigError(f"{given[0]} of all: found no single block, expected one of {', '.join(BLOCKS)}")
         blocks = every_block(**asked)
-        print_json([found.to_dict() for found in blocks]) if as_json else print_blocks(blocks)
+        print_json([found.to_dict() for found in blocks]) if as_json else _print_blocks(blocks)
         return
     found = hardware(block, trace=(model, routing) if trace else None, **asked)
-    print_json(found.to_dict()) if as_json else print_hardware(found)
+    print_json(found.to_dict()) if as_json else _print_hardware(found)
 
 
-def print_faults(blocks: list[str], as_json: bool) -> None:
+def _print_faults(blocks: list[str], as_json: bool) -> None:
     """Planted faults that were found, by block."""
     from dysharp.silicon.rtl.blocks import load_block
 
@@ -67,7 +67,7 @@ def print_faults(blocks: list[str], as_json: bool) -> None:
     print_table(("planted faults found", "by the comparison", "by the proofs"), rows)
 
 
-def print_blocks(blocks: list[Hardware]) -> None:
+def _print_blocks(blocks: list[Hardware]) -> None:
     """A table for each question that was asked."""
     what = [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks]
     print_table(("block", "memory bits", "what it is"), what, text=["what it is"])
@@ -115,7 +115,7 @@ def _print_areas(blocks: list[Hardware]) -> None:
         print_table(("part", "low mm2", "middle mm2", "high mm2"), cells, left=1)
 
 
-def print_hardware(found: Hardware) -> None:
+def _print_hardware(found: Hardware) -> None:
     """The answers to what was asked, then the block and its memories; its pins where nothing was asked."""
     for path in filter(None, (found.path, found.testbench)):
         click.echo(f"written: {path}")
@@ -149,12 +149,12 @@ def _print_answers(found: Hardware) -> None:
     if found.proven and found.cost:
         click.echo()
     if found.cost:
-        print_cost(found.cost)
+        _print_cost(found.cost)
     if found.library_kge is not None:
         click.echo(f"logic in the cells of the library, by its NAND2: {found.library_kge:.2f} kGE")
 
 
-def print_cost(cost: Synthesized) -> None:
+def _print_cost(cost: Synthesized) -> None:
     """Areas with their parts, gates and the longest path."""
     rows = []
     for node in (12, 7):

@@ -9,7 +9,7 @@ from dysharp.show.output import print_json
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def row_schema() -> dict[str, Any]:
+def _row_schema() -> dict[str, Any]:
     """The schema of a Row as `dysharp run --json` prints it."""
     from pydantic import TypeAdapter
 
@@ -25,7 +25,7 @@ def row_schema() -> dict[str, Any]:
     }
 
 
-def comparison_schema() -> dict[str, Any]:
+def _comparison_schema() -> dict[str, Any]:
     """The schema of what `dysharp compare --json` prints."""
     text = {"type": "string"}
     return {
@@ -34,7 +34,7 @@ def comparison_schema() -> dict[str, Any]:
         "type": "object",
         "required": ["model_version", "rows", "baseline", "baselines", "speedup", "header", "sentence"],
         "properties": {
-            "model_version": text, "rows": {"type": "array", "items": row_schema()}, "baseline": text,
+            "model_version": text, "rows": {"type": "array", "items": _row_schema()}, "baseline": text,
             "baselines": {"type": "object", "additionalProperties": text},
             "speedup": {"type": "object", "additionalProperties": {"type": "number"}}, "header": {"type": "array", "items": text},
             "sentence": text, "tuned": {"type": "object"}, "left_out": {"type": "object", "additionalProperties": text},
@@ -43,7 +43,7 @@ def comparison_schema() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def explanation_schema() -> dict[str, Any]:
+def _explanation_schema() -> dict[str, Any]:
     """The schema of what `dysharp explain --json` prints of one run."""
     from pydantic import TypeAdapter
 
@@ -54,12 +54,12 @@ def explanation_schema() -> dict[str, Any]:
     return {"$schema": _DRAFT} | schema
 
 
-_SCHEMAS = {"compare": comparison_schema, "explain": explanation_schema}
+_SCHEMAS = {"compare": _comparison_schema, "explain": _explanation_schema}
 
 
 def _print(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     if asked:
-        print_json(_SCHEMAS.get(ctx.info_name or "", row_schema)())
+        print_json(_SCHEMAS.get(ctx.info_name or "", _row_schema)())
         ctx.exit()
 
 

@@ -52,7 +52,7 @@ def serve(ctx: click.Context, /, model: str | None, *, plot: Plot, report: Repor
 
         write_page(done, report, command_line(ctx))
         click.echo(f"report: {report}", err=True)
-    print_answer(done.to_dict() | ({"quick": True} if quick else {})) if as_json else print_serving(done)
+    print_answer(done.to_dict() | ({"quick": True} if quick else {})) if as_json else _print_serving(done)
     print_header((*done.header, *((NOT_SIMULATED,) if quick and simulates else ())))
     ctx.exit(0 if done.best else 1)
 
@@ -61,7 +61,7 @@ NOT_SIMULATED = "quick answer: closed forms with the error bar above; EP systems
 MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 
 
-def print_serving(done: Serving) -> None:
+def _print_serving(done: Serving) -> None:
     """The sentences, then the tables."""
     from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, memory_line
     from dysharp.api.serving_replay import REPLAYS

@@ -63,11 +63,11 @@ def step(
 
         write_text(report, render_steps(done, command_line(ctx)))
         click.echo(f"report: {report}", err=True)
-    print_answer(done.to_dict()) if as_json else print_steps(done)
+    print_answer(done.to_dict()) if as_json else _print_steps(done)
     print_header(done.header)
 
 
-def print_steps(done: Steps) -> None:
+def _print_steps(done: Steps) -> None:
     """The sentence, the table, the memory of the fullest rank."""
 
     print_lines([done.sentence()])

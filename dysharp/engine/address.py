@@ -29,7 +29,7 @@ class _StateArray(types.Type):
         super().__init__(name=f"table_{dtype}_{ndim}_{width}")
 
 
-class Address(types.Type):
+class _Address(types.Type):
     """Address of the arrays of a NamedTuple."""
 
     def __init__(self, block: Any) -> None:
@@ -51,7 +51,7 @@ def _widths(block: Any) -> dict[str, int]:
 def _known(kind: Any, width: int) -> Any:
     """Type of a field as kernels see it."""
     if _is_named(kind):
-        return Address(kind)
+        return _Address(kind)
     if isinstance(kind, types.Array):
         if kind.layout != "C" or kind.ndim > 2:
             raise TypingError(f"state: found {kind}, expected an array of one or two dimensions in C order")
@@ -80,7 +80,7 @@ class _TableModel(models.StructModel):
         super().__init__(manager, kind, [("data", types.CPointer(kind.dtype)), ("rows", types.intp), ("columns", types.intp)])
 
 
-@register_model(Address)
+@register_model(_Address)
 class _AddressModel(models.OpaqueModel):
     pass
 
@@ -120,7 +120,7 @@ def _lay_down(context: Any, builder: Any, block: Any, value: Any, frame: Any, at
 
 def _field(context: Any, builder: Any, kind: types.Type, base: Any, at: int) -> Any:
     """Value of a field of type `kind` whose words begin at word `at` behind the address `base`."""
-    if isinstance(kind, Address):
+    if isinstance(kind, _Address):
         return cgutils.pointer_add(builder, base, at * 8)
     if not isinstance(kind, _StateArray):
         return context.get_dummy_value()
@@ -141,14 +141,14 @@ def _word(builder: Any, base: Any, at: int) -> Any:
 
 @infer_getattr
 class _AddressAttributes(AttributeTemplate):
-    key = Address
+    key = _Address
 
     def generic_resolve(self, typ: Any, attr: str) -> Any:  # type: ignore[override]
         return next((kind for name, kind, _ in _fields(typ.block) if name == attr), None)
 
 
-@lower_getattr_generic(Address)
-def _address_getattr(context: Any, builder: Any, address: Address, value: Any, attribute: str) -> Any:
+@lower_getattr_generic(_Address)
+def _address_getattr(context: Any, builder: Any, address: _Address, value: Any, attribute: str) -> Any:
     kind, at = next((kind, at) for name, kind, at in _fields(address.block) if name == attribute)
     return _field(context, builder, kind, value, at)
 

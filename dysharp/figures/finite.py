@@ -27,14 +27,14 @@ def claims_of(figure: Figure) -> tuple[Check, ...]:
     return tuple(c for c in figure.checks if figure.paper and c.bounded and c.metric in RATIOS and c.reduce not in ("growth", "each"))
 
 
-def points_of(figure: Figure, points: Iterable[Point], claims: Sequence[Check]) -> list[Point]:
+def _points_of(figure: Figure, points: Iterable[Point], claims: Sequence[Check]) -> list[Point]:
     """The points of `points` that `claims` of `figure` read."""
     systems = {name for claim in claims for name in (claim.system, claim.over)}
     every = any(claim.metric == "over_software" for claim in claims)
     return [p for p in points if p in figure.points and (every or p.system in systems)]
 
 
-def finite_point(point: Point, tokens: int | None, way: str) -> Point:
+def _finite_point(point: Point, tokens: int | None, way: str) -> Point:
     """`point` with at most `tokens` per GPU: at its own level ("headline"), at packet level ("finite"), or so without a resource (`WITHOUT`)."""
     work = is_workload(point.model)
     if tokens is not None and work:
@@ -55,12 +55,12 @@ def survivals(figure: Figure, points: Iterable[Point], run: RunPoints, tokens: i
     First every point runs at its own level and at packet level; then those of claims that do not hold, without one resource at a time.
     """
     claims = claims_of(figure)
-    ratio = _ratios(figure, claims, points_of(figure, points, claims), ("headline", "finite"), run, tokens)
+    ratio = _ratios(figure, claims, _points_of(figure, points, claims), ("headline", "finite"), run, tokens)
     first = [_survival(claim, {way: found[claim.name] for way, found in ratio.items()}) for claim in claims if claim.name in ratio["finite"]]
     lost = [claim for claim, one in zip((c for c in claims if c.name in ratio["finite"]), first, strict=True) if one.verdict != HOLDS]
     if not lost:
         return first
-    more = _ratios(figure, lost, points_of(figure, points, lost), (*ratio, *WITHOUT), run, tokens)
+    more = _ratios(figure, lost, _points_of(figure, points, lost), (*ratio, *WITHOUT), run, tokens)
     again = {c.name: _survival(c, {way: found[c.name] for way, found in more.items() if c.name in found}) for c in lost}
     return [again.get(one.name, one) for one in first]
 
@@ -76,7 +76,7 @@ def _ratios(
     figure: Figure, claims: Sequence[Check], points: Sequence[Point], ways: Sequence[str], run: RunPoints, tokens: int | None
 ) -> dict[str, dict[str, float]]:
     """{way: {claim: its ratio}}, over the points that have Rows in all ways."""
-    asked = {way: {p: finite_point(p, tokens, way) for p in points} for way in ways}
+    asked = {way: {p: _finite_point(p, tokens, way) for p in points} for way in ways}
     rows = run([there for of in asked.values() for there in of.values()])
     both = [p for p in points if all(of[p] in rows for of in asked.values())]
     bare = replace(figure, checks=tuple(replace(unclaimed(claim), mark="") for claim in claims), variants=())
@@ -89,7 +89,7 @@ def _ratios(
 
 def estimate(figures: Iterable[tuple[Figure, Sequence[Point]]], tokens: int | None) -> str:
     """How long the finite runs of the claims take, before the runs without a resource."""
-    points = {finite_point(p, tokens, "finite") for figure, of in figures for p in points_of(figure, of, claims_of(figure))}
+    points = {_finite_point(p, tokens, "finite") for figure, of in figures for p in _points_of(figure, of, claims_of(figure))}
     packets = {p: _packets(p) for p in points}
     gpus = sum(n * _gpus(p) for p, n in packets.items()) / max(1, sum(packets.values()))
     line = estimate_line(sum(packets.values()), round(gpus))

@@ -10,7 +10,7 @@ from dysharp.runs.point import Point
 
 
 @frozen
-class Series:
+class _Series:
     """`values[name][i]`: the value of a series at `places[i]`, None where no point was run.
 
     `published`: {series: geometric mean that the paper gives}; the last place is then the geometric mean of the others.
@@ -25,7 +25,7 @@ class Series:
     unit: str
 
 
-def series_of(figure: Figure, rows: Rows) -> Series | None:
+def series_of(figure: Figure, rows: Rows) -> _Series | None:
     """The numbers of the picture from `rows` of the figure's points; None if the figure has no picture or no rows.
 
     Points that share a place and a series (seeds, models) give their first value.
@@ -46,7 +46,7 @@ def series_of(figure: Figure, rows: Rows) -> Series | None:
     if published:
         values = {name: (*line, _mean(line)) for name, line in values.items()}
         places = (*places, "mean")
-    return Series(drawing.kind, places, values, published, drawing.x, _unit(drawing))
+    return _Series(drawing.kind, places, values, published, drawing.x, _unit(drawing))
 
 
 def _unit(drawing: Drawing) -> str:

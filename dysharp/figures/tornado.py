@@ -14,7 +14,7 @@ from dysharp.systems import get_system
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
+class _Headline:
     """What a paper claims: `system` is faster than each of `baselines` on `cluster`.
 
     `mediation`: baselines with the option of this name have it, as in the paper's figures.
@@ -29,8 +29,8 @@ class Headline:
 HEADLINES = {
     h.system: h
     for h in (
-        Headline("dysharp", ("deepep", "comet", "nvls"), "paper-gh200-nvl32"),
-        Headline("moe-hub", ("megatron-a2a", "comet", "comet-flux"), "paper-dgx-h800", mediation=True),
+        _Headline("dysharp", ("deepep", "comet", "nvls"), "paper-gh200-nvl32"),
+        _Headline("moe-hub", ("megatron-a2a", "comet", "comet-flux"), "paper-dgx-h800", mediation=True),
     )
 }
 DYSHARP = HEADLINES["dysharp"]
@@ -49,7 +49,7 @@ class _Swing:
     change: dict[str, float]
 
 
-def values_of(choice: Choice) -> list[Scalar]:
+def _values_of(choice: Choice) -> list[Scalar]:
     """Values to try: ends of the range of a number, alternatives of a word. The packaged value is left out."""
     ends = choice.alternatives or (choice.low, choice.high)
     return [value for value in ends if value is not None and value != choice.value]
@@ -60,7 +60,7 @@ class Tornado:
     """What a tornado is about: the headline's systems on one workload under uniform routing."""
 
     model: str
-    headline: Headline = DYSHARP
+    headline: _Headline = DYSHARP
     gpus: int | None = None
     tokens: int | None = None
 
@@ -76,7 +76,7 @@ class Tornado:
 
     def all_points(self) -> list[Point]:
         """All points that `bars` needs, without duplicates."""
-        changes = [{}, *({c.name: value} for c in list_choices() for value in values_of(c))]
+        changes = [{}, *({c.name: value} for c in list_choices() for value in _values_of(c))]
         return list(dict.fromkeys(point for choices in changes for point in self.points(choices).values()))
 
     def ratios(self, rows: Rows, choices: Mapping[str, Scalar]) -> dict[str, float] | None:
@@ -95,7 +95,7 @@ class Tornado:
         base = self.ratios(rows, {})
         if base is None:
             raise ConfigError(f"tornado: found no finished point for {self.model} with the packaged choices, expected all of them")
-        found = ((c, value, self.ratios(rows, {c.name: value})) for c in list_choices() for value in values_of(c))
+        found = ((c, value, self.ratios(rows, {c.name: value})) for c in list_choices() for value in _values_of(c))
         bars = [_Swing(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}) for c, value, ratios in found if ratios]
         size: dict[str, float] = {}
         for b in bars:

@@ -19,7 +19,7 @@ from dysharp.runs.point import Point
 from dysharp.specs.choices import choices_overridden
 
 
-def variant_point(point: Point, variant: Variant) -> Point:
+def _variant_point(point: Point, variant: Variant) -> Point:
     """The point that takes the place of `point` in `variant`: `point` itself if the variant does not touch it."""
     if point.system not in (variant.systems or (point.system,)) or point.fidelity != (variant.fidelity or point.fidelity):
         return point
@@ -30,7 +30,7 @@ def variant_points(figure: Figure, points: Iterable[Point]) -> list[Point]:
     """The points of all variants of `figure`. Systems that no check with `variants` names are left out."""
     systems = {name for check in figure.checks if check.variants for name in (check.system, check.over)}
     points = [p for p in points if p.system in systems]
-    return list(dict.fromkeys(variant_point(p, variant) for variant in figure.variants for p in points))
+    return list(dict.fromkeys(_variant_point(p, variant) for variant in figure.variants for p in points))
 
 
 REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
@@ -87,7 +87,7 @@ def _growth(values: dict[Point, float]) -> float:
     return min(later / earlier for row in rows.values() for earlier, later in itertools.pairwise(row))
 
 
-def bound_words(check: Check) -> str:
+def _bound_words(check: Check) -> str:
     """The bound of a check in words; "" for none."""
     parts = [f"within {100 * check.within:g} % of {check.paper:g}"] if check.within is not None and check.paper is not None else []
     parts += [f"at least {check.at_least:g}"] if check.at_least is not None else []
@@ -116,7 +116,7 @@ def _moved(check: Check, value: float) -> bool:
     return abs(value - check.regression) > check.band * abs(check.regression)
 
 
-def verdict_of(check: Check, value: float) -> str:
+def _verdict_of(check: Check, value: float) -> str:
     """The verdict of a number, from the data of its check."""
     if not check.bounded:
         return REGRESSION if check.judged else UNBOUNDED
@@ -131,7 +131,7 @@ def verdict_of(check: Check, value: float) -> str:
     return REPRODUCED if check.before else SET_AFTER
 
 
-def outcome_of(check: Check, value: float) -> str:
+def _outcome_of(check: Check, value: float) -> str:
     """What a maintainer has to know of a number. A gap that closes or shrinks holds."""
     if not check.judged:
         return ""
@@ -195,7 +195,7 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
     label = _label(check)
     if not measured:
         missing = ("", "") if not check.judged else (NOT_JUDGED, "") if partial else (NOT_JUDGED, ABSENT)
-        return [Result(check.name, label, check.paper, None, bound_words(check), *missing, claim=check.name)]
+        return [Result(check.name, label, check.paper, None, _bound_words(check), *missing, claim=check.name)]
     reason = f"{check.reason}. Run: {check.ablation}" if check.ablation else check.reason
     if check.reduce == "each":
         numbers = [(_place(check, p, measured, rows), label, value) for p, value in measured.items()]
@@ -204,12 +204,12 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
         numbers = [(check.name, f"{check.reduce} {label}", whole)]
     out = []
     for place, what, value in numbers:
-        verdict, outcome = verdict_of(check, value), outcome_of(check, value)
+        verdict, outcome = _verdict_of(check, value), _outcome_of(check, value)
         if partial and check.judged and check.reduce != "each":
             verdict, outcome = NOT_JUDGED, ""
         why = reason if verdict in (GAP, NOT_JUDGED) else ""
         marked = f"{place} ({check.mark})" if value > check.mark_above else place
-        line = Result(marked, what, check.paper, value, bound_words(check), verdict, outcome, why, _stored_words(check), check.name)
+        line = Result(marked, what, check.paper, value, _bound_words(check), verdict, outcome, why, _stored_words(check), check.name)
         out.append(replace(line, bound_set=check.bound_set, number_seen=check.number_seen))
     return out
 
@@ -238,12 +238,12 @@ def judge(figure: Figure, rows: Rows) -> tuple[list[Result], bool]:
     for check in figure.checks:
         results += _judge_one(check, base, partial)
         for variant in figure.variants if check.variants else ():
-            there = {p: rows[other] for p in figure.points if (other := variant_point(p, variant)) in rows}
+            there = {p: rows[other] for p in figure.points if (other := _variant_point(p, variant)) in rows}
             results += _judge_variant(check, variant, there, partial)
     return results, all(r.holds for r in results)
 
 
-def results_from(path: Path, figure: Figure) -> list[Result]:
+def _results_from(path: Path, figure: Figure) -> list[Result]:
     """The lines of a file that `show.paper_page.results_csv` wrote. Numbers have three decimals. Raises ConfigError for another file."""
     claims = sorted((c.name for c in figure.checks), key=len, reverse=True)
     with path.open(newline="", encoding="utf-8") as file:
@@ -254,18 +254,18 @@ def results_from(path: Path, figure: Figure) -> list[Result]:
 
 
 def rejudged(path: Path, figure: Figure) -> list[Result]:
-    """The lines of `results_from`: numbers as the file has them, bounds and verdicts as today's checks say."""
+    """The lines of `_results_from`: numbers as the file has them, bounds and verdicts as today's checks say."""
     names = Counter(c.name for c in figure.checks)
     known = {c.name: c for c in figure.checks if names[c.name] == 1}  # else a line does not say which
-    return [_judged(r, known[r.claim]) if r.claim in known else r for r in results_from(path, figure)]
+    return [_judged(r, known[r.claim]) if r.claim in known else r for r in _results_from(path, figure)]
 
 
 def _judged(line: Result, check: Check) -> Result:
     """Three digits decide a bound except beside it, where the verdict of the run stays."""
     if line.verdict in (OTHER_CHOICE, NOT_JUDGED) or line.ours is None:
         return line
-    verdict = line.verdict if GAP in (line.verdict, verdict_of(check, line.ours)) else verdict_of(check, line.ours)
-    return replace(line, verdict=verdict, bound=bound_words(check), bound_set=check.bound_set, number_seen=check.number_seen)
+    verdict = line.verdict if GAP in (line.verdict, _verdict_of(check, line.ours)) else _verdict_of(check, line.ours)
+    return replace(line, verdict=verdict, bound=_bound_words(check), bound_set=check.bound_set, number_seen=check.number_seen)
 
 
 def _result(line: dict[str, str], claims: list[str]) -> Result:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOKENS = 2048
 
 
-def default_windows(point: Point) -> tuple[int, int]:
+def _default_windows(point: Point) -> tuple[int, int]:
     """Default (dispatch, combine) windows of a point, in tokens per source GPU.
 
     A few tokens of uniform routing are enough: the windows depend on the copies per token at the busiest hub.
@@ -35,7 +35,7 @@ def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
     `first`: the axes of the first map. Nearest: in factors.
     """
     points = list(points)
-    defaults = {p.model: default_windows(p) for p in points if not p.options}
+    defaults = {p.model: _default_windows(p) for p in points if not p.options}
     combine, dispatch = (sorted({dict(p.options)[name] for p in points if p.options}) for name in ("combine_window", "dispatch_window"))
     maps = dict.fromkeys(p.model for p in points)
     for ax, model in zip(first.figure.axes, maps, strict=True):

@@ -57,7 +57,7 @@ def emulate_collective(
     does not interpret.
     """
     inputs = work.inputs(seed)
-    found = Vectors(program, work, inputs, order, seed, trace).run()
+    found = _Vectors(program, work, inputs, order, seed, trace).run()
     return compared(system, program, work, order, found, work.reference(inputs))
 
 
@@ -199,7 +199,7 @@ class Chunkwise:
         return self.p.templates[int(self.p.ops.template[op])]
 
 
-class Vectors(Chunkwise):
+class _Vectors(Chunkwise):
     """One run of a collective."""
 
     def __init__(self, program: Program, work: Collective, inputs: list[Array], order: str, seed: int, trace: Trace | None) -> None:

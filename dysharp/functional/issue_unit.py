@@ -49,7 +49,7 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacketShare(Transaction):
+class _PacketShare(Transaction):
     """The share of one packet in an instruction.
 
     `data`: payload of a store. `columns`: elements of the result that the load fills.
@@ -76,7 +76,7 @@ class IssueUnit:
         self._told, self._next_tag = told, [0] * n_gpus
         self._open = [0] * n_gpus
         self._behind: list[deque[Callable[[], None] | None]] = [deque() for _ in range(n_gpus)]
-        self.network: Network[PacketShare] = Network(
+        self.network: Network[_PacketShare] = Network(
             self, pool, WireFormat(number), n_gpus=n_gpus, experts_per_gpu=experts_per_gpu, reduction_entries=reduction_entries,
             faults=Faults(), rules=rules,
         )  # fmt: skip
@@ -139,7 +139,7 @@ class IssueUnit:
         near = tuple(sorted(t % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
         for start in range(0, n_bytes, PACKET_BYTES):
             size, first = min(PACKET_BYTES, n_bytes - start), start // self.number.bytes
-            part = PacketShare(
+            part = _PacketShare(
                 source=gpu, tag=self._tag(gpu), plane=self._plane(address + start), address=address + start,
                 command=Command.DYLD if data is None else Command.DYST, dtype=WireFormat(self.number).payload, n_bytes=size,
                 stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1), targets=listed, near=near, n_far=len(listed),
@@ -154,7 +154,7 @@ class IssueUnit:
             if near:
                 self.network.local(part, 0, lane=0)
 
-    def _counts(self, t: PacketShare) -> bool:
+    def _counts(self, t: _PacketShare) -> bool:
         """Whether `handle` and fences wait for `t`."""
         return t.pull or self.network.rules.done
 
@@ -180,11 +180,11 @@ class IssueUnit:
         obj, block, _ = self._locate(address)
         return obj.bound[gpu].tables, block
 
-    def store(self, t: PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
+    def store(self, t: _PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
         data = np.frombuffer(t.data if packet is None else packet.payload, self.number.stored)
         t.obj.bound[gpu].store(t.stage, self._locate(t.address)[2], data, places or [])
 
-    def load(self, t: PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
+    def load(self, t: _PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         first, memory = self._locate(t.address)[2] // self.number.bytes, t.obj.bound[gpu].memory[t.stage]
         rows = [memory[e][block, first : first + t.elements] for e, block in places or []]
         unwritten = self.number.poison((ALIGN // self.number.bytes,))
@@ -194,7 +194,7 @@ class IssueUnit:
                 raise IsaError(f"{t.handle.name} targets on GPU {t.source}: found {found}, expected a write before the load")
         return Value(hub_sum(rows, t.elements, self.number), ())
 
-    def complete(self, t: PacketShare, value: Value) -> None:
+    def complete(self, t: _PacketShare, value: Value) -> None:
         if t.pull:
             t.handle.result[t.columns] = self.number.store(value.array)
         self.network.close(t)

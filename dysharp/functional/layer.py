@@ -90,7 +90,7 @@ class Layout:
     """
 
     def __init__(self, program: Program, routing: Routing) -> None:
-        check_computes(program)
+        _check_computes(program)
         r = program.regions
         self.region: list[int] = owners(r.row_ptr).tolist()
         self.row_ptr: list[int] = r.row_ptr.tolist()
@@ -247,7 +247,7 @@ class ExpertMemory(Buffers):
 TILE_FUNCTIONS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
 
 
-def check_computes(program: Program) -> None:
+def _check_computes(program: Program) -> None:
     """Raise ConfigError with the op for a COMPUTE that is no GEMM of an expert's tile."""
     p, r = program, program.regions
     experts = [region for region, name in enumerate(r.name) if name == "expert"]

@@ -63,7 +63,7 @@ class Litmus:
 
 
 @frozen
-class Verdict:
+class _Verdict:
     """What a Litmus reaches: `outcomes` in all orders, `reached` {rule: outcomes without it}, `faults` in words."""
 
     name: str
@@ -195,7 +195,7 @@ def _machine(test: Litmus, deleted: str = "") -> _Machine | AbstractMachine:
     return AbstractMachine(test.isa, test.threads, {*test.rules} - {deleted}, begin)
 
 
-def outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
+def _outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
     """Every outcome of `test`, sorted, without the rule `deleted`. Raises ConfigError for more than `MOST_RUNS` orders."""
     found, runs = set[str](), 0
     stack: list[tuple[tuple[Event, ...], frozenset[Event]]] = [((), frozenset())]
@@ -221,7 +221,7 @@ def outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def sampled(test: Litmus, seed: int) -> str:
+def _sampled(test: Litmus, seed: int) -> str:
     """The outcome of one order, drawn."""
     rng, machine = random.Random(seed), _machine(test)
     while machine.events and not machine.trapped:
@@ -229,26 +229,26 @@ def sampled(test: Litmus, seed: int) -> str:
     return machine.outcome(test.show)
 
 
-def judge(name: str, test: Litmus) -> Verdict:
+def judge(name: str, test: Litmus) -> _Verdict:
     """Run `test` with all rules, and without each rule that it names."""
-    got = outcomes(test)
+    got = _outcomes(test)
     faults = [f"found {outcome}, expected one of {', '.join(test.allowed)}" for outcome in got if outcome not in test.allowed]
     faults += [f"no order gives {outcome}" for outcome in test.allowed if outcome not in got]
-    reached = {rule: tuple(o for o in outcomes(test, rule) if o not in got) for rule in test.without}
+    reached = {rule: tuple(o for o in _outcomes(test, rule) if o not in got) for rule in test.without}
     for rule, forbidden in test.without.items():
         faults += [f"{outcome} needs no deleted rule" for outcome in forbidden if outcome in got]
         faults += [f"{outcome} stays out of reach without {rule}" for outcome in forbidden if outcome not in (*got, *reached[rule])]
-    return Verdict(name, got, reached, tuple(faults))
+    return _Verdict(name, got, reached, tuple(faults))
 
 
 def load_litmus(source: str | Path) -> Litmus:
     """A TOML file, else the packaged test of this name. Raises ConfigError for an unknown key, instruction, block or GPU."""
     packaged = PACKAGED / Path(source).with_suffix(".toml").name
     path = packaged if packaged.is_file() and not Path(source).is_file() else Path(source)
-    return litmus_of(parse_toml(read_text(path), str(path)), str(path))
+    return _litmus_of(parse_toml(read_text(path), str(path)), str(path))
 
 
-def litmus_of(table: dict[str, Any], path: str) -> Litmus:
+def _litmus_of(table: dict[str, Any], path: str) -> Litmus:
     """The test of a table of TOML. Raises ConfigError as `load_litmus`."""
     table = {"without": {}, "show": [], "init": [], "planes": 1, "isa": DYSHARP} | table
     raise_if(problems(Litmus, table), path)
@@ -268,7 +268,7 @@ def litmus_of(table: dict[str, Any], path: str) -> Litmus:
 
 def log_of(test: Litmus, seed: int) -> str:
     """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
-    values = _values(outcome := sampled(test, seed))
+    values = _values(outcome := _sampled(test, seed))
     lines: list[dict[str, Any]] = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
     ops = [(gpu, op, op.split()[-1]) for gpu, thread in enumerate(test.threads) for op in thread]
     lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
@@ -281,7 +281,7 @@ def _values(outcome: str) -> dict[str, int | None]:
     return {name: None if value == "?" else int(value) for name, _, value in (word.partition("=") for word in outcome.split()) if value}
 
 
-def check_log(path: str | Path) -> Verdict:
+def check_log(path: str | Path) -> _Verdict:
     """What the program of a log may reach, and a fault where the log says something else. Values that it leaves out may be any."""
     head, *lines = [json_of(line, f"{path}: line {n}") for n, line in enumerate(read_text(Path(path)).splitlines(), 1) if line.strip()] or [{}]
     try:
@@ -293,11 +293,11 @@ def check_log(path: str | Path) -> Verdict:
     if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:
         raise ConfigError(f"{path}: found {lost} operations of other GPUs, expected 0 to {len(threads) - 1} as the first line says")
     more = {key: head[key] for key in ("isa", "planes", "init", "show") if key in head}
-    possible = outcomes(litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
+    possible = _outcomes(_litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
     found = ended or " ".join(f"{name}={'?' if value is None else value}" for name, value in said.items())
     good = ended in possible if ended else any(one not in (TRAP, HANGS) and said.items() <= _values(one).items() for one in possible)
     faults = (f"found {found}, expected one of {', '.join(possible)}",) * (not good)
-    return Verdict(f"{found} is {'' if good else 'not '}allowed", possible, {}, faults)
+    return _Verdict(f"{found} is {'' if good else 'not '}allowed", possible, {}, faults)
 
 
 def _frozen(value: Any) -> Any:

@@ -53,7 +53,7 @@ def show(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def few(bound: Iterable[int]) -> str:
+def _few(bound: Iterable[int]) -> str:
     """The GPUs that have bound an object, the first ones by number."""
     gpus = sorted(bound)
     if not gpus:
@@ -223,7 +223,7 @@ class DyMulticastObject:
 
     def _on(self, call: str, gpu: int) -> _BoundMemory:
         if not is_whole(gpu) or gpu not in self.bound:
-            raise ConfigError(f"{call} gpu: found {show(gpu)}, expected a GPU that has bound the object ({few(self.bound)})")
+            raise ConfigError(f"{call} gpu: found {show(gpu)}, expected a GPU that has bound the object ({_few(self.bound)})")
         return self.bound[gpu]
 
     def _local(self, call: str, local_expert: int) -> int:

@@ -72,7 +72,7 @@ class _BiasedPool:
         return len(self._now) + len(self._later)
 
 
-class TimedPool:
+class _TimedPool:
     """The order of a Trace: pops the smallest time first. Events of equal time pop in the order of adding."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class TimedPool:
         return len(self._heap)
 
 
-class OldestPool(TimedPool):
+class _OldestPool(_TimedPool):
     """Pops the event that was added first."""
 
     def add(self, event: Event, time: int = 0) -> None:
@@ -120,7 +120,7 @@ def make_pool(order: str, seed: int, trace: Trace | None, deliveries: frozenset[
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
     if order in ("trace", "oldest"):
-        return TimedPool() if order == "trace" else OldestPool()
+        return _TimedPool() if order == "trace" else _OldestPool()
     if order in ("random", "newest"):
         return RandomPool(seed) if order == "random" else _NewestPool()
     if order in ("late-delivery", "late-completion"):

@@ -18,7 +18,7 @@ HEADS = (Head.OP_ISSUE, Head.MEMBER_RESPOND, Head.TILE_NOTIFY)
 SHOWN = 3  # number of waiting ops in the watchdog's message
 
 
-class Listener(Protocol):
+class _Listener(Protocol):
     """Receives the events that have become possible."""
 
     def may_issue(self, op: int) -> None: ...
@@ -34,7 +34,7 @@ class Progress:
     Program that the machine does not interpret: chains, announced thresholds, cancelling, holds by data, merged loads.
     """
 
-    def __init__(self, program: Program, listener: Listener) -> None:
+    def __init__(self, program: Program, listener: _Listener) -> None:
         _refuse(program, getattr(listener, "merges", False))
         self.program, self.listener = program, listener
         e, r = program.edges, program.regions

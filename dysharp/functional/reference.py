@@ -13,7 +13,7 @@ from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 
 
 @frozen
-class Reference:
+class _Reference:
     """`out`: `[tokens, hidden]`. `gate_grad`: `[tokens, topk]`, backward pass only."""
 
     out: Array
@@ -54,7 +54,7 @@ WRITES = {"gemm1": ("h", "a"), "gemm2": ("y",), "gemm2_dgrad": ("dh",), "gemm1_d
 FORWARD, BACKWARD = ("gemm1", "gemm2"), ("gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
 
 
-def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | None = None) -> Reference:
+def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | None = None) -> _Reference:
     """The expected results: the recorded tiles and sums, on rows taken from the inputs.
 
     `forward`: record of the forward pass, for a backward pass. `t.tokens` is then dy, and activations are computed again from the inputs in
@@ -71,10 +71,10 @@ def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | No
     _check_once(rows, record, BACKWARD if backward else FORWARD)
     out = _add_up(t, rows, record, rows.rows("dx" if backward else "y"))
     if not backward:
-        return Reference(out, None)
+        return _Reference(out, None)
     gate = np.zeros(t.weight.shape, t.number.work)
     gate[rows.token, rows.column] = rows.gate_grad
-    return Reference(out, gate)
+    return _Reference(out, gate)
 
 
 def _saved_inputs(t: Tensors, rows: _Rows) -> Array:

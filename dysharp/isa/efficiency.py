@@ -15,7 +15,7 @@ LISTED_LOCALLY = 33  # with so many local experts a replica lists its targets in
 
 
 @frozen
-class StoreFormat:
+class _StoreFormat:
     """How a store names its targets.
 
     `more_listed`: addresses in the list besides one per target. `replica_flits`: extension flits on every copy.
@@ -28,15 +28,15 @@ class StoreFormat:
 
 # "explicit": flit 0 holds the first address. "explicit-8": flit 0 holds no address.
 FORMATS = {
-    "ideal": StoreFormat(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as with a static multicast group
-    "dysharp": StoreFormat(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8)),
-    "dysharp-listed": StoreFormat(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8), replica_flits=1),
-    "explicit": StoreFormat(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),
-    "explicit-8": StoreFormat(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1), more_listed=1),
+    "ideal": _StoreFormat(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as with a static multicast group
+    "dysharp": _StoreFormat(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8)),
+    "dysharp-listed": _StoreFormat(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8), replica_flits=1),
+    "explicit": _StoreFormat(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),
+    "explicit-8": _StoreFormat(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1), more_listed=1),
 }
 
 
-def format_of(name: str) -> StoreFormat:
+def _format_of(name: str) -> _StoreFormat:
     """The format with a name of FORMATS. Raises ConfigError with the nearest name."""
     check_word(name, FORMATS, f"packet format {name[:40]!r}")
     return FORMATS[name]
@@ -45,7 +45,7 @@ def format_of(name: str) -> StoreFormat:
 def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
     """Payload efficiency of one packet of `payload_bytes` (1 .. 256) to `targets` GPUs, from trains of `framing`."""
     _check(payload_bytes, targets)
-    form = format_of(name)
+    form = _format_of(name)
     train = push_train(form.framing, payload_bytes, targets + form.more_listed)
     wire = train.up + train.ack_down + targets * (train.down + FLIT_BYTES * form.replica_flits + train.ack_up)
     data = -(-payload_bytes // FLIT_BYTES) * FLIT_BYTES
@@ -55,7 +55,7 @@ def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
 def encoded_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
     """Payload efficiency from encoded packets: request, copies, acknowledgements, merged acknowledgement."""
     _check(payload_bytes, targets)
-    format_of(name)
+    _format_of(name)
     data, ids = bytes(payload_bytes), tuple(range(targets))
     if name == "ideal":
         sent = [_bytes(Command.MULTIMEM_ST, group=1, payload=data), _bytes(Command.MERGED_ACK, count=targets)]

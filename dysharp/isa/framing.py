@@ -41,7 +41,7 @@ class Framing:
 
 
 @frozen
-class Train:
+class _Train:
     """Wire bytes of one op (see `program.tables.Wires`). 0: the op does not use this hop."""
 
     up: int
@@ -53,18 +53,18 @@ class Train:
     packets: int
 
 
-def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> Train:
+def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> _Train:
     """A store or multicast of `payload_bytes` to `targets` listed targets. `aux_bytes` follow in separate packets."""
     packets = framing.packets(payload_bytes) + framing.packets(aux_bytes)
     data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
     source_ack = framing.source_ack + framing.source_ack_per_target * max(0, targets - 1) + framing.own
-    return Train(
+    return _Train(
         up=flit_bytes * (packets * framing.source_hop_flits(targets) + data), down=flit_bytes * (packets * framing.header + data),
         response=0, result=0, ack_up=flit_bytes * packets * framing.ack, ack_down=flit_bytes * packets * source_ack, packets=packets,
     )  # fmt: skip
 
 
-def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> Train:
+def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> _Train:
     """A load or load-reduce: requests without data, one response per member, one result, no acknowledgement.
 
     The request also asks every member for `aux_bytes`. They travel in separate packets.
@@ -74,7 +74,7 @@ def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     answer = flit_bytes * (packets * framing.header + data)
     # The result returns explicit addresses.
     listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)
-    return Train(
+    return _Train(
         up=flit_bytes * packets * (framing.source_hop_flits(targets) + framing.own), down=flit_bytes * packets * framing.header, response=answer,
         result=answer + listed, ack_up=0, ack_down=0, packets=packets,
     )  # fmt: skip

@@ -69,7 +69,7 @@ class Packet:
     """Little-endian elements of `dtype`, 1 .. 256 B."""
 
 
-class ReplicaForm(Enum):
+class _ReplicaForm(Enum):
     """How a replica names its local experts."""
 
     BITMAP = "bitmap"
@@ -77,15 +77,15 @@ class ReplicaForm(Enum):
     LIST = "extension flits"
 
 
-def replica_form(local_experts: int, n_targets: int) -> ReplicaForm:
+def replica_form(local_experts: int, n_targets: int) -> _ReplicaForm:
     """The form of a replica with `n_targets` targets on a GPU that holds `local_experts` experts of the object."""
     if local_experts <= BITMAP_EXPERTS:
-        return ReplicaForm.BITMAP
+        return _ReplicaForm.BITMAP
     inline = local_experts <= INLINE_EXPERTS and n_targets <= INLINE_IDS
-    return ReplicaForm.IDS if inline else ReplicaForm.LIST
+    return _ReplicaForm.IDS if inline else _ReplicaForm.LIST
 
 
-def check_targets(name: str, targets: Sequence[int], experts: int) -> None:
+def _check_targets(name: str, targets: Sequence[int], experts: int) -> None:
     """Raise IsaError unless `targets` are distinct ids below `experts`, at least one. `name` begins the message."""
     if len(targets) == 0:
         raise IsaError(f"{name} targets: found none, expected at least 1")
@@ -101,7 +101,7 @@ def flits(packet: Packet) -> int:
     """Length of the encoded packet in 16 B flits."""
     half = RULES[packet.op].half
     listed = 0
-    if half is Half.REQUEST or (half is Half.REPLICA and replica_form(packet.local_experts, len(packet.targets)) is ReplicaForm.LIST):
+    if half is Half.REQUEST or (half is Half.REPLICA and replica_form(packet.local_experts, len(packet.targets)) is _ReplicaForm.LIST):
         listed = -(-len(packet.targets) // IDS_PER_FLIT)
     return 1 + listed + len(packet.further) + -(-len(packet.payload) // FLIT_BYTES)
 
@@ -129,7 +129,7 @@ def encode(packet: Packet, *, experts: int = EXPERT_LIMIT) -> bytes:
     values["attempt"] = packet.attempt
     values["crc"] = 0
     wire = bytearray(pack(codec.layout, values).to_bytes(FLIT_BYTES, "big") + extension + payload + bytes(-len(payload) % FLIT_BYTES))
-    wire[CRC_BYTE] = crc8(wire)
+    wire[CRC_BYTE] = _crc8(wire)
     return bytes(wire)
 
 
@@ -198,7 +198,7 @@ def _check_data(codec: _Codec, dtype: Dtype, n_bytes: int) -> None:
 
 
 def _check_crc(name: str, data: bytes, crc: int) -> None:
-    expected = crc8(data[:CRC_BYTE] + b"\0" + data[FLIT_BYTES:])
+    expected = _crc8(data[:CRC_BYTE] + b"\0" + data[FLIT_BYTES:])
     if crc != expected:
         raise IsaError(f"{name} field crc: found {crc:#04x}, expected {expected:#04x}")
 
@@ -216,7 +216,7 @@ def _check_count(name: str, count: int) -> None:
 def _check_local(name: str, targets: tuple[int, ...], local_experts: int) -> None:
     if local_experts < 1:
         raise IsaError(f"{name} local_experts: found {local_experts}, expected at least 1")
-    check_targets(name, targets, local_experts)
+    _check_targets(name, targets, local_experts)
     if any(a > b for a, b in pairwise(targets)):
         raise IsaError(f"{name} targets: found {targets}, expected ascending order")
 
@@ -241,21 +241,21 @@ def _list_ids(targets: Sequence[int]) -> bytes:
 
 
 def _write_request(p: Packet, name: str, experts: int) -> Written:
-    check_targets(name, p.targets, min(experts, EXPERT_LIMIT))
+    _check_targets(name, p.targets, min(experts, EXPERT_LIMIT))
     return {"address": p.address, "stage": p.stage, "target_count": len(p.targets)}, _list_ids(p.targets)
 
 
 def _write_replica(p: Packet, name: str, _experts: int) -> Written:
     _check_local(name, p.targets, min(p.local_experts, EXPERT_LIMIT))
     form = replica_form(p.local_experts, len(p.targets))
-    if form is ReplicaForm.BITMAP:
+    if form is _ReplicaForm.BITMAP:
         local = sum(1 << t for t in p.targets)
-    elif form is ReplicaForm.IDS:
+    elif form is _ReplicaForm.IDS:
         first, second, third = (*p.targets, p.targets[0], p.targets[0])[:INLINE_IDS]
         local = first << 10 | second << 5 | third
     else:
         local = len(p.targets)
-    inline = form is not ReplicaForm.LIST
+    inline = form is not _ReplicaForm.LIST
     return {"inline": inline, "address": p.address, "stage": p.stage, "local_targets": local}, b"" if inline else _list_ids(p.targets)
 
 
@@ -276,7 +276,7 @@ def _ids(extension: bytes, count: int, name: str) -> tuple[int, ...]:
 
 def _read_request(field: dict[str, int], extension: bytes, name: str, _local: int | None, experts: int) -> dict[str, Any]:
     targets = _ids(extension, field["target_count"], name)
-    check_targets(name, targets, experts)
+    _check_targets(name, targets, experts)
     return {"address": field["address"], "stage": _STAGES[field["stage"]], "targets": targets}
 
 
@@ -298,7 +298,7 @@ def _read_replica(field: dict[str, int], extension: bytes, name: str, local_expe
     if local_experts is None:
         raise IsaError(f"{name}: found no number of local experts, expected one")
     inline, local = field["inline"], field["local_targets"]
-    canonical = replica_form(local_experts, 1 if inline else local) is not ReplicaForm.LIST
+    canonical = replica_form(local_experts, 1 if inline else local) is not _ReplicaForm.LIST
     if inline != canonical:
         raise IsaError(f"{name} field inline: found {inline}, expected {canonical:d} with {local_experts} local experts")
     targets = _inline_targets(local, local_experts) if inline else _ids(extension, local, name)
@@ -399,7 +399,7 @@ def _times_x8(byte: int) -> int:
 _TABLE = bytes(_times_x8(byte) for byte in range(256))
 
 
-def crc8(data: bytes | bytearray) -> int:
+def _crc8(data: bytes | bytearray) -> int:
     """The CRC-8 of `data`, 0 .. 255.
 
     A loop over all bytes would dominate the cost of a packet. Because x^127 = 1 modulo the polynomial, pieces of the

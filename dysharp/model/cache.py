@@ -17,7 +17,7 @@ def _token_bytes(op: Core, kv_bytes: float) -> float:
     return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
 
 
-def operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
+def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
     """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
     if isinstance(op, Core):
         return _token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
@@ -26,4 +26,4 @@ def operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
 
 def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:
     """The same of all layers."""
-    return sum(operator_bytes(op, tokens, kv_bytes) for layer in range(model.n_layers) for op in operators(model, layer, cut))
+    return sum(_operator_bytes(op, tokens, kv_bytes) for layer in range(model.n_layers) for op in operators(model, layer, cut))

@@ -22,7 +22,7 @@ FLASH_BACKWARD = 2.5
 
 
 @frozen
-class Flops:
+class _Flops:
     """FLOPs per token. `forward` by part; "core attention" is one of its parts."""
 
     forward: dict[str, float]
@@ -75,13 +75,13 @@ def _has_attention(kind: str) -> bool:
     return not {"*", "w"}.isdisjoint(kind)
 
 
-def contexts(model: WholeModel, sequence: int) -> list[float]:
+def _contexts(model: WholeModel, sequence: int) -> list[float]:
     """Mean context of every layer, MTP behind the last; 0 without attention."""
     layers = range(model.n_layers + model.mtp)
     return [mean_context(sequence, model.attention.window if model.windowed(n) else 0) if _has_attention(model.kind(n)) else 0.0 for n in layers]
 
 
-def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
+def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> _Flops:
     """FLOPs per token of sequences of `sequence` tokens. `mtp`: with the layers, joining matrices and heads of further predictions."""
     forward: dict[str, float] = {}
     for weight, times in counted_weights(model):
@@ -90,9 +90,9 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
     if mtp and model.mtp:
         head = 2.0 * model.vocab * model.hidden
         forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
-    seen = contexts(model, sequence)[: model.n_layers + (model.mtp if mtp else 0)]
+    seen = _contexts(model, sequence)[: model.n_layers + (model.mtp if mtp else 0)]
     forward[CORE] = sum(core_flops(op, context) for layer, context in enumerate(seen) for op in operators(model, layer))
-    return Flops(forward)
+    return _Flops(forward)
 
 
 FILE = Path(__file__).with_name("conventions.toml")

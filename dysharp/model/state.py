@@ -83,7 +83,7 @@ def _weights_of_rank(model: WholeModel, chunks: Iterable[Chunk]) -> Iterator[Wei
         yield from _weights_of_chunk(model, chunk, first=has_embedding)
 
 
-def share(weight: Weight, model: WholeModel, layout: Layout) -> float:
+def _share(weight: Weight, model: WholeModel, layout: Layout) -> float:
     """Parameters of `weight` on one rank."""
     rows = weight.parameters
     if weight.outputs == model.vocab and weight.part in ("embedding", "head"):
@@ -99,9 +99,9 @@ def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk], 
         if linears is not None and not (weight.product and weight.part in linears):
             continue
         if weight.split == "experts":
-            experts += share(weight, model, layout)
+            experts += _share(weight, model, layout)
         else:
-            dense += share(weight, model, layout)
+            dense += _share(weight, model, layout)
     return RankParameters(dense, experts)
 
 

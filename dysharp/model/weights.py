@@ -49,7 +49,7 @@ def _norm(model: WholeModel, weight: str, count: int = 1) -> Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class _Parameters:
     """Numbers of parameters. MTP layers are counted separately: the totals of model cards are without them."""
 
     parts: dict[Part, int]
@@ -78,7 +78,7 @@ class Parameters:
         return self.active + self.parts["embedding"]
 
 
-def parameters_of(model: WholeModel) -> Parameters:
+def parameters_of(model: WholeModel) -> _Parameters:
     """All parameters of a model by part, to the last one."""
     parts: dict[Part, int] = dict.fromkeys(PARTS, 0)
     active: dict[Part, int] = dict.fromkeys(PARTS, 0)
@@ -90,7 +90,7 @@ def parameters_of(model: WholeModel) -> Parameters:
         active["MTP"] += weight.active * model.mtp
     if model.mtp:  # the head is used once more, and is no new parameter
         active["MTP"] += model.vocab * model.hidden * model.mtp
-    return Parameters(parts, active)
+    return _Parameters(parts, active)
 
 
 def counted_weights(model: WholeModel) -> list[tuple[Weight, int]]:

@@ -19,7 +19,7 @@ PART = 64
 
 
 @dataclass(slots=True)
-class Bulk:
+class _Bulk:
     """A bulk op. `unsent`, `undelivered`: trains. `most`: trains of a piece. `pieces`: how many may be under way, `under_way`: how many are.
 
     `flow`: its port, class and the port of its member. `at_hub`: it waits for its up link.
@@ -40,7 +40,7 @@ class TrainGroup:
     """Trains of a bulk op that go together. `sent`: when each has left its port. `served`: trains that the down server has sent before its
     present turn, which ends after each train at the times `turn`."""
 
-    bulk: Bulk
+    bulk: _Bulk
     op: Op
     sent: list[int]
     served: int = 0
@@ -55,7 +55,7 @@ class BulkOps:
     def __init__(self, world: World, up: list[UpLink], down: list[DownLink], hop: list[int], channel: list[int]) -> None:
         self.world, self.up, self.down, self.hop = world, up, down, hop
         self.queue: Callable[[Op], None]
-        self.of: dict[int, Bulk] = {}
+        self.of: dict[int, _Bulk] = {}
         self.pieces: dict[int, TrainGroup] = {}
         self.sending: dict[int, TrainGroup] = {}
         """The piece that the up link of a port sent last."""
@@ -71,7 +71,7 @@ class BulkOps:
             if op.trains > 1 and world.tables.remote(op):
                 self.of[op.id] = self._bulk(op, channel[op.net])
 
-    def _bulk(self, op: Op, room: int) -> Bulk:
+    def _bulk(self, op: Op, room: int) -> _Bulk:
         program = self.world.tables.program
         trip = 2 * self.hop[op.net] * self.up[op.port].server.rate // PS_PER_US
         most = op.trains
@@ -81,7 +81,7 @@ class BulkOps:
             most = 1
         buffers = program.channels[0] * room + program.hardware.output_bytes if room else ENDLESS_TRAINS * op.up
         flow = op.port, op.cls, self.world.tables.members[op.members[0]].port
-        return Bulk(op, flow, op.trains, op.trains, most, min(op.trains, SPARE_PIECES + -(-(trip + buffers) // op.up)))
+        return _Bulk(op, flow, op.trains, op.trains, most, min(op.trains, SPARE_PIECES + -(-(trip + buffers) // op.up)))
 
     # ---- up -----------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class BulkOps:
         end = server.serve(world.now, n * op.up, messages=n)
         size = op.up + server.message_bytes
         before = server.busy_bytes - n * size
-        piece = TrainGroup(bulk, own, [after(server, server.busy_start, before + i * size) for i in range(1, n + 1)])
+        piece = TrainGroup(bulk, own, [_after(server, server.busy_start, before + i * size) for i in range(1, n + 1)])
         assert piece.sent[-1] == end
         self.of[own.id], self.pieces[own.id], self.sending[op.port] = bulk, piece, piece
         bulk.unsent -= n
@@ -122,7 +122,7 @@ class BulkOps:
         self._wait_again(bulk)
         return piece
 
-    def _wait_again(self, bulk: Bulk) -> bool:
+    def _wait_again(self, bulk: _Bulk) -> bool:
         """The op joins the hub if it has trains to send and may have one more piece under way. Returns whether it did."""
         if bulk.unsent == 0 or bulk.under_way == bulk.pieces or bulk.at_hub:
             return False
@@ -178,7 +178,7 @@ class BulkOps:
         server = link.server
         server.serve(self.world.now, n * item.n_bytes)
         before = server.busy_bytes - n * item.n_bytes
-        piece.own_end = [after(server, server.busy_start, before + i * item.n_bytes) for i in range(1, n + 1)]
+        piece.own_end = [_after(server, server.busy_start, before + i * item.n_bytes) for i in range(1, n + 1)]
         piece.turn = [max(end, bound) for end, bound in zip(piece.own_end, self._bounds(piece, n), strict=True)]
         piece.turn_start = server.busy_start, before
         return server.end_not_before(piece.turn[-1])
@@ -247,6 +247,6 @@ def turn_push(fifo: deque[T], item: T, is_bulk: Callable[[T], bool]) -> None:
     fifo.insert((rows[1] if len(rows) > 1 else len(fifo)) if rows else 0, item)
 
 
-def after(server: Server, start: int, n_bytes: int) -> int:
+def _after(server: Server, start: int, n_bytes: int) -> int:
     """When `server` has sent `n_bytes`, from `start` on."""
     return start - (-n_bytes * PS_PER_US // server.rate)

@@ -10,7 +10,7 @@ from dysharp.program.tables import Head, Kind, Point, Tail
 
 
 @dataclass(slots=True)
-class Announced:
+class _Announced:
     """State of a JOIN with a threshold. It is met after all announcements and enough events."""
 
     signals_missing: int
@@ -55,7 +55,7 @@ class Dependencies:
         self._notify_waits: dict[int, int] = defaultdict(int)
         self._cancel_waits: dict[int, int] = defaultdict(int)
         self._touched: set[int] = set()
-        self._announced = {op.id: Announced(0, op.threshold) for op in world.tables.ops if op.kind is Kind.JOIN and op.threshold >= 0}
+        self._announced = {op.id: _Announced(0, op.threshold) for op in world.tables.ops if op.kind is Kind.JOIN and op.threshold >= 0}
         self._read_edges()
         for row_op in world.tables.program.regions.row_notify.tolist():
             if row_op >= 0:
@@ -160,7 +160,7 @@ class Dependencies:
         if self._free(op):
             self._ready(op, cause)
 
-    def _announce(self, state: Announced, value: int | None) -> None:
+    def _announce(self, state: _Announced, value: int | None) -> None:
         if value is None:
             state.events += 1
         else:

@@ -14,7 +14,7 @@ from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Kind
 
 
-class Acks:
+class _Acks:
     """Acknowledgements that take turns with packets of rows. Where they overtake rows, they wait for nothing."""
 
     def __init__(self, world: World, up: list[UpLink], down: list[DownLink]) -> None:
@@ -82,7 +82,7 @@ class Acks:
 
 
 @frozen
-class NetworkConstants:
+class _NetworkConstants:
     """Constants of one network: hop, acknowledgement, bytes of a virtual channel and of an output buffer (0 = infinite)."""
 
     lat: int
@@ -105,8 +105,8 @@ class OracleFabric:
         program = world.tables.program
         n, classes, n_vcs = program.n_ports, len(program.classes), program.channels[0]
         self.n_ports = n
-        nvlink = NetworkConstants(world.hardware.lat, world.hardware.ack, program.channels[1], world.hardware.output_bytes)
-        self.rules = [nvlink] + [NetworkConstants(net.lat, net.ack, 0, 0) for net in program.nets]
+        nvlink = _NetworkConstants(world.hardware.lat, world.hardware.ack, program.channels[1], world.hardware.output_bytes)
+        self.rules = [nvlink] + [_NetworkConstants(net.lat, net.ack, 0, 0) for net in program.nets]
         rates = [world.hardware.rate] * program.n_nodes
         messages = [0] * program.n_nodes
         for net in program.nets:
@@ -138,7 +138,7 @@ class OracleFabric:
         self._channel_of: dict[int, int] = {}
         self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
         self.bulk.queue = self._queue
-        self.acks = Acks(world, self.up, self.down)
+        self.acks = _Acks(world, self.up, self.down)
         unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.tables.remote(op) for op in world.tables.ops)
         self.lines_up = [Lines(world.hardware) for _ in range(program.n_nodes if unequal else 0)]
         self.lines_down = [Lines(world.hardware) for _ in self.lines_up]

@@ -65,7 +65,7 @@ class OracleRun:
             self._settle()
         log = self.world.log
         if any(done < 0 and op not in log.cancelled for op, done in enumerate(log.done)):
-            raise_deadlock(self.world, self.dependencies, self.issuers, self.fabric, self.stores)
+            _raise_deadlock(self.world, self.dependencies, self.issuers, self.fabric, self.stores)
 
     def _apply_next(self) -> bool:
         taken = self.world.agenda.take()
@@ -132,7 +132,7 @@ def run_oracle(program: Program) -> Trace:
 SHOWN = 3
 
 
-def raise_deadlock(world: World, dependencies: Dependencies, issuers: IssueQueues, fabric: OracleFabric, stores: RunRegions) -> NoReturn:
+def _raise_deadlock(world: World, dependencies: Dependencies, issuers: IssueQueues, fabric: OracleFabric, stores: RunRegions) -> NoReturn:
     """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
     log, ops = world.log, world.tables.ops
     stuck = [op for op in ops[: len(log.done)] if log.done[op.id] < 0 and op.id not in log.cancelled]

@@ -11,7 +11,7 @@ from dysharp.protocol import region
 
 
 @frozen
-class Place:
+class _Place:
     """The place of a region: its node, its first row and its first tile."""
 
     node: int
@@ -26,7 +26,7 @@ class RunRegions:
         self.world, self.fabric, self.dependencies = world, fabric, dependencies
         t = world.tables.program.regions
         rows, tiles = t.row_ptr.tolist(), t.tile_ptr.tolist()
-        self._places = [Place(n, rows[i], tiles[i]) for i, n in enumerate(t.node.tolist())]
+        self._places = [_Place(n, rows[i], tiles[i]) for i, n in enumerate(t.node.tolist())]
         self.states = [
             region.empty(rows[i + 1] - rows[i], row_bytes, tile_rows, first_touch=Alloc(alloc) is Alloc.FIRST_TOUCH)
             for i, (row_bytes, tile_rows, alloc) in enumerate(zip(t.row_bytes.tolist(), t.tile_rows.tolist(), t.alloc.tolist(), strict=True))

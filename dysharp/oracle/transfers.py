@@ -14,7 +14,7 @@ from dysharp.protocol.merging import Forward
 
 
 @dataclass(slots=True)
-class Session:
+class _Session:
     """One in-switch session: its contributions, the time of their last byte; of loads the last byte of the latest response.
 
     `passes`: it has no place in the switch, so its contributions pass one by one; `delivered`: how many have arrived.
@@ -37,7 +37,7 @@ class TransferOps:
         self._held_responses: set[int] = set()
         sessions = world.tables.program.sessions
         self._home: list[int] = [] if sessions is None else sessions.home.tolist()
-        self._sessions = [] if sessions is None else [Session(n) for n in sessions.expected.tolist()]
+        self._sessions = [] if sessions is None else [_Session(n) for n in sessions.expected.tolist()]
         self._gated: dict[int, list[int]] = {}
         """Copies that wait for the gate of a session, in the order of exposure."""
         self._opening: list[int] = []

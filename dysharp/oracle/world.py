@@ -32,7 +32,7 @@ class Event(IntEnum):
     DOWN_FREE = 15
 
 
-class EventHeap:
+class _EventHeap:
     """Pending events, a heap of (time, kind, resource, id) (docs/design/0001, Order). `now`: the time of the last event that was taken, in ps."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class World:
         n_ops, n_members, n_tiles = len(tables.ops), len(tables.members), tables.program.n_tiles
         self.tables = tables
         self.hardware = tables.hardware
-        self.agenda = EventHeap()
+        self.agenda = _EventHeap()
         self.semaphores = _SemaphoreLevels(tables)
         self.memory = [MemoryServer(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
         self.fired: deque[Passed] = deque()

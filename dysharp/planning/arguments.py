@@ -132,7 +132,7 @@ def _bridge(task: Task, one: Costed) -> list[str]:
     return [line for _, lines in _megatron(task, one) for line in lines.split("\n") if line]
 
 
-def mindspeed(task: Task, one: Costed) -> list[str]:
+def _mindspeed(task: Task, one: Costed) -> list[str]:
     """Options of MindSpeed. With tensor parallelism, whole experts lie on tensor ranks, and its EP degree counts groups of them."""
     values, at = one.values, one.layout
     extends = task.model.layer is not None and at.tp > 1 and at.etp == 1 and at.ep % at.tp == 0
@@ -149,7 +149,7 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
     return [line for line in lines if line]
 
 
-FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": _megatron_lm, "megatron-bridge": _bridge, "mindspeed": mindspeed}
+FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": _megatron_lm, "megatron-bridge": _bridge, "mindspeed": _mindspeed}
 """Framework -> lines to paste."""
 _LEFT_OUT = (
     "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options; "

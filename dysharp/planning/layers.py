@@ -61,7 +61,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedBlock(Block):
+class _PlannedBlock(Block):
     """A block whose routed experts run under an EP system of a plan. `imbalance`: rows of the hottest rank over the mean."""
 
     system: str = "alltoall"
@@ -122,7 +122,7 @@ def pieces_of(
     serial = replace(training_recipe, dispatcher=dispatcher, overlap_ep=False)
 
     def costs(own: TrainingRecipe) -> dict[str, PassCost]:
-        built = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
+        built = _PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
         found = {letter: _layer(built, letter == "t", ep) for letter in kinds}
         if model.mtp:
@@ -145,7 +145,7 @@ def chosen_of(
     dispatcher = "" if ep is not None or model.layer is None else _dispatcher_of(system, machine)
     own = replace(training_recipe, dispatcher=dispatcher, overlap_ep=overlap == "pair")
     cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
-    return PlannedBlock(model, machine, cut, sequence, own, system, imbalance).chosen(model.n_layers - 1, ep)[0]
+    return _PlannedBlock(model, machine, cut, sequence, own, system, imbalance).chosen(model.n_layers - 1, ep)[0]
 
 
 def _with_block(found: dict[str, PassCost], block: BlockTimes, pair: bool) -> dict[str, PassCost]:

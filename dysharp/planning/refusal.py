@@ -18,13 +18,13 @@ FACTORS = (2, 4, 8, 16, 32, 64)
 def refusal(task: Task, cluster: Cluster, space: Space, found: SearchResult) -> str:
     """One line: where, what binds, what would fit."""
     where = f"plan: {task.model.name} on {task.gpus} GPUs of {cluster.name}"
-    name, n = binding(task, cluster, space, found)
+    name, n = _binding(task, cluster, space, found)
     changes = [fix for fix in (_gpus(task, cluster, space), _batch(task, cluster, space), _memory(task, cluster, space)) if fix]
     want = " or ".join(changes) or "other values (--try), another batch or another number of GPUs"
     return f"{where}: found no layout among {found.size:,}; binding: {name} ({n:,} candidates break nothing else); expected {want}"
 
 
-def binding(task: Task, cluster: Cluster, space: Space, found: SearchResult) -> tuple[str, int]:
+def _binding(task: Task, cluster: Cluster, space: Space, found: SearchResult) -> tuple[str, int]:
     """(constraint, candidates that break it alone): memory, where candidates keep all others; else the constraint that most of them break alone."""
     memory = {name: n for name, n in found.counts.items() if name in (MEMORY, MEMORY_STATE)}
     if memory:

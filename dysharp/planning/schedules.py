@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 
 @frozen
-class Pace:
+class _Pace:
     """Time of a further micro-batch over the work of the fullest rank, and the time of a step beyond its micro-batches."""
 
     slope: float
@@ -45,18 +45,18 @@ def ranks_of(schedule: str, layout: Layout) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(rank, layout.chunks, p)) for rank in range(p))
 
 
-def ramp_of(schedule: str, p: int, v: int, cell: tuple[float, float, float, float], m: int) -> Pace:
+def ramp_of(schedule: str, p: int, v: int, cell: tuple[float, float, float, float], m: int) -> _Pace:
     """`cell`: (forward, backward, weights, steady) of the mean rank, in microseconds of a micro-batch."""
     f, b, w, steady = cell
     if schedule == "zb-h1":
-        return Pace(1.0, (p - 1) * max(f + b - w, 0.0))
+        return _Pace(1.0, (p - 1) * max(f + b - w, 0.0))
     if schedule in PAIRED:
-        return Pace(1.0, max((p / 2 - 1 if schedule == "dualpipe" else (p - 1) / 2) * (steady + b - 2 * w), 0.0))
+        return _Pace(1.0, max((p / 2 - 1 if schedule == "dualpipe" else (p - 1) / 2) * (steady + b - 2 * w), 0.0))
     if schedule in REPLAYED:
         total = f + b + w
         slope, ramp = _equal(schedule, p, min(m, STEADY * p), *(round(GRAIN * part / total) for part in (f, w)))
-        return Pace(slope, ramp * total)
-    return Pace(1.0, (p - 1) * (f + b + w) / v)
+        return _Pace(slope, ramp * total)
+    return _Pace(1.0, (p - 1) * (f + b + w) / v)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -75,18 +75,18 @@ def work_of(schedule: str, layout: Layout, steady: Floats) -> Floats:
     return np.asarray([sum(steady[chunk] for chunk in own) / share for own in ranks_of(schedule, layout)])
 
 
-def in_flight(layout: Layout, rank: int, overlap: bool = False) -> int:
+def _in_flight(layout: Layout, rank: int, overlap: bool = False) -> int:
     """Chunks of micro-batches that a rank holds at most: 1F1B p - r, interleaved 2(p - r - 1) + (v - 1)p + 1; one more with overlap."""
     p, v, m = layout.pp, layout.vpp, layout.micro_batches
     n = p - rank if v == 1 else 2 * (p - rank - 1) + (v - 1) * p + 1
     return min(n + overlap, m * v)
 
 
-def held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]:
+def _held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]:
     """The same by chunk of the rank: forward passes run p micro-batches of a chunk, then p of the next."""
     p, v, m = layout.pp, layout.vpp, layout.micro_batches
     held = [0] * v
-    for at in range(in_flight(layout, rank, overlap)):
+    for at in range(_in_flight(layout, rank, overlap)):
         held[at // min(p, m) % v] += 1
     return held
 
@@ -94,7 +94,7 @@ def held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]
 def peaks(schedule: str, layout: Layout, rank: int, overlap: bool) -> Floats:
     """[n, 2 x chunks of the rank]: what a rank may hold at once, by chunk: micro-batches in flight, then those that wait for weight gradients."""
     if schedule == "1f1b":
-        held = held_by_chunk(layout, rank, overlap)
+        held = _held_by_chunk(layout, rank, overlap)
         return np.asarray([[*held, *[0] * len(held)]], float)
     m = min(layout.micro_batches, STEADY * layout.pp)
     return _counted(schedule, layout.pp, m + m % 2 * (schedule == "dualpipe"))[rank]

@@ -59,22 +59,22 @@ class _StoredJournal(dict[int, tuple[float, float]]):
 
 def journal_of(folder: Path, coster: Coster) -> _StoredJournal:
     """The journal of a search in a folder of Rows or of a study."""
-    return _StoredJournal(Store(folder), asked_of(coster))
+    return _StoredJournal(Store(folder), _asked_of(coster))
 
 
-def asked_of(coster: Coster) -> dict[str, Any]:
+def _asked_of(coster: Coster) -> dict[str, Any]:
     """All that the costs of a search depend on, as plain values."""
     task, space = asdict(coster.task), {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in coster.space.lists.items()}
     rows = sorted([*map(str, key), *asdict(ep).values()] for key, ep in coster.rows.items())
-    return {"plan": plain(task), "space": plain(space), "cluster": plain(asdict(coster.machine.cluster)), "rows": plain(rows)}
+    return {"plan": _plain(task), "space": _plain(space), "cluster": _plain(asdict(coster.machine.cluster)), "rows": _plain(rows)}
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """`value` as JSON reads it back."""
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [_plain(one) for one in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
@@ -190,7 +190,7 @@ def search(
     return _found(coster, best, counts, bounded)
 
 
-def degrees_of(space: Space, number: int) -> tuple[int, ...]:
+def _degrees_of(space: Space, number: int) -> tuple[int, ...]:
     """Degrees and micro-batch of a candidate."""
     values = space.candidate(number)
     return tuple(values[name] for name in INTEGERS)
@@ -206,7 +206,7 @@ def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best:
     step_us, peak = known[number]
     if peak > coster.capacity:
         return MEMORY
-    degrees = degrees_of(coster.space, number)
+    degrees = _degrees_of(coster.space, number)
     leads = not best or step_us < best[0][0]
     same = next((at for at, one in enumerate(best) if one[2] == degrees), None)
     if same is not None:
@@ -305,7 +305,7 @@ def _constant(name: str) -> Change:
     return change
 
 
-def constants_of(cluster: Cluster) -> dict[str, Change]:
+def _constants_of(cluster: Cluster) -> dict[str, Change]:
     """Every rate, size and fitted constant of a cluster that a cost may read, by name."""
     found: dict[str, Change] = {
         "rate of links": _field("link_bytes_per_us"), "rate of memory": _field("hbm_bytes_per_us"), "size of memory": _field("hbm_bytes"),
@@ -318,9 +318,9 @@ def constants_of(cluster: Cluster) -> dict[str, Change]:
     return found | {name: _constant(name) for name in fitted_values(()) if name.startswith(own)}
 
 
-def variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, Coster]]:
+def _variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, Coster]]:
     """(constant, factor, a coster with it). A factor that the meaning of a fitted constant forbids is left out."""
-    for name, change in constants_of(cluster).items():
+    for name, change in _constants_of(cluster).items():
         for factor in FACTORS:
             try:
                 machine = machine_of(change(cluster, factor))
@@ -335,7 +335,7 @@ def variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, C
 
 def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = lambda *_: None) -> list[ConstantChange]:
     """Every constant that the winner's cost or memory depends on, the most telling first. `tick`: called with changes done, all, and the next one."""
-    found, every = [], [*variations(coster, cluster)]
+    found, every = [], [*_variations(coster, cluster)]
     for done, (name, factor, other) in enumerate(every):
         tick(done, len(every), f"with {name} x {factor:g}")
         old = other.cost_of(winner.values, winner.number)

@@ -43,7 +43,7 @@ INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True)
-class Framework:
+class _Framework:
     """What a training framework offers, and what its layouts keep."""
 
     weights: tuple[str, ...] = WEIGHTS
@@ -55,9 +55,9 @@ class Framework:
 
 
 FRAMEWORKS = {
-    "megatron": Framework(), "nemo-24.07": Framework(("whole",), chunks="equal"),
-    "primus": Framework(schedule=("1f1b", "zb-h1", "zbv", "v-half", "v-min")),
-    "mindspeed": Framework(schedule=("1f1b", "dualpipev"), chunks="slots", extends=True),
+    "megatron": _Framework(), "nemo-24.07": _Framework(("whole",), chunks="equal"),
+    "primus": _Framework(schedule=("1f1b", "zb-h1", "zbv", "v-half", "v-min")),
+    "mindspeed": _Framework(schedule=("1f1b", "dualpipev"), chunks="slots", extends=True),
 }  # fmt: skip
 """Megatron-LM and Megatron-Bridge (megatron-fsdp.md); NeMo 24.07, before layout strings; Primus (its schedules are rows tr370 to tr382); MindSpeed
 (features noop-layers, megatron-moe-tp-extend-ep, dualpipev, custom_fsdp)."""
@@ -151,7 +151,7 @@ class Task:
     """Of `FRAMEWORKS`."""
 
     @property
-    def rules(self) -> Framework:
+    def rules(self) -> _Framework:
         """What the framework offers and asks."""
         return FRAMEWORKS[self.framework]
 
@@ -168,7 +168,7 @@ class Task:
         return Layout(**degrees, dp=dp, micro_batches=self.batch // (dp * values["micro_batch"]), stages=stages)
 
 
-def powers(most: int) -> tuple[int, ...]:
+def _powers(most: int) -> tuple[int, ...]:
     """Powers of two up to `most`."""
     return tuple(1 << i for i in range(max(most, 1).bit_length()))
 
@@ -178,15 +178,15 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
     model, moe, domain_gpus = task.model, task.model.layer is not None, machine.domain
     slots = model.n_layers + model.mtp + 2
     whole = Space(
-        tp=powers(min(8, domain_gpus, task.gpus)),
+        tp=_powers(min(8, domain_gpus, task.gpus)),
         pp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32) if n <= min(task.gpus, slots)),
         vpp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8) if n <= slots),
-        ep=powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
-        cp=powers(max(1, task.sequence // 4096)),
+        ep=_powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
+        cp=_powers(max(1, task.sequence // 4096)),
         micro_batch=(1, 2, 4, 8),
-        recompute=had(model, SETS),
+        recompute=_had(model, SETS),
         etp=_slices(task, machine) if moe else (1,),
-        offload=had(model, OFFLOADS),
+        offload=_had(model, OFFLOADS),
         weights=task.rules.weights,
         schedule=task.rules.schedule,
         overlap=OVERLAPS if moe else ("none",),
@@ -195,7 +195,7 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
     return replace(whole, **(given or {}))
 
 
-def had(model: WholeModel, sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+def _had(model: WholeModel, sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
     """Sets of modules without those that the model has not; each set once."""
     absent = ("mla_up_proj",) * (not model.attention.mla) + OF_EXPERTS * (model.layer is None)
     return tuple(dict.fromkeys(tuple(module for module in modules if module not in absent) for modules in sets))
@@ -203,7 +203,7 @@ def had(model: WholeModel, sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str
 
 def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
     most = 1 if machine.cluster.gpu else min(RACK, machine.domain)
-    return powers(most) if task.rules.extends else tuple(sorted({1, most}))
+    return _powers(most) if task.rules.extends else tuple(sorted({1, most}))
 
 
 def _systems(task: Task, machine: Machine) -> tuple[str, ...]:

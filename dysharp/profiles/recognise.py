@@ -23,7 +23,7 @@ EXCHANGES = ("dispatch", "combine", "all-reduce", "all-gather", "reduce-scatter"
 BACKWARD = re.compile(r"[Bb]wd|[Bb]ackward|_bw_|grad(?!e)")
 
 
-class Kind(NamedTuple):
+class _Kind(NamedTuple):
     """What a kernel is. `operator`: "" where no rule knows it."""
 
     operator: str
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
 
 @functools.cache
-def rules() -> tuple[tuple[re.Pattern[str], str, str], ...]:
+def _rules() -> tuple[tuple[re.Pattern[str], str, str], ...]:
     """(pattern, operator, library), first ones first."""
     found = []
     for file in sorted(resources.files(__package__).joinpath("rules").iterdir(), key=lambda one: one.name):
@@ -42,12 +42,12 @@ def rules() -> tuple[tuple[re.Pattern[str], str, str], ...]:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> _Kind:
     """What the kernel of a name is."""
-    for pattern, operator, library in rules():
+    for pattern, operator, library in _rules():
         if pattern.search(name):
-            return Kind(operator, library, operator.endswith("backward") or BACKWARD.search(name) is not None)
-    return Kind(UNKNOWN, "", False)
+            return _Kind(operator, library, operator.endswith("backward") or BACKWARD.search(name) is not None)
+    return _Kind(UNKNOWN, "", False)
 
 
 def operators_of(profile: Profile) -> Labels:

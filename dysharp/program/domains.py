@@ -10,7 +10,7 @@ from dysharp.program.payload import Columns
 from dysharp.program.tables import Kind, Program
 
 
-def domain_of(program: Program) -> Array:
+def _domain_of(program: Program) -> Array:
     """`[n_nodes]` int32: the NVLink domain of every node."""
     nodes = np.arange(program.n_nodes, dtype=np.int32)
     return nodes // np.int32(program.domain_nodes or program.n_nodes)
@@ -56,7 +56,7 @@ def check_domains(c: Columns) -> None:
     _check_pairs(c)
     if not p.domain_nodes or p.domain_nodes == p.n_nodes:
         return
-    domain = domain_of(p)
+    domain = _domain_of(p)
     by_nvlink = c.by_template(np.array([t.net == 0 for t in p.templates], bool))
     crosses = by_nvlink[c.owner] & (domain[p.members.node] != domain[p.ops.node[c.owner]])
 

@@ -51,7 +51,7 @@ class Cross:
     after_ops: ArrayLike
 
 
-def in_streams(program: Program, parts: list[Part], first: list[dict[str, int]], streams: list[tuple[str, ...]]) -> Program:
+def _in_streams(program: Program, parts: list[Part], first: list[dict[str, int]], streams: list[tuple[str, ...]]) -> Program:
     """A JOIN per GPU behind every part that another one follows, and the edges to the first ops of the follower."""
     place = {part.label: i for i, part in enumerate(parts)}
     for stream in streams:
@@ -101,12 +101,12 @@ def _with_joins(program: Program, label: str) -> Program:
     return with_ops(program, end, {"node": np.arange(program.n_nodes), "rows": np.ones(program.n_nodes)})
 
 
-def with_cross(program: Program, parts: list[Part], first: list[dict[str, int]], edges: Sequence[Cross]) -> Program:
+def _with_cross(program: Program, parts: list[Part], first: list[dict[str, int]], edges: Sequence[Cross]) -> Program:
     if not edges:
         return program
     place, pairs = {part.label: i for i, part in enumerate(parts)}, []
     for cross in edges:
-        ends = [ids_of(cross.after, cross.after_ops, parts, place), ids_of(cross.part, cross.ops, parts, place)]
+        ends = [_ids_of(cross.after, cross.after_ops, parts, place), _ids_of(cross.part, cross.ops, parts, place)]
         if len({len(end) for end in ends} - {1}) > 1:
             raise ProgramError(f"merge: found edges of {len(ends[0])} and {len(ends[1])} ops, expected as many, or one on either side")
         tails, heads = (end + first[place[label]]["op"] for end, label in zip(ends, (cross.after, cross.part), strict=True))
@@ -119,7 +119,7 @@ def with_cross(program: Program, parts: list[Part], first: list[dict[str, int]],
     return with_edges(program, [(Tail.OP_DONE, tail[order], head[order])])
 
 
-def ids_of(label: str, ops: ArrayLike, parts: list[Part], place: dict[str, int]) -> Array:
+def _ids_of(label: str, ops: ArrayLike, parts: list[Part], place: dict[str, int]) -> Array:
     """Ops of a part, by its own ids."""
     ids = np.atleast_1d(np.asarray(ops, np.int64))
     if label not in place:
@@ -149,11 +149,11 @@ def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges
     parts = [replace(part, program=kernels_of(part.program, keep=part.label not in given)) for part in parts]
     first = _first_ids([part.program for part in parts])
     program = _side_by_side(parts, first)
-    program = in_streams(program, parts, first, sorted(map(tuple, streams)))
+    program = _in_streams(program, parts, first, sorted(map(tuple, streams)))
     issuers = {part.label: range(one["issuer"], end["issuer"]) for part, one, end in zip(parts, first, first[1:], strict=False)}
     place = {part.label: i for i, part in enumerate(parts)}
-    after = [(split, ids_of(split.after, split.after_ops, parts, place) + first[place[split.after]]["op"]) for split in splits]
-    shared = with_shares(with_cross(program, parts, first, edges), {part.label: part.share for part in parts}, issuers, after)
+    after = [(split, _ids_of(split.after, split.after_ops, parts, place) + first[place[split.after]]["op"]) for split in splits]
+    shared = with_shares(_with_cross(program, parts, first, edges), {part.label: part.share for part in parts}, issuers, after)
     return common_shares(shared)
 
 

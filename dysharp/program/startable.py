@@ -21,7 +21,7 @@ OPS_BETWEEN = 5
 """Most ops between a ready tile and its notification: a GEMM, a barrier, the start and the run of a memory kernel, a GEMM."""
 
 
-def ragged(ptr: Array, ids: Array) -> Array:
+def _ragged(ptr: Array, ids: Array) -> Array:
     """`[sum of lengths]` indices `ptr[i] .. ptr[i + 1]` of every i in `ids`, in order."""
     first = ptr[ids]
     counts = ptr[ids + 1] - first
@@ -158,7 +158,7 @@ class _Out:
         """Heads (ops, tiles) of the edges that leave `ids`."""
         if self.empty or len(ids) == 0:
             return EMPTY, EMPTY
-        edges = ragged(self.ptr, ids)
+        edges = _ragged(self.ptr, ids)
         kind, head = self.kind[edges], self.head[edges]
         return head[kind == Head.OP_ISSUE], head[kind == Head.TILE_NOTIFY]
 
@@ -300,7 +300,7 @@ class Peel:
     def _completed(self, ops: Array) -> Array:
         if len(ops) == 0:
             return EMPTY
-        return _take(self.row_left, self.p.members.fill_row[ragged(self.fill_ptr, ops)])
+        return _take(self.row_left, self.p.members.fill_row[_ragged(self.fill_ptr, ops)])
 
     def _ready(self, rows: Array) -> Array:
         """Tiles that these complete rows make ready."""
@@ -344,7 +344,7 @@ class Peel:
         fresh = np.unique(region[firsts])
         fresh = fresh[~seen[fresh]]
         if len(fresh):
-            rows = np.concatenate((rows, ragged(self.p.regions.row_ptr, fresh)))
+            rows = np.concatenate((rows, _ragged(self.p.regions.row_ptr, fresh)))
         told = self.row_notify[rows]
         return told[told >= 0]
 

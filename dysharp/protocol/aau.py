@@ -127,7 +127,7 @@ def empty(regions: tuple[Region, ...], *, entries: int, banks: int = 1) -> AauSt
     return AauState(regions, entries, (Table(),) * banks, none, none)
 
 
-def bank_of(state: AauState, key: Key) -> int:
+def _bank_of(state: AauState, key: Key) -> int:
     """The bank that holds `key`."""
     return (key[0] + key[1]) % len(state.banks)
 
@@ -141,7 +141,7 @@ def step(state: AauState, event: Event) -> tuple[AauState, tuple[Output, ...]]:
 
 def _store(state: AauState, store: RowPacket) -> tuple[AauState, tuple[Output, ...]]:
     key = store.key
-    cached = state.banks[bank_of(state, key)].get(key)
+    cached = state.banks[_bank_of(state, key)].get(key)
     if cached is not None:
         return _place(state, store, cached)
     waiting = state.waiting.get(key)
@@ -177,7 +177,7 @@ def _all(state: AauState, stores: tuple[RowPacket, ...], outputs: tuple[Output, 
     """Place `stores`, which have one key with an entry."""
     key = stores[0].key
     for store in stores:
-        state, placed = _place(state, store, state.banks[bank_of(state, key)][key])
+        state, placed = _place(state, store, state.banks[_bank_of(state, key)][key])
         outputs = (*outputs, *placed)
     return state, outputs
 
@@ -191,13 +191,13 @@ def _place(state: AauState, store: RowPacket, entry: Entry) -> tuple[AauState, t
 
 def _keep(state: AauState, key: Key, entry: Entry, *, complete: bool) -> AauState:
     """Write the entry back. A complete row has no further packet, so its entry is free."""
-    b = bank_of(state, key)
+    b = _bank_of(state, key)
     bank = state.banks[b].without(key) if complete else state.banks[b].put(key, entry)
     return replace(state, banks=put(state.banks, b, bank))
 
 
 def _insert(state: AauState, key: Key, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:
-    b = bank_of(state, key)
+    b = _bank_of(state, key)
     bank, outputs = state.banks[b], tuple[Output, ...]()
     if len(bank) >= state.entries:
         victim = bank.first()

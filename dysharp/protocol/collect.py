@@ -17,7 +17,7 @@ V = TypeVar("V", bound=Addable)
 
 
 @frozen
-class Total(Generic[V]):
+class _Total(Generic[V]):
     """The sum of the pieces of an attempt so far, and the number of contributions in it."""
 
     count: int
@@ -28,7 +28,7 @@ class Total(Generic[V]):
 class CollectState(Generic[V]):
     """The tags that are not complete. `open`: (target count, totals by attempt) by tag."""
 
-    open: Table[Hashable, tuple[int, Table[int, Total[V]]]]
+    open: Table[Hashable, tuple[int, Table[int, _Total[V]]]]
 
 
 @frozen
@@ -92,5 +92,5 @@ def step(state: CollectState[V], event: Event[V]) -> tuple[CollectState[V], tupl
     return replace(state, open=state.open.put(event.tag, (targets, totals.put(event.attempt, total)))), ()
 
 
-def _add(total: Total[V] | None, piece: PartialSum[V]) -> Total[V]:
-    return Total(piece.count, piece.value) if total is None else Total(total.count + piece.count, total.value + piece.value)
+def _add(total: _Total[V] | None, piece: PartialSum[V]) -> _Total[V]:
+    return _Total(piece.count, piece.value) if total is None else _Total(total.count + piece.count, total.value + piece.value)

@@ -27,7 +27,7 @@ REDUCTION_BUFFER = Sram(
 
 
 @frozen
-class SessionEntry(Generic[V]):
+class _SessionEntry(Generic[V]):
     """One session. `count` targets have answered with the sum `value` (None = no answer yet), `remaining` have not."""
 
     remaining: int
@@ -40,7 +40,7 @@ class ReductionState(Generic[V]):
     """`table`: live sessions, least recently used first, at most `entries` of them."""
 
     entries: int
-    table: Table[Hashable, SessionEntry[V]]
+    table: Table[Hashable, _SessionEntry[V]]
 
 
 @frozen
@@ -118,7 +118,7 @@ def _request(state: ReductionState[V], event: Request) -> tuple[ReductionState[V
     outputs: tuple[Output[V], ...] = ()
     if len(state.table) >= state.entries:
         state, outputs = _leave(state, state.table.first())
-    return replace(state, table=state.table.last(event.session, SessionEntry(event.targets, 0, None))), outputs
+    return replace(state, table=state.table.last(event.session, _SessionEntry(event.targets, 0, None))), outputs
 
 
 def _respond(state: ReductionState[V], event: Response[V]) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
@@ -127,7 +127,7 @@ def _respond(state: ReductionState[V], event: Response[V]) -> tuple[ReductionSta
         return state, (Bypass(event.session, event.count, event.value),)
     assert event.count <= entry.remaining, f"{event.session}: {event.count} targets answer, {entry.remaining} are left"
     value: V = event.value if entry.value is None else entry.value + event.value
-    grown = SessionEntry(entry.remaining - event.count, entry.count + event.count, value)
+    grown = _SessionEntry(entry.remaining - event.count, entry.count + event.count, value)
     if grown.remaining == 0:
         return replace(state, table=state.table.without(event.session)), (Result(event.session, grown.count, value),)
     return replace(state, table=state.table.last(event.session, grown)), ()

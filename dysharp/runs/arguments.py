@@ -101,7 +101,7 @@ COUNTS_OF = Argument("", "files of counts: model to read from a CSV with several
 JOBS = Argument(1, "processes that work at once.", "N", (1, 256), "-j --jobs")
 
 
-class SharedArgs(TypedDict, total=False):
+class _SharedArgs(TypedDict, total=False):
     """Keyword arguments that `run`, `compare` and `advise` share."""
 
     cluster: Annotated["str | os.PathLike[str] | Cluster", CLUSTER]
@@ -124,7 +124,7 @@ class _ModelArgs(TypedDict, total=False):
     model: Annotated["str | os.PathLike[str] | Model", MODEL]
 
 
-class RequestArgs(_ModelArgs, SharedArgs, total=False):
+class RequestArgs(_ModelArgs, _SharedArgs, total=False):
     """Keyword arguments of `run` and `compare`."""
 
     workload: Annotated["str | Work | None", WORKLOAD]
@@ -135,7 +135,7 @@ class RequestArgs(_ModelArgs, SharedArgs, total=False):
     slow: Annotated[str | None, Argument(None, _SLOW, "S")]
 
 
-class AdviseArgs(SharedArgs, total=False):
+class AdviseArgs(_SharedArgs, total=False):
     """Keyword arguments of `advise`."""
 
     systems: Annotated[Sequence[str] | None, SYSTEMS.also("None: all with kernels of today.")]

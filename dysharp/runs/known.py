@@ -49,7 +49,7 @@ class NoEstimate(SimulationError):
     """First tokens that do not tell the time of the whole layer. Exit code 1."""
 
 
-class Runs(Protocol):
+class _Runs(Protocol):
     """How a layer is simulated."""
 
     def layer(self, workload: Workload) -> Row:
@@ -93,12 +93,12 @@ def first_workload(workload: Workload, tokens: int) -> Workload:
     return dataclasses.replace(workload, request=request, routing=first_tokens(workload.routing, tokens))
 
 
-def gemms_us(row: Row) -> float:
+def _gemms_us(row: Row) -> float:
     """Time of the GEMMs on the critical path."""
     return row.path_us["gemm1"] + row.path_us["gemm2"]
 
 
-def gemms_are_alone(row: Row) -> bool:
+def _gemms_are_alone(row: Row) -> bool:
     """Whether Dispatch ends before the GEMMs begin, and Combine begins after they end."""
     phases = row.phases_us
     if not {"dispatch", "gemm1", "gemm2", "combine"} <= phases.keys():
@@ -138,7 +138,7 @@ def _time(row: Row) -> float:
 
 
 @frozen
-class Known:
+class _Known:
     """The first 1/4, 1/2, 3/4 and all of n tokens (`blocks`), and the `whole` layer."""
 
     blocks: tuple[Block, ...]
@@ -182,14 +182,14 @@ class Known:
         return {
             "tokens": row.tokens_per_gpu, "of_tokens": tokens, "time_us": time_us,
             "us_per_token": (time_us - row.time_us) / (tokens - row.tokens_per_gpu),
-            "half_window_time_us": Known(self.blocks[:2], self.whole).line(_time)[0], "apart": off,
+            "half_window_time_us": _Known(self.blocks[:2], self.whole).line(_time)[0], "apart": off,
             "low_us": time_us * (1 - off), "high_us": time_us * (1 + off),
             "path_us": {name: self.line(lambda row, name=name: row.path_us.get(name, 0.0))[0] for name in row.path_us},  # type: ignore[misc]
             "surroundings_us": of,
         }  # fmt: skip
 
 
-def until_known(workload: Workload, runs: Runs) -> Row:
+def until_known(workload: Workload, runs: _Runs) -> Row:
     """The Row of the first tokens, with `window` = the estimate for the whole layer. Raises NoEstimate where they do not tell its time.
 
     With `Request.window`, of so many tokens; else of 512, 1024, ... tokens, until the time is known to `Request.precision`.
@@ -208,10 +208,10 @@ def until_known(workload: Workload, runs: Runs) -> Row:
 
     while True:
         full = block(size, False).simulated
-        in_turn = gemms_are_alone(full) or not gemms_us(full)
+        in_turn = _gemms_are_alone(full) or not _gemms_us(full)
         if request.precision and not in_turn:
             raise NoEstimate(f"precision of time: GEMMs of {full.system} overlap its transfers, so they are no part of a sum")
-        known = Known(tuple(block(n * size // 4, in_turn) for n in range(1, 5)), block(request.tokens, in_turn))
+        known = _Known(tuple(block(n * size // 4, in_turn) for n in range(1, 5)), block(request.tokens, in_turn))
         off, why = known.off(), known.refusal(most, GROWTH if request.precision else GROWTH_OF_WINDOWS)
         if not why and off <= most:
             return _row(workload, known, off, list(done.values()))
@@ -223,7 +223,7 @@ def until_known(workload: Workload, runs: Runs) -> Row:
             raise NoEstimate(f"window: {full.tokens_per_gpu} leading tokens of {full.system} give no estimate: {why}; simulate more tokens")
 
 
-def _row(workload: Workload, known: Known, off: float, runs: list[Row]) -> Row:
+def _row(workload: Workload, known: _Known, off: float, runs: list[Row]) -> Row:
     """The Row of n tokens with the estimate, and the wall times of all runs."""
     row = known.blocks[-1].simulated
     wall = {name: sum(one.wall_s[name] for one in runs) for name in row.wall_s}

@@ -81,7 +81,7 @@ def _number(where: str, value: Value, kind: type) -> int | float:
         raise ConfigError(f"{where}: found {str(value)[:60]!r}, expected a {'whole ' if kind is int else ''}number") from None
 
 
-def shipped(system: System, model: Model, cluster: Cluster) -> dict[str, Value]:
+def _shipped(system: System, model: Model, cluster: Cluster) -> dict[str, Value]:
     """The usual options of a system for this model on an hw cluster; {} where no released kernel runs the model."""
     if system.ships is None or cluster.family != "hw" or system.ships.why_not(model, cluster):
         return {}
@@ -93,7 +93,7 @@ def options_by_system(
 ) -> dict[str, dict[str, Value]]:
     """Options of each system: the options that it ships with, replaced by the given options. Raises ConfigError as `split_options`."""
     asked = split_options(given, systems)
-    return {name: shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
+    return {name: _shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
 
 
 def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any]) -> dict[str, dict[str, Value]]:

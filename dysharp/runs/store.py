@@ -101,7 +101,7 @@ def _update(h: Any, value: Any) -> None:
         h.update(f"{value!r};".encode())
 
 
-def input_files(point: Point) -> tuple[Path, ...]:
+def _input_files(point: Point) -> tuple[Path, ...]:
     """The files that may exist for `point`: of its model, of its cluster, and of the routing that the point or the model names.
 
     A packaged name is returned like a path: a file of that name changes the digest and nothing else.
@@ -119,9 +119,9 @@ def _routing_files(point: Point) -> tuple[Path, ...]:
 
 
 def inputs_digest(point: Point) -> str:
-    """Digest of the content of `input_files`: a file with other content makes another point."""
+    """Digest of the content of `_input_files`: a file with other content makes another point."""
     h = hashlib.blake2b(digest_size=8)
-    for path in input_files(point):
+    for path in _input_files(point):
         file = path / "config.json" if _is_folder(path) else path
         h.update(_content(file))
     return h.hexdigest()

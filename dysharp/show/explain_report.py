@@ -22,7 +22,7 @@ COLOURS = dict(zip(KINDS, (PALETTE[0], PALETTE[3], PALETTE[1], PALETTE[6], PALET
 _OF = {"GEMM": KINDS[0], "grouped GEMM": KINDS[0], "weight gradients": KINDS[0], WAITING: KINDS[3], COPY: KINDS[4]}
 
 
-def kind_of_work(operator: str) -> str:
+def _kind_of_work(operator: str) -> str:
     """Which of `KINDS` an operator is."""
     return _OF.get(operator, "exchanges" if operator in EXCHANGES else "attention" if "attention" in operator else "others")
 
@@ -36,7 +36,7 @@ def render_explanation(done: Explanation, command: str) -> str:
     lines = enumerate(line for rank in done.events[:MOST_RANKS] for line in _lines(rank))
     return page(
         "explain.html", {}, title=f"A run on {done.gpu or 'GPUs'} beside what it could be", losses=losses, done=done, kinds=COLOURS,
-        kind=kind_of_work, rows=[(one, over.index(one)) for one in rows],
+        kind=_kind_of_work, rows=[(one, over.index(one)) for one in rows],
         lines=[(name, at * LINE, *_drawn(events, done.span_us, at * LINE)) for at, (name, events) in lines],
         width=WIDTH, line=LINE, changes=[(name, us, WIDTH * us / most) for name, us in changes], layers=_layers(done),
         command=one_line(command),
@@ -64,7 +64,7 @@ def _drawn(events: list[Event], span: float, top: float) -> tuple[list[tuple[str
     """(colour, left, width, text) of wide events; (colour, path) of the others, which share a unit of the drawing by their times."""
     scale, wide, thin = WIDTH / span, [], {colour: np.zeros(WIDTH + 1) for colour in COLOURS.values()}
     for start, us, operator, text in events:
-        colour, x, w = COLOURS[kind_of_work(operator)], start * scale, us * scale
+        colour, x, w = COLOURS[_kind_of_work(operator)], start * scale, us * scale
         if w >= HOVER:
             wide.append((colour, x, w, text))
         else:
@@ -84,7 +84,7 @@ def _layers(done: Explanation) -> list[tuple[float, list[tuple[str, float, float
     for one in done.layer_us:
         parts, x = [], 0.0
         for kind in KINDS:
-            us = sum(us for name, us in one.items() if name not in ("whole", "idle") and kind_of_work(name) == kind)
+            us = sum(us for name, us in one.items() if name not in ("whole", "idle") and _kind_of_work(name) == kind)
             parts.append((f"{kind}: {us:,.0f} us", x, WIDTH * us / most, COLOURS[kind]))
             x += WIDTH * us / most
         out.append((one["whole"], parts))

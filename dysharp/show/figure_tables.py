@@ -56,7 +56,7 @@ RESULTS = Columns(
 """Lines of a figure: on a terminal and as Markdown those without a bound, in CSV and JSON all."""
 
 
-def answer(result: Any, who: str) -> str:
+def _answer(result: Any, who: str) -> str:
     """A number with a bound in one line: what the paper says, what is simulated, the verdict. `who`: "paper", or "bound"."""
     ours = "-" if result.ours is None else f"{result.ours:.3f}"
     if result.paper is None:
@@ -64,7 +64,7 @@ def answer(result: Any, who: str) -> str:
     return f"{result.point}: {who} {result.paper:g}, ours {ours} ({result.bound.replace(f' of {result.paper:g}', '')}): {result.verdict}"
 
 
-def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
+def _reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
     """Each reason of a figure once, with the judged numbers that it explains."""
     found: dict[str, list[str]] = {}
     for result in bounded(results):
@@ -79,8 +79,8 @@ def print_figure(figure: Any, results: Sequence[Any], out: Console) -> None:
 
     out.print(f"{figure.name}: {verdict_text(results)}\n{figure.title}")
     for result in bounded(results):
-        out.print("  " + answer(result, "paper" if figure.paper else "bound"))
-    for points, reason in reasons(results):
+        out.print("  " + _answer(result, "paper" if figure.paper else "bound"))
+    for points, reason in _reasons(results):
         out.print(f"{'; '.join(points)}: {reason}")
     rest = [r for r in results if r.verdict not in VERDICTS]
     shown = RESULTS if any(r.paper is not None for r in rest) else RESULTS.without("paper")
@@ -109,8 +109,8 @@ def figure_markdown(figure: Any, results: Sequence[Any]) -> str:
     lines = [f"## {escaped(figure.name)}: {escaped(figure.title)}", "", paragraph(figure.source), ""]
     if figure.text:
         lines += [paragraph(figure.text), ""]
-    lines += [f"- {escaped(answer(r, 'paper' if figure.paper else 'bound'))}" for r in bounded(results)]
-    lines += [f"\n{paragraph('; '.join(points))}: {escaped(reason)}." for points, reason in reasons(results)]
+    lines += [f"- {escaped(_answer(r, 'paper' if figure.paper else 'bound'))}" for r in bounded(results)]
+    lines += [f"\n{paragraph('; '.join(points))}: {escaped(reason)}." for points, reason in _reasons(results)]
     rest = [r for r in results if r.verdict not in VERDICTS]
     lines += ["", table(RESULTS.headings, RESULTS.cells(rest))] if rest else []
     lines += ["", f"{paragraph(verdict_text(results))}."]

@@ -1,6 +1,6 @@
 """A report of runs: one HTML file without scripts that loads nothing. Built from plain Rows (`Row.to_dict`), so any stored run can be shown.
 
-Fields of stored Rows are checked against `Row` before a page is made of them. `LoadView`: the load of a workload as the report draws it: tokens per
+Fields of stored Rows are checked against `Row` before a page is made of them. `_LoadView`: the load of a workload as the report draws it: tokens per
 pair of GPUs, rows per expert, rows per GPU.
 """
 
@@ -39,7 +39,7 @@ MOST_GPUS = 128
 
 
 @frozen
-class LoadView:
+class _LoadView:
     """Drawings of a load.
 
     pairs        for each colour, the SVG path of the pairs of GPUs that have it; the diagonal is left out
@@ -65,7 +65,7 @@ class LoadView:
 
 
 @lru_cache(maxsize=32)
-def _load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
+def _load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> _LoadView:
     """The load of a workload by the names in its Row. Raises ConfigError where it cannot be drawn again."""
     known = load_model(_packaged(model, list_models()))
     for source in dict.fromkeys((known.routing, routing.removesuffix(" (synthetic)"))):
@@ -76,7 +76,7 @@ def _load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, laye
     raise ConfigError(f"report: found routing {routing[:60]!r}, expected one that can be drawn again")
 
 
-def load_view_of(routing: Routing, domain_gpus: int = 0) -> LoadView:
+def load_view_of(routing: Routing, domain_gpus: int = 0) -> _LoadView:
     """The drawings of a Routing. `domain_gpus`: GPUs of an NVLink domain; 0 = all."""
     load = load_of(routing, domain_gpus)
     chosen = routing.expert[routing.expert >= 0]
@@ -87,7 +87,7 @@ def load_view_of(routing: Routing, domain_gpus: int = 0) -> LoadView:
         source, destination = load.busiest_pair
         busiest = (source, destination, int(load.pairs[source, destination]))
     mean = float(per_expert.mean())
-    return LoadView(
+    return _LoadView(
         pairs, bounds, len(load.rows), busiest, _bars(per_expert), (int(per_expert.argmax()), int(per_expert.max())),
         tuple(load.rows.tolist()), (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean),
         load.nics_max_mean,
@@ -183,7 +183,7 @@ WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction"
 
 
 @frozen
-class Entry:
+class _Entry:
     """One run in a table. Times in us. `low`, `high`: error bar, None = not known. `label`: the system, and what tells it apart."""
 
     label: str
@@ -200,11 +200,11 @@ class _Panel:
     sentence or the answer names."""
 
     heading: str
-    entries: tuple[Entry, ...]
+    entries: tuple[_Entry, ...]
     sentence: str = ""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    load: LoadView | None = None
+    load: _LoadView | None = None
     best: int = 0
     sources: tuple[tuple[str, str], ...] = ()
 
@@ -222,7 +222,7 @@ class Report:
 def report_of_comparison(done: Comparison, command: str) -> Report:
     """A report of `compare`."""
     rows = zip(done.rows, done.to_dict()["rows"], strict=True)
-    entries = tuple(Entry(row.system, plain, row.layer_us, speedup=done.speedup[row.system]) for row, plain in rows)
+    entries = tuple(_Entry(row.system, plain, row.layer_us, speedup=done.speedup[row.system]) for row, plain in rows)
     panel = _panel(entries, done.header, done.sentence)
     return Report(f"{len(entries)} systems on {panel.heading}", command, (panel,), (done.sentence,))
 
@@ -233,7 +233,7 @@ def report_of_advice(done: Advice, command: str) -> Report:
     for entry in (*done.ranking, *done.unjudged):
         bar = entry.bar() or (None, None)
         row = entry.row.to_dict() | {"warnings": tuple(text.removeprefix(f"{entry.system}: ") for text in entry.warnings)}  # the page names it
-        found.append(Entry(entry.system, row, entry.time_us, *bar))
+        found.append(_Entry(entry.system, row, entry.time_us, *bar))
     header = (*done.header, *(f"not ranked: {name}: {why}" for name, why in done.not_ranked.items()))
     panel = replace(_panel(tuple(found), header, ""), best=0)  # the first is `done.best`
     return Report(f"Systems for {panel.heading}", command, (panel,), tuple(done.answer))
@@ -261,7 +261,7 @@ def _workload(row: PlainRow) -> Workload:
     return (*(row[name] for name in WORKLOAD), row.get("workload", ""))
 
 
-def _entries(rows: Sequence[PlainRow]) -> tuple[Entry, ...]:
+def _entries(rows: Sequence[PlainRow]) -> tuple[_Entry, ...]:
     """Runs of one workload. A label names the options in which runs of a system differ."""
     base = next((row for row in rows if row["system"] == "deepep"), rows[0])
     out = []
@@ -270,7 +270,7 @@ def _entries(rows: Sequence[PlainRow]) -> tuple[Entry, ...]:
         apart = [name for name in row["options"] if len({str(options.get(name)) for options in same}) > 1]
         label = ", ".join([row["system"], *(f"{name} {row['options'][name]}" for name in apart)])
         speedup = _time(base) / _time(row) if base.get("form") == row.get("form") and _time(row) else None
-        out.append(Entry(label, row, _time(row), speedup=speedup))
+        out.append(_Entry(label, row, _time(row), speedup=speedup))
     return tuple(out)
 
 
@@ -291,7 +291,7 @@ def _sentence(rows: Sequence[PlainRow]) -> str:
     return limits_sentence(full, {form: next((r for r in full if r.form == form and r.system == "deepep"), full[0]).system for form in forms})
 
 
-def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> _Panel:
+def _panel(entries: tuple[_Entry, ...], header: Sequence[str], sentence: str) -> _Panel:
     row = entries[0].row
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
@@ -303,7 +303,7 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
     )  # fmt: skip
 
 
-def _fastest(entries: Sequence[Entry]) -> int:
+def _fastest(entries: Sequence[_Entry]) -> int:
     """The place of the entry that `limits_sentence` names."""
     return place_of_fastest([(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries])
 
@@ -314,7 +314,7 @@ def _asked(row: PlainRow) -> tuple[str, ...]:
     return (*routing, f"cluster: {row['cluster']}")
 
 
-def _load(row: PlainRow) -> LoadView | None:
+def _load(row: PlainRow) -> _LoadView | None:
     """The load of the workload, drawn again; None where its model or cluster is not packaged, and where it has more than `MOST_LOAD` rows."""
     if int(row["gpus"]) * int(row["tokens_per_gpu"]) > MOST_LOAD:
         return None
@@ -355,7 +355,7 @@ def _sources(model: str, cluster: str) -> tuple[tuple[str, str], ...]:
     return tuple(out)
 
 
-def with_load(report: Report, load: LoadView | None) -> Report:
+def with_load(report: Report, load: _LoadView | None) -> Report:
     """The report of one workload with a load that the caller has."""
     return replace(report, panels=tuple(replace(panel, load=load) for panel in report.panels))
 
@@ -392,7 +392,7 @@ def _view(number: int, panel: _Panel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause], colours: Mapping[str, str]) -> dict[str, Any]:
+def _entry_view(e: _Entry, most: float, least: float, shown: Mapping[str, Cause], colours: Mapping[str, str]) -> dict[str, Any]:
     row, parts, x = e.row, [], 0.0
     for key, cause in shown.items():
         us = max(0.0, float(row["attribution"].get(key, 0.0)))

@@ -119,7 +119,7 @@ def _undated(file: Path) -> dict[str, str | None]:
     return {"Date": None} if file.suffix.lower() == ".svg" else {}
 
 
-def front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
+def _front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
     """Rows of `values` `[points, 2]` on the front, by the first column: no other row is smaller in one column and not larger in the other.
 
     Smaller is better. Of equal rows the first is kept.
@@ -137,7 +137,7 @@ def plot_pareto(records: Sequence[Sequence[float]], objectives: Sequence[str], t
     with drawn(ax, 6.4, 4.2) as axes:
         values = np.asarray(records, dtype=np.float64).reshape(-1, 2)
         signs = np.array([-1.0 if name.startswith("-") else 1.0 for name in objectives])
-        front = values[front_of(values * signs)]
+        front = values[_front_of(values * signs)]
         axes.plot(*values.T, "o", color=PALETTE[4], markersize=4, label=f"{len(values)} points")
         axes.plot(*front.T, "o", color=PALETTE[0], markersize=6, drawstyle="steps-post", linestyle="-", label=f"front of {len(front)}")
         words = [f"{name.removeprefix('-')}, {'larger' if sign < 0 else 'smaller'} is better" for name, sign in zip(objectives, signs, strict=True)]

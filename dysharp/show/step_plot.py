@@ -16,7 +16,7 @@ COLOURS = dict(zip(WORK, (PALETTE[0], PALETTE[1], PALETTE[7], PALETTE[3], PALETT
 _OF_CELL = dict(zip("FBIW", WORK, strict=False))
 
 
-def work_of(node: Node) -> str:
+def _work_of(node: Node) -> str:
     """The kind of work of a node; "": it is not drawn (sends)."""
     if node.kind == COMPUTE:
         return "merged pair" if "&" in node.name else _OF_CELL[re.findall("[FBIW]", node.name)[0]]
@@ -41,7 +41,7 @@ def _nodes(done: Replay) -> Iterator[tuple[str, str, int, float, float]]:
     for queue in done.graph.queues.values():
         for n in queue:
             node = done.graph.nodes[n]
-            if (work := work_of(node)) and done.graph.duration[n]:
+            if (work := _work_of(node)) and done.graph.duration[n]:
                 yield work, node.name, node.rank, done.start[n] / PS_PER_US / 1e3, done.end[n] / PS_PER_US / 1e3
 
 

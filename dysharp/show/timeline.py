@@ -27,7 +27,7 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
 
     Operators that run at once have the mean of their colours; the legend shows the mean of each pair that does.
     """
-    used = shares(timeline)
+    used = _shares(timeline)
     with drawn(ax, 7.2, 1.2 + 0.22 * timeline.n_gpus) as axes:
         rows = np.ones((timeline.n_gpus * (len(BANDS) + 1), BINS, 3))
         colour = operator_colours(operator.name for operator in timeline.operators)
@@ -46,7 +46,7 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
                 *(Patch(color=code, label=_label(timeline, name)) for name, code in colour.items()),
                 *(
                     Patch(color=tuple((colours[i] + colours[j]) / 2), label=" and ".join(LABELS.get(names[n], names[n].capitalize()) for n in (i, j)))
-                    for i, j in at_once(used)
+                    for i, j in _at_once(used)
                 ),
             ],
             loc="upper left",
@@ -56,7 +56,7 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
     return axes
 
 
-def shares(timeline: Timeline, bins: int = BINS) -> dict[tuple[int, int], F64]:
+def _shares(timeline: Timeline, bins: int = BINS) -> dict[tuple[int, int], F64]:
     """{(GPU, band): `[operators, bins]` share of each bin that is used}, operators in the order of the Timeline."""
     edges = np.linspace(0, max(1, timeline.time_ps), bins + 1)
     out: dict[tuple[int, int], F64] = {}
@@ -74,8 +74,8 @@ def shares(timeline: Timeline, bins: int = BINS) -> dict[tuple[int, int], F64]:
     return out
 
 
-def at_once(used: Mapping[tuple[int, int], F64]) -> list[tuple[int, int]]:
-    """Pairs of operators that both use much of one band in the same bins, in ascending order. `used`: see `shares`."""
+def _at_once(used: Mapping[tuple[int, int], F64]) -> list[tuple[int, int]]:
+    """Pairs of operators that both use much of one band in the same bins, in ascending order. `used`: see `_shares`."""
     found = set()
     for share in used.values():
         much = (share >= AT_ONCE).astype(np.int64)

@@ -71,10 +71,10 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
     save_figure(plot_validation(done.points), figure)
     for table, rows in _long_tables(done):
         write_text(folder / f"{table.file}.csv", table.columns.csv(rows, lambda value: one_line(cell(value))))
-    write_text(page, page_of(done, f"figures/{figure.name}", folder.name))
+    write_text(page, _page_of(done, f"figures/{figure.name}", folder.name))
 
 
-def page_of(done: Validation, figure: str = "", folder: str = "validation-tables") -> str:
+def _page_of(done: Validation, figure: str = "", folder: str = "validation-tables") -> str:
     """The page as Markdown. Its first line has the command that writes the page.
 
     `figure`: address of the plot. `folder`: where the CSV files of long tables lie, relative to the page.

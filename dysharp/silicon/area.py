@@ -69,7 +69,7 @@ HUB_TABLES = (RAT, APT, PARTITION, TILE_COUNTER)
 KIB = 8 * 1024
 
 
-def entries_of(table: Sram, cluster: Cluster) -> int:
+def _entries_of(table: Sram, cluster: Cluster) -> int:
     """The number of entries of one table of this kind in `cluster`."""
     if not table.cluster_key:
         return table.entries
@@ -82,7 +82,7 @@ def switch_ports(cluster: Cluster) -> int:
     return cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
 
 
-def mm2(bits: int, density: str) -> float:
+def _mm2(bits: int, density: str) -> float:
     """Area of `bits` bits. `density`: name of a choice, in Mbit/mm2."""
     return bits / (1e6 * choice_int(density))
 
@@ -93,7 +93,7 @@ def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None
     `queues`: load/store units of a GPU with a MultimemQ; None = one per SM. `misses`: registers of a hub; None = the most that a
     shape of the figures needs.
     """
-    bits = {table: table.bits(entries_of(table, cluster)) for table in DYSHARP_TABLES}
+    bits = {table: table.bits(_entries_of(table, cluster)) for table in DYSHARP_TABLES}
     tables = bits[AL_TLB] + bits[TILE_STATUS] + bits[OUTPUT_READINESS]
     bits[MISS_REGISTERS] = MISS_REGISTERS.bits(MISS_REGISTERS.entries if misses is None else misses)
     queued = bits[MULTIMEMQ] * (cluster.n_sms if queues is None else queues)
@@ -102,8 +102,8 @@ def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None
         "tables_kib": tables / KIB,
         "misses_kib": bits[MISS_REGISTERS] / KIB,
         "queues_kib": queued / KIB,
-        "gpu_mm2": mm2(tables + bits[MISS_REGISTERS] + queued, density),
-        "buffer_mm2": mm2(switch_ports(cluster) * bits[REDUCTION_BUFFER], density),
+        "gpu_mm2": _mm2(tables + bits[MISS_REGISTERS] + queued, density),
+        "buffer_mm2": _mm2(switch_ports(cluster) * bits[REDUCTION_BUFFER], density),
     }
 
 
@@ -115,4 +115,4 @@ def hub_area(rat_entries: int, regions: int, partition_entries: int, peers: int,
         "partitions_kib": peers * PARTITION.bits(partition_entries),
         "counters_kib": TILE_COUNTER.bits(tiles),
     }
-    return {name: n / KIB for name, n in bits.items()} | {"sram_mm2": mm2(sum(bits.values()), "moe_hub.sram_mbit_per_mm2")}
+    return {name: n / KIB for name, n in bits.items()} | {"sram_mm2": _mm2(sum(bits.values()), "moe_hub.sram_mbit_per_mm2")}

@@ -33,12 +33,12 @@ NESTED = "scale_out."
 
 def list_models() -> list[str]:
     """Names of the models that ship with the package, sorted."""
-    return names_of("models")
+    return _names_of("models")
 
 
 def list_clusters() -> list[str]:
     """Names of the clusters that ship with the package, sorted."""
-    return names_of("clusters")
+    return _names_of("clusters")
 
 
 def load_model(name_or_path: NameOrPath | Model) -> Model:
@@ -49,7 +49,7 @@ def load_model(name_or_path: NameOrPath | Model) -> Model:
     if isinstance(name_or_path, Model):
         return name_or_path
     if _is_name(name_or_path, "models"):
-        return layer_of(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
+        return _layer_of(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
     path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
     return _read_model(path, model_from_config, model_from_toml)
 
@@ -90,10 +90,10 @@ def model_from_toml(text: str, where: str) -> Model:
     table = _with_base(own, "models", where)
     if "whole" in own and "n_experts" in table:  # checked, although a layer does not use it
         _whole_from_table(table, where)
-    return layer_of(table, where)
+    return _layer_of(table, where)
 
 
-def layer_of(table: dict[str, Any], where: str) -> Model:
+def _layer_of(table: dict[str, Any], where: str) -> Model:
     """The `Model` of the top-level keys of a file; the table `[whole]` says nothing about the layer. Raises `ConfigError`."""
     table = {key: value for key, value in table.items() if key != "whole"}
     values = _in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
@@ -168,8 +168,8 @@ def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     base = table.pop("base", None)
     if base is None:
         return table
-    if not isinstance(base, str) or base not in names_of(kind):
-        tail = nearest(str(base) if isinstance(base, str) else "", names_of(kind))
+    if not isinstance(base, str) or base not in _names_of(kind):
+        tail = nearest(str(base) if isinstance(base, str) else "", _names_of(kind))
         raise ConfigError(f"{where}: base: found {show(base)}, expected a packaged name{tail}")
     inherited = _with_base(_packaged(kind, base), kind, f"{base}.toml")
     del inherited["name"]
@@ -179,22 +179,22 @@ def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
         peaks: dict[str, Any] = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
         if not peaks.keys() & table.keys():
             inherited |= peaks
-    return merged(inherited, table)
+    return _merged(inherited, table)
 
 
-def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`under` with the keys of `over` in place of its own; tables that both have are merged key by key."""
     both = {key for key in over if isinstance(over[key], dict) and isinstance(under.get(key), dict) and key in INNER}
-    return {**under, **over, **{key: merged(under[key], over[key]) for key in both}}
+    return {**under, **over, **{key: _merged(under[key], over[key]) for key in both}}
 
 
 @functools.cache
-def names_of(kind: str) -> list[str]:
+def _names_of(kind: str) -> list[str]:
     return sorted(p.stem for p in (DATA / kind).glob("*.toml"))
 
 
 def _is_name(name_or_path: NameOrPath, kind: str) -> bool:
-    return isinstance(name_or_path, str) and name_or_path in names_of(kind)
+    return isinstance(name_or_path, str) and name_or_path in _names_of(kind)
 
 
 def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
@@ -259,7 +259,7 @@ FILES = ", a .toml file with the table [whole] or a Hugging Face config.json"
 @functools.cache
 def list_whole_models() -> list[str]:
     """Names of the packaged models that are described from embedding to head, sorted: with and without experts."""
-    return sorted([name for name in names_of("models") if "whole" in _packaged_table(name)] + names_of("dense"))
+    return sorted([name for name in _names_of("models") if "whole" in _packaged_table(name)] + _names_of("dense"))
 
 
 def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
@@ -283,8 +283,8 @@ def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
 def whole_from_toml(text: str, where: str) -> WholeModel:
     """A `WholeModel` from TOML text; `where` names the file in errors (`ConfigError`)."""
     table = parse_toml(text, where)
-    if isinstance(table.get("base"), str) and table["base"] in names_of("dense"):
-        return _whole_from_table(merged(_packaged("dense", table.pop("base")), table), where)
+    if isinstance(table.get("base"), str) and table["base"] in _names_of("dense"):
+        return _whole_from_table(_merged(_packaged("dense", table.pop("base")), table), where)
     return _whole_from_table(_with_base(table, "models", where), where)
 
 
@@ -294,7 +294,7 @@ def _whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
     if not isinstance(whole, dict):
         raise ConfigError(f"{where}: whole: found {show(whole)}, expected a table [whole] with vocab and [whole.attention]")
     head: dict[str, Any] = {key: table[key] for key in ("name", "source", "hidden") if key in table}
-    layer = layer_of(table, where) if "n_experts" in table else None
+    layer = _layer_of(table, where) if "n_experts" in table else None
     unknown = [key for key in table if layer is None and key not in (*head, "whole")]
     if unknown:
         raise ConfigError(f"{where}: {unknown[0]}: found it in a file without n_experts, expected only name, source, hidden and [whole]")

@@ -46,7 +46,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "norms_per_layer": 4 if config.get("sandwich_norm") is True else family.get("norms_per_layer", 2),
         "norm_vectors": family.get("norm_vectors", 1),
         "latent_experts": latent,
-        "checkpoint": checkpoint_of(config, layer is not None, _is_latent(config)),
+        "checkpoint": _checkpoint_of(config, layer is not None, _is_latent(config)),
         **{key: _flag(config, family.get(key)) for key in ("tied", "router_bias", "expert_bias", "head_bias")},
         "dense_bias": bool(dense) and _flag(config, family["dense_bias"]),
     }
@@ -192,7 +192,7 @@ def _window(config: Mapping[str, Any], faults: list[str]) -> int:
     return window if not isinstance(names, list) or "sliding_attention" in names else 0
 
 
-def checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:
+def _checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:
     """The precision (`WholeModel.checkpoint`) of a checkpoint, by its `quantization_config`; "" without one, or with one that is not known.
 
     Methods as Transformers and vLLM name them. NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4

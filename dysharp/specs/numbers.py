@@ -47,7 +47,7 @@ ALL = 60  # most of the parts that are not added later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedNumber(Constant):
+class _ListedNumber(Constant):
     """One name with one or more numbers. `MODULE.NAME()` stands for the numbers inside the function or class `NAME`.
 
     `meaning`: the source, or the meaning and the reason for the kind. `value`: the number in cluster files; None in code.
@@ -85,18 +85,18 @@ class ListedNumber(Constant):
 
 
 @functools.cache
-def numbers() -> Mapping[str, ListedNumber]:
+def numbers() -> Mapping[str, _ListedNumber]:
     """The packaged table."""
-    return constants_of(ListedNumber, read_text(FILE), FILE.name)
+    return constants_of(_ListedNumber, read_text(FILE), FILE.name)
 
 
-def counted() -> list[ListedNumber]:
+def counted() -> list[_ListedNumber]:
     """The numbers that count beside the fitted constants."""
     return [number for number in numbers().values() if number.kind == "counted"]
 
 
 @frozen
-class Share:
+class _Share:
     """What one part has, or several together."""
 
     part: str
@@ -119,38 +119,38 @@ class Share:
 
 
 PARTS = (
-    Share(ONE, ONE_DOMAIN),
-    Share(BETWEEN, BETWEEN_DOMAINS, prefix="internode."),
-    Share("fabrics without a switch", 4, prefix="mori."),
-    Share("libraries", 8, later=True, prefix="lib."),
-    Share("serving", 12, later=True, prefix="serving."),
-    Share(OF_OPERATORS, later=True, prefix="attention."),
-    Share(OF_TRAINING, later=True, prefix="training."),
-    Share("hosts that post messages", POSTING, later=True, prefix="proxy."),
-    Share("learned machines", later=True, prefix="learned."),
+    _Share(ONE, ONE_DOMAIN),
+    _Share(BETWEEN, BETWEEN_DOMAINS, prefix="internode."),
+    _Share("fabrics without a switch", 4, prefix="mori."),
+    _Share("libraries", 8, later=True, prefix="lib."),
+    _Share("serving", 12, later=True, prefix="serving."),
+    _Share(OF_OPERATORS, later=True, prefix="attention."),
+    _Share(OF_TRAINING, later=True, prefix="training."),
+    _Share("hosts that post messages", POSTING, later=True, prefix="proxy."),
+    _Share("learned machines", later=True, prefix="learned."),
 )
 """Libraries: calls that enter a drained GPU, and NCCL EP's buffers. Operators: attention and what stands around it."""
 
 
-def parts(constants: Mapping[str, Fitted]) -> list[Share]:
+def parts(constants: Mapping[str, Fitted]) -> list[_Share]:
     """What each part has. Every fitted constant and every counted number is in one of them."""
     own = Counter(next((one.part for one in PARTS if one.prefix and name.startswith(one.prefix)), ONE) for name in constants)
     of = {one.part: sum(number.count for number in counted() if number.of == one.part) for one in PARTS}
     return [replace(one, fitted=own[one.part], counted=of[one.part]) for one in PARTS]
 
 
-def shares(constants: Mapping[str, Fitted]) -> list[Share]:
+def shares(constants: Mapping[str, Fitted]) -> list[_Share]:
     """The parts, then sums of them: operators and training together, all but later parts, everything."""
     found = parts(constants)
     return [
         *found,
-        _sum(Share("operators and training", OPERATORS_AND_TRAINING, later=True), [one for one in found if one.part in (OF_OPERATORS, OF_TRAINING)]),
-        _sum(Share("all but later parts", ALL), [one for one in found if not one.later]),
-        _sum(Share(EVERYTHING, later=True), found),
+        _sum(_Share("operators and training", OPERATORS_AND_TRAINING, later=True), [one for one in found if one.part in (OF_OPERATORS, OF_TRAINING)]),
+        _sum(_Share("all but later parts", ALL), [one for one in found if not one.later]),
+        _sum(_Share(EVERYTHING, later=True), found),
     ]
 
 
-def _sum(total: Share, of: Sequence[Share]) -> Share:
+def _sum(total: _Share, of: Sequence[_Share]) -> _Share:
     return replace(total, fitted=sum(one.fitted for one in of), counted=sum(one.counted for one in of))
 
 
@@ -160,6 +160,6 @@ def lines(constants: Mapping[str, Fitted]) -> list[dict[str, object]]:
     return [{key: getattr(share, key) for key in keys} for share in shares(constants)]
 
 
-def share_of(constants: Mapping[str, Fitted], part: str) -> Share:
+def share_of(constants: Mapping[str, Fitted], part: str) -> _Share:
     """The share of one part."""
     return next(share for share in parts(constants) if share.part == part)

@@ -31,7 +31,7 @@ COMPARED, PROVEN = ([Fault(*fault) for fault in faults] for faults in parse_toml
 
 
 @contextmanager
-def planted(fault: Fault) -> Iterator[None]:
+def _planted(fault: Fault) -> Iterator[None]:
     """The block with the fault. An `old` that is gone or vague is an error of the tables above."""
     module, of, name = fault.where.split(".")
     cls = getattr(importlib.import_module(f"dysharp.silicon.rtl.{module}"), of)
@@ -47,9 +47,9 @@ def planted(fault: Fault) -> Iterator[None]:
         setattr(cls, name, whole)
 
 
-def differs(fault: Fault) -> bool:
+def _differs(fault: Fault) -> bool:
     """Whether block and model differ in 150 sequences of 40 cycles."""
-    with planted(fault):
+    with _planted(fault):
         try:
             check_block(load_block(fault.block), 150, cycles=40)
         except SimulationError:
@@ -57,15 +57,15 @@ def differs(fault: Fault) -> bool:
     return False
 
 
-def has_no_proof(fault: Fault) -> bool:
+def _has_no_proof(fault: Fault) -> bool:
     """Whether a promise of the block no longer holds."""
-    with planted(fault):
+    with _planted(fault):
         return not all(proves(proof()) for proof in load_block(fault.block).proofs)
 
 
 def found(block: str) -> dict[str, tuple[int, int]]:
     """(found, planted) faults of a block, by what looks for them."""
-    looks = {"comparison": (differs, COMPARED), "proofs": (has_no_proof, PROVEN)}
+    looks = {"comparison": (_differs, COMPARED), "proofs": (_has_no_proof, PROVEN)}
     done = {}
     for by, (look, faults) in looks.items():
         results = [look(fault) for fault in faults if fault.block == block]

@@ -69,7 +69,7 @@ def run_values(program: Program, trace: Trace) -> dict[str, Any]:
     use, visits = phases.utilization(program, trace, busy), phases.row_visits(program, trace, read)
     out: dict[str, Any] = {
         "causes": causes, "operators": operators, "up": wires.up, "down": wires.down, "flits": wires.flits(program.hardware.flit), "busy": busy,
-        "memory": bound.memory_busy_ps(program), "bound": [known.us, known.resource, known.terms], "ends": bound._compute_ends(program),
+        "memory": bound._memory_busy_ps(program), "bound": [known.us, known.resource, known.terms], "ends": bound._compute_ends(program),
         "phases": last.phases_us(), "exposed": last.exposed_ps(), "stalls": last.stalls_us(), "last": last.node, "visits": visits, "use": use,
         "traffic": count.traffic_bytes(program, trace, groups), "up use": load.up_use(program, trace),
         "merging": merging.merging_of(program, trace, 3), "passed": passed, "went on": count.loads_that_went_on(program, trace),
@@ -79,7 +79,7 @@ def run_values(program: Program, trace: Trace) -> dict[str, Any]:
     member = np.where(np.arange(len(trace.member)) % 4 == 1, -1, trace.member)
     out["partial traffic"] = count.traffic_bytes(program, replace(trace, member=member))
     out["groups"] = [digest(x) for x in asdict(groups).values()]
-    out["waiting"] = waiting.waiting_ps(program, trace)
+    out["waiting"] = waiting._waiting_ps(program, trace)
     return out
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dysharp.analysis.phases import merged
-from dysharp.analysis.waiting import PARTS, waiting_ps
+from dysharp.analysis.waiting import PARTS, _waiting_ps
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Hardware, Head, Kind, ProgramBuilder, Tail, Template, To
@@ -39,7 +39,7 @@ def test_four_parts_of_a_hand_timed_program() -> None:
     program = b.build()
     trace = run_oracle(program)
     assert (trace.start[[first, second, third, fourth, fifth]] == [0, 3000, 9000, 11000, 14000]).all()
-    found = waiting_ps(program, trace)
+    found = _waiting_ps(program, trace)
     assert parts(found, "gemm1", 0) == {"span": 15000, "moving": 5000, "resource": 3000, "own": 3000, "peers": 4000}
     assert parts(found, "gemm1", 1) == {"span": 9000, "moving": 9000, "resource": 0, "own": 0, "peers": 0}
     # GEMM-2: [0, 3), hidden behind GEMM-1 [3, 5) and [9, 11), idle [5, 9), [11, 14).
@@ -53,7 +53,7 @@ def test_a_receiver_waits_for_a_late_sender() -> None:
     puts = b.ops(move, [0, 1], issuer=[b.issuer(rank, Discipline.PROGRAM_ORDER) for rank in (0, 1)], bytes=1600, to=To(1, [1, 0]))
     program = skewed(b.build(), Skew((0, 50_000), (1.0, 1.0)))
     trace = run_oracle(program)
-    found = waiting_ps(program, trace)
+    found = _waiting_ps(program, trace)
     own, arrives = int(trace.done[puts]), int(trace.member[1])
     assert parts(found, "dispatch", 0) == {
         "span": arrives, "moving": own + arrives - 50_000, "resource": 0, "own": 0, "peers": 50_000 - own
@@ -74,14 +74,14 @@ def test_an_op_behind_a_waiting_op_does_not_wait_for_a_resource() -> None:
     program = b.build()
     trace = run_oracle(program)
     assert trace.ready[puts + 1] == 0
-    assert waiting_ps(program, trace)["combine"]["resource"][0] <= trace.start[puts + 1] - 9000
+    assert _waiting_ps(program, trace)["combine"]["resource"][0] <= trace.start[puts + 1] - 9000
 
 
 @pytest.mark.parametrize("name", all_systems())
 @pytest.mark.parametrize("routing", ["lognormal:0.65", "one GPU"])
 def test_parts_sum_to_the_span(name: str, routing: str, finished: Callable[..., Any]) -> None:
     done = finished(name, routing)
-    found = waiting_ps(done.program, done.trace)
+    found = _waiting_ps(done.program, done.trace)
     assert found
     for columns in found.values():
         np.testing.assert_array_equal(sum(columns[part] for part in PARTS), columns["span"])

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from dysharp.analysis.timeline import Recording, Timeline, Window, make_timeline, record
-from dysharp.analysis.timeline.chakra import chakra_nodes
-from dysharp.analysis.timeline.counters import slot_words
+from dysharp.analysis.timeline.chakra import _chakra_nodes
+from dysharp.analysis.timeline.counters import _slot_words
 from dysharp.analysis.timeline.links import link_groups, link_trains
 from dysharp.analysis.timeline.task_graph import task_graph
 from dysharp.program.nets import NET_KINDS
@@ -65,14 +65,14 @@ def made(name: str) -> dict[str, Any]:
     for parts in (1, 3):
         graph = task_graph(run, parts)
         found |= {f"graph {parts}.{column}": getattr(graph, column) for column in graph.__slots__}
-        found[f"nodes {parts}"] = chakra_nodes(graph, p)
+        found[f"nodes {parts}"] = _chakra_nodes(graph, p)
     return found
 
 
 def words() -> dict[str, Any]:
     """Texts that depend on no run."""
     kinds = {name: replace(kind, nets=len) for name, kind in NET_KINDS.items()}
-    return {"kinds": kinds, "slots": [slot_words(kind) for kind in ("sm", "host", "", "copy")]}
+    return {"kinds": kinds, "slots": [_slot_words(kind) for kind in ("sm", "host", "", "copy")]}
 
 
 CASES: Cases = {

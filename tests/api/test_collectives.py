@@ -8,7 +8,7 @@ import pytest
 import dysharp
 from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.functional.collective import Vectors, emulate_collective
+from dysharp.functional.collective import _Vectors, emulate_collective
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import all_collectives, get_collective
 from dysharp.testing.conformance import conformance
@@ -71,7 +71,7 @@ def test_a_vector_that_nobody_writes_is_named() -> None:
     program = get_collective("nccl-ring").plan(work, cluster, get_collective("nccl-ring").options())
     lost = replace(program, templates=tuple(replace(t, dst="scratch.sum") if t.dst == "result" else t for t in program.templates))
     with pytest.raises(EmulationMismatch, match='GPU 0: found no chunk 0 in "result" at the end'):
-        Vectors(lost, work, work.inputs(0), "oldest", 0, None).run()
+        _Vectors(lost, work, work.inputs(0), "oldest", 0, None).run()
 
 
 @pytest.mark.parametrize(

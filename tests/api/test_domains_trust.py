@@ -108,13 +108,13 @@ def test_names_of_nics_as_words() -> None:
 
 def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their Rows; where the baseline has no estimate, that is the error."""
-    from dysharp.runs.known import Known
+    from dysharp.runs.known import _Known
 
-    def unsettled(found: Known, *most: float) -> str:
+    def unsettled(found: _Known, *most: float) -> str:
         return "they do not tell" if found.blocks[-1].simulated.system == "deepep" else ""
 
     monkeypatch.setattr("dysharp.runs.known.REFUSED", 1e9)
-    monkeypatch.setattr(Known, "refusal", unsettled)
+    monkeypatch.setattr(_Known, "refusal", unsettled)
     asked: dict[str, Any] = {"systems": ["deepep", "megatron-a2a"], "cluster": "paper-dgx-h100-x2", **SMALL, "tokens": 64, "window": 32}
     done, why = ds.compare(**asked), "window: 32 leading tokens of deepep give no estimate"
     assert [row.system for row in done.rows] == ["megatron-a2a"]

@@ -139,12 +139,12 @@ LOADS = (
 
 
 def networks() -> Lines:
-    asks: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ((network_curve.network_setting, SETTINGS), (network_curve.parse_loads, LOADS))
+    asks: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ((network_curve._network_setting, SETTINGS), (network_curve._parse_loads, LOADS))
     for what, ask in asks:
         for one in ask:
             try:
                 found = what(**one) if isinstance(one, dict) else what(one)
-                yield f"{one}: {found if isinstance(found, network_curve.Setting) else (len(found), found[:3], found[-1])}"
+                yield f"{one}: {found if isinstance(found, network_curve._Setting) else (len(found), found[:3], found[-1])}"
             except ConfigError as error:
                 yield f"{one}: {error}"
 

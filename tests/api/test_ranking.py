@@ -9,7 +9,7 @@ import pytest
 import dysharp as ds
 from dysharp.api.comparison import limits_sentence, place_of_fastest
 from dysharp.cli.texts.comparison_text import print_comparison
-from dysharp.planning.advice.advise import answer_lines
+from dysharp.planning.advice.advise import _answer_lines
 from dysharp.show.html_report import render, report_of_advice, report_of_comparison, report_of_rows
 from dysharp.show.plots import plot_compare
 
@@ -77,4 +77,4 @@ def test_advice_never_runs_it() -> None:
     assert "compute fewer (token, expert) rows: tutel drops " in done.answer[0]
     assert report_of_advice(done, "x").panels[0].best == 0
     slow = replace(done.unjudged[0], row=replace(done.unjudged[0].row, dropped_rows=0, time_us=1.0))
-    assert "Faster in this simulation, but without an error bar: tutel" in answer_lines(done.best, (), (), [slow])[0]
+    assert "Faster in this simulation, but without an error bar: tutel" in _answer_lines(done.best, (), (), [slow])[0]

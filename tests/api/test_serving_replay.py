@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import dysharp
-from dysharp.api.serving_replay import failures_of, pools_of, tiers_of
+from dysharp.api.serving_replay import _failures_of, _pools_of, _tiers_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.costs.machine import machine_of
@@ -57,14 +57,14 @@ def test_pools_a_failure_and_a_plot(tmp_path: Path) -> None:
 
 def test_texts_of_pools_tiers_and_failures() -> None:
     start = Replica(load_whole("qwen3-30b"), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster("hw-dgx-h200"), "serving"))
-    assert [(pool.number, pool.replica.layout.name) for pool in pools_of("2:tp=4;1:dp=8,ep=8", start)] == [(2, "TP4"), (1, "DP8 EP8")]
-    assert tiers_of("host=200@50,disk=2000@6.5") == [TierSize("host", 200, 50), TierSize("disk", 2000, 6.5)]
-    assert failures_of("0@60+30,1@5") == [Failure(0, 60, 30), Failure(1, 5)]
+    assert [(pool.number, pool.replica.layout.name) for pool in _pools_of("2:tp=4;1:dp=8,ep=8", start)] == [(2, "TP4"), (1, "DP8 EP8")]
+    assert _tiers_of("host=200@50,disk=2000@6.5") == [TierSize("host", 200, 50), TierSize("disk", 2000, 6.5)]
+    assert _failures_of("0@60+30,1@5") == [Failure(0, 60, 30), Failure(1, 5)]
     for read, text, said in (
-        (lambda text: list(pools_of(text, start)), "2:tp=4", "pools: found '2:tp=4', expected N:LAYOUT;N:LAYOUT"),
-        (lambda text: list(pools_of(text, start)), "2:tp=3;1:tp=1", "pools: TP3: 32 heads do not divide by TP3"),
-        (tiers_of, "host=200", "tiers: found 'host=200', expected NAME=GB@GBps"), (tiers_of, "host=0@1", "tiers: found"),
-        (failures_of, "0", "fail: found '0', expected REPLICA@SECONDS"), (failures_of, "x@3", "fail: found"),
+        (lambda text: list(_pools_of(text, start)), "2:tp=4", "pools: found '2:tp=4', expected N:LAYOUT;N:LAYOUT"),
+        (lambda text: list(_pools_of(text, start)), "2:tp=3;1:tp=1", "pools: TP3: 32 heads do not divide by TP3"),
+        (_tiers_of, "host=200", "tiers: found 'host=200', expected NAME=GB@GBps"), (_tiers_of, "host=0@1", "tiers: found"),
+        (_failures_of, "0", "fail: found '0', expected REPLICA@SECONDS"), (_failures_of, "x@3", "fail: found"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=said):
             read(text)

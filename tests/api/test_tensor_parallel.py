@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dysharp
-from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
+from dysharp.api.tensor_parallel import _check_tensor_system, _ends, serving_curves, step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.model import layout_of
@@ -116,4 +116,4 @@ def test_a_curve_of_serving_has_a_row_for_each_size() -> None:
 )
 def test_what_sub_layers_do_not_describe_is_refused(system: str, model: str, tp: int, found: str) -> None:
     with pytest.raises(ConfigError, match=found):
-        check_tensor_system(system, load_whole(model), tp)
+        _check_tensor_system(system, load_whole(model), tp)

@@ -94,15 +94,15 @@ def files() -> dict[str, str]:
 
 def _long_tables() -> dict[str, tuple[Sequence[str], list[Sequence[str]]]]:
     """{name: (columns, rows)}. Systems with the same option share a row."""
-    from dysharp.cli.listing import cluster_keys, listing, option_cells
+    from dysharp.cli.listing import _cluster_keys, _option_cells, listing
 
     options = listing("options")
     of: dict[tuple[str, ...], list[str]] = {}
     for row in options:
         if row["of"] not in ("fabric", "choices"):
-            of.setdefault(option_cells(row), []).append(row["of"])
+            of.setdefault(_option_cells(row), []).append(row["of"])
     fabric = [(row["name"], row["meaning"]) for row in options if row["of"] == "fabric"]
-    keys = [(k["name"], k["type"], k["range"], "required" if k["default"] is None else str(k["default"]), k["meaning"]) for k in cluster_keys()]
+    keys = [(k["name"], k["type"], k["range"], "required" if k["default"] is None else str(k["default"]), k["meaning"]) for k in _cluster_keys()]
     return {
         "options": (("option", "meaning", "commands"), _options()),
         "options-of-systems": (("option", "default", "values", "meaning", "systems"), [(*line, ", ".join(names)) for line, names in of.items()]),

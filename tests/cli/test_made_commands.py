@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from dysharp.cli import progress_bar, reproduce, rtl, trace
 from dysharp.cli.app import cli
-from dysharp.cli.calibrate import print_calibration
-from dysharp.cli.emulate import print_emulation
-from dysharp.cli.lint import print_lint
-from dysharp.cli.listing import cluster_keys, listing
+from dysharp.cli.calibrate import _print_calibration
+from dysharp.cli.emulate import _print_emulation
+from dysharp.cli.lint import _print_lint
+from dysharp.cli.listing import _cluster_keys, listing
 from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin
@@ -87,18 +87,18 @@ def block(name: str, *, bare: bool = False) -> Any:
 
 
 def hardware() -> Lines:
-    yield from printed(rtl.print_hardware, block("al-tlb"))
-    yield from printed(rtl.print_hardware, block("al-tlb", bare=True))
+    yield from printed(rtl._print_hardware, block("al-tlb"))
+    yield from printed(rtl._print_hardware, block("al-tlb", bare=True))
     every = [block(name) for name in BLOCKS]
-    yield from printed(rtl.print_blocks, every)
-    yield from printed(rtl.print_blocks, [block(name, bare=True) for name in ("rpm", "aau")])
+    yield from printed(rtl._print_blocks, every)
+    yield from printed(rtl._print_blocks, [block(name, bare=True) for name in ("rpm", "aau")])
     faults = {"comparison": (3, 5), "proofs": (2, 4)}
     with (
         patch("dysharp.silicon.rtl.blocks.load_block"),
         patch.dict("sys.modules", {"dysharp.testing.block_faults": SimpleNamespace(found=lambda _: faults)}),
     ):
-        yield from printed(rtl.print_faults, ["al-tlb", "rpm"], False)
-        yield from printed(rtl.print_faults, ["rpm"], True)
+        yield from printed(rtl._print_faults, ["al-tlb", "rpm"], False)
+        yield from printed(rtl._print_faults, ["rpm"], True)
 
 
 def timed() -> Any:
@@ -109,8 +109,8 @@ def timed() -> Any:
 
 def progress() -> Lines:
     """Times in words, and the lines of work of 60 s, whose clock is made."""
-    yield " ".join(f"{s:g}:{progress_bar.in_words(s)}" for s in (0, 1.6, 119, 119.9, 120, 121, 7199, 7200, 9000))
-    yield " ".join(f"{share:g},{s:g}:{progress_bar.seconds_left(share, s)}" for share in (0.019, 0.02, 0.5, 1.0) for s in (1.9, 2.0, 30.0))
+    yield " ".join(f"{s:g}:{progress_bar._in_words(s)}" for s in (0, 1.6, 119, 119.9, 120, 121, 7199, 7200, 9000))
+    yield " ".join(f"{share:g},{s:g}:{progress_bar._seconds_left(share, s)}" for share in (0.019, 0.02, 0.5, 1.0) for s in (1.9, 2.0, 30.0))
     clock = SimpleNamespace(now=100.0)
     lines: list[str] = []
     with (
@@ -172,7 +172,7 @@ def lists() -> Lines:
         )
     for what in ("blocks", "routings", "sub-layers"):
         yield from (f"{what}: {json.dumps(row)}" for row in listing(what))
-    yield from (f"key: {row['name']} {row['type']} {row['range']} {row['default']!r}" for row in cluster_keys())
+    yield from (f"key: {row['name']} {row['type']} {row['range']} {row['default']!r}" for row in _cluster_keys())
 
 
 ANSWERS: dict[str, tuple[str, Callable[[], Any], tuple[str, ...]]] = {
@@ -221,10 +221,10 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "hardware": hardware, "progress": progress, "lists": lists,
     "trace": lambda: [*printed(trace._print, timed(), None), *plain(timed().to_dict()["timeline"]), *map(str, (trace._tokens("x", "3,17"),
         trace._tokens("x", "2:5")))],
-    "calibration": lambda: printed(print_calibration, calibration()),
+    "calibration": lambda: printed(_print_calibration, calibration()),
     "answers": answered,
-    "lint": lambda: printed(print_lint, checked()),
-    "emulation": lambda: [*printed(print_emulation, emulation(True)), *printed(print_emulation, emulation(False))],
+    "lint": lambda: printed(_print_lint, checked()),
+    "emulation": lambda: [*printed(_print_emulation, emulation(True)), *printed(_print_emulation, emulation(False))],
 }  # fmt: skip
 
 

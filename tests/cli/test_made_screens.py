@@ -23,8 +23,8 @@ from dysharp.api.whole_model import describe
 from dysharp.base.errors import SimulationError
 from dysharp.cli import validate
 from dysharp.cli.listing import print_list
-from dysharp.cli.network import print_curve
-from dysharp.cli.serve import print_serving
+from dysharp.cli.network import _print_curve
+from dysharp.cli.serve import _print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
 from dysharp.measured.intervals import Interval
 from dysharp.measured.validation import Validation
@@ -37,7 +37,7 @@ from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import Rejected
 from dysharp.serving.whatif import ServeWhatIf
 from dysharp.show.serving import plot_serving
-from dysharp.show.validation_page import _long_tables, page_of
+from dysharp.show.validation_page import _long_tables, _page_of
 from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
 from tests.show.drawn import drawn_lines
 from tests.show.held import Lines, digest, lines_of, plain, printed, stored_lines
@@ -234,7 +234,7 @@ def sweep_rows() -> dict[Point, dict[str, Any]]:
 
 
 def curve() -> Any:
-    from dysharp.api.network_curve import NetworkCurve, network_setting
+    from dysharp.api.network_curve import NetworkCurve, _network_setting
     from dysharp.engine.flit.network import NetworkPoint, Protocol
     from tests.show.made_results import plain as made
 
@@ -244,7 +244,7 @@ def curve() -> Any:
         for i, load in enumerate((0.25, 0.5, 0.75))
     )  # fmt: skip
     edge = {"load": 0.625, "accepted": 0.6125, "saturated_at": 0.65625, "accepted_at": 0.875}
-    return NetworkCurve(network_setting(cluster="paper-gh200-nvl32"), Protocol(), 3, points, edge)
+    return NetworkCurve(_network_setting(cluster="paper-gh200-nvl32"), Protocol(), 3, points, edge)
 
 
 def libraries(*clusters: str) -> Lines:
@@ -277,8 +277,8 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "plan-shapes": lambda: [*printed(plan_text.print_plan, plan("layers=24,48")), *str(plan().sentence()).splitlines()],
     "plan-check": lambda: [*printed(plan_text.print_check, plan()), *plan().arguments("mindspeed"), plan().verdict(), every_answer().moved_line()],
     "plan-json": lambda: plain({k: v for k, v in every_answer().to_dict().items() if k not in ("serving", "shapes", "not_considered")}),
-    "serve": lambda: printed(print_serving, served()),
-    "serve-none": lambda: [*printed(print_serving, no_points()), *printed(print_serving, replace(no_points(), points=(),
+    "serve": lambda: printed(_print_serving, served()),
+    "serve-none": lambda: [*printed(_print_serving, no_points()), *printed(_print_serving, replace(no_points(), points=(),
         rejected=served().rejected))],
     "serve-json": lambda: plain({k: v for k, v in served().to_dict().items() if k not in ("launch", "front", "sentences", "advice")}),
     "serve-picture": lambda: drawn_lines(plot_serving(served())),
@@ -292,13 +292,13 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "validate-serving": lambda: [*printed(validate_text.print_serving_report, served_report(), "my.csv"),
         *printed(validate_text.print_serving_report, served_report())],
     "validate-whole": whole_reports,
-    "validate-page": lambda: [line for line in page_of(report(), "f.svg").splitlines() if line.startswith(("|", "#", "All")) or "belong" in line],
+    "validate-page": lambda: [line for line in _page_of(report(), "f.svg").splitlines() if line.startswith(("|", "#", "All")) or "belong" in line],
     "validate-long": lambda: [f"{t.file}: {t.meaning}: {' '.join(one.name for one in t.columns.own)}: {len(rows)}"
         for t, rows in _long_tables(report())],
     "routing": lambda: [*printed(routing_text.print_layers, layer_rows()), *printed(routing_text.print_nodes, node_rows())],
     "routing-json": lambda: plain(routing_text.routing_dict("made", layer_rows())),
     "sweep": lambda: [*printed(sweep_text.print_sweep, sweep_rows()), *sweep_text.sweep_csv(sweep_rows()).splitlines()],
-    "network": lambda: [*printed(print_curve, curve()), *printed(print_curve, replace(curve(), saturation=None)), *str(curve()).splitlines()],
+    "network": lambda: [*printed(_print_curve, curve()), *printed(_print_curve, replace(curve(), saturation=None)), *str(curve()).splitlines()],
     "network-json": lambda: plain(curve().to_dict()),
     "libraries": lambda: [*libraries("made"), *libraries("made", "other")],
     "list": lambda: [line for what, row in LISTED.items() for line in printed(print_list, what, [row])],

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import dysharp as ds
-from dysharp.api.network_curve import curve_setting, network_setting, parse_delays, parse_loads, parse_traffic
+from dysharp.api.network_curve import _curve_setting, _network_setting, _parse_delays, _parse_loads, _parse_traffic
 from dysharp.base.errors import ConfigError
 from dysharp.base.version import MODEL_VERSION
-from dysharp.engine.flit.curves import read_curves, setting
+from dysharp.engine.flit.curves import _setting, read_curves
 
 SHORT = ("--period", "400")
 POINT = {"load", "injected", "accepted", "latency_cycles", "network_latency_cycles", "hops", "saturated", "n_packets", "digest"}
@@ -137,22 +137,22 @@ def test_wrong_input_is_one_line(dysharp, line, text):
 
 
 def test_loads_and_delays_as_text():
-    assert parse_loads("0.5,0.1,0.5") == (0.1, 0.5)
-    assert len(parse_loads("0.05:0.95:0.05")) == 19
-    assert parse_loads("0.05:0.95:0.05")[-1] == 0.95
-    assert parse_delays("link=3, credit=0") == {"link": 3, "credit": 0}
-    assert parse_traffic("hotspot:4,2", 9, "10:30").burst == (10.0, 30.0)
-    chosen = network_setting(cluster="paper-gh200-nvl32", vcs=4, delays="terminal=7", pattern="bitcomp")
+    assert _parse_loads("0.5,0.1,0.5") == (0.1, 0.5)
+    assert len(_parse_loads("0.05:0.95:0.05")) == 19
+    assert _parse_loads("0.05:0.95:0.05")[-1] == 0.95
+    assert _parse_delays("link=3, credit=0") == {"link": 3, "credit": 0}
+    assert _parse_traffic("hotspot:4,2", 9, "10:30").burst == (10.0, 30.0)
+    chosen = _network_setting(cluster="paper-gh200-nvl32", vcs=4, delays="terminal=7", pattern="bitcomp")
     assert (chosen.config.router.num_vcs, chosen.config.terminal_delay, chosen.traffic.packet_flits) == (4, 7, 9)
-    assert network_setting(cluster="paper-nvl72", k=64).config.k == 64
+    assert _network_setting(cluster="paper-nvl72", k=64).config.k == 64
     with pytest.raises(ConfigError, match="above 0"):
         ds.network([0.5, 2.0])
 
 
 def test_names_of_recorded_curves_say_what_they_are():
     for name, rows in read_curves().items():
-        config, traffic, _, _ = setting(rows[0])
-        ours = curve_setting(name)
+        config, traffic, _, _ = _setting(rows[0])
+        ours = _curve_setting(name)
         assert ours.config == config
         assert (ours.traffic.pattern, ours.traffic.packet_flits) == (traffic.pattern, traffic.packet_flits)
 
@@ -180,11 +180,11 @@ def test_comparison_and_its_exit_code(dysharp, tmp_path: Path):
 
 
 def test_arguments_reach_their_fields_and_others_are_refused() -> None:
-    config = network_setting(vcs=2, lanes=2, allocator="islip", hold_switch=True, speculative=False, topology="fattree", k=4, n=2).config
+    config = _network_setting(vcs=2, lanes=2, allocator="islip", hold_switch=True, speculative=False, topology="fattree", k=4, n=2).config
     router = config.router
     assert (config.topology, config.k, config.n, router.num_vcs, router.input_speedup, router.output_speedup) == ("fattree", 4, 2, 2, 2, 2)
     assert (router.vc_allocator, router.sw_allocator, router.hold_switch, router.speculative) == ("islip", "islip", True, False)
     with pytest.raises(ConfigError, match="num_vcs is 0"):
-        network_setting(vcs=0)
+        _network_setting(vcs=0)
     with pytest.raises(ConfigError, match="found the argument 'bufer'; did you mean \"buffer\""):
-        network_setting(bufer=4)
+        _network_setting(bufer=4)

@@ -12,7 +12,7 @@ from rich.console import Console
 from dysharp.api.calibration import Calibration
 from dysharp.base.table import fact_table, plain_table
 from dysharp.base.version import MODEL_VERSION
-from dysharp.cli.calibrate import print_calibration
+from dysharp.cli.calibrate import _print_calibration
 from dysharp.cli.texts.validate_text import _print_rows as print_rows
 from dysharp.show.output import console, print_header, print_json, print_lines
 
@@ -69,7 +69,7 @@ def test_calibrate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch,
     errors = [SimpleNamespace(family="deepep-dispatch", shapes=7654321, before=error, after=error, held_out=error)]
     refused = {f"deepep.constant_{i}": "no row depends on it" for i in range(9)}
     fit = SimpleNamespace(errors=errors, fitted={"link.fraction": 0.87654}, before={"link.fraction": 0.81234}, refused=refused, skipped=[])
-    print_calibration(Calibration(fit, "mine.toml", "mine"))  # type: ignore[arg-type]
+    _print_calibration(Calibration(fit, "mine.toml", "mine"))  # type: ignore[arg-type]
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 60
     for number in ("1234567", "7654321", "1234.5 / 98765.4", "0.8123", "0.8765", "+8"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.cli import progress_bar as progress_module
-from dysharp.cli.progress_bar import COMPILING, bar, in_words, progress_bar, seconds_left
+from dysharp.cli.progress_bar import COMPILING, _in_words, _seconds_left, bar, progress_bar
 from dysharp.runs.progress import Step
 
 LIST = f"{sys.executable} -m dysharp list clusters"
@@ -42,7 +42,7 @@ def test_a_result_comes_without_stderr_and_in_any_encoding() -> None:
 
 
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
-    child = "import os, time; from dysharp.base.processes import end_with; end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+    child = "import os, time; from dysharp.base.processes import _end_with; _end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
     started = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
@@ -87,9 +87,9 @@ def test_the_time_left_counts_from_the_first_unit(capsys: pytest.CaptureFixture[
 
 
 def test_the_time_left() -> None:
-    assert seconds_left(0.25, 30.0) == 90.0
-    assert seconds_left(0.25, 1.0) is seconds_left(0.001, 30.0) is seconds_left(1.0, 30.0) is None
-    assert [in_words(s) for s in (5, 300, 9000)] == ["5 s", "5 min", "2.5 h"]
+    assert _seconds_left(0.25, 30.0) == 90.0
+    assert _seconds_left(0.25, 1.0) is _seconds_left(0.001, 30.0) is _seconds_left(1.0, 30.0) is None
+    assert [_in_words(s) for s in (5, 300, 9000)] == ["5 s", "5 min", "2.5 h"]
 
 
 def test_other_work_counts_its_time_from_its_own_beginning(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

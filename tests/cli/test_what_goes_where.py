@@ -15,8 +15,8 @@ from dysharp import api as API
 from dysharp.base.errors import ConfigError
 from dysharp.base.version import MODEL_VERSION
 from dysharp.cli.app import cli
-from dysharp.cli.rtl import print_cost, print_hardware
-from dysharp.cli.serve import print_serving
+from dysharp.cli.rtl import _print_cost, _print_hardware
+from dysharp.cli.serve import _print_serving
 from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.cli.texts.plan_text import draw_plan
 from dysharp.silicon.cluster_area import published
@@ -88,7 +88,7 @@ def test_a_cost_is_shown_in_the_nodes_of_the_papers(capsys: pytest.CaptureFixtur
         return {"logic": spread}
 
     cost: Any = SimpleNamespace(parts_mm2=parts, mm2=lambda node: spread, kge=1.0, sram_bits=2, cam_bits=3, path_gates=4, path_macros=5)
-    print_cost(cost)
+    _print_cost(cost)
     assert set(asked) == {row.node for row in published(load_cluster("paper-gh200-nvl32"))} == {7, 12}
     assert {line.split(" nm")[0].strip() for line in capsys.readouterr().out.splitlines() if " nm " in line} == {"12", "7"}
 
@@ -100,7 +100,7 @@ def test_a_block_that_was_fed_by_a_run_says_with_what(traced: bool, capsys: pyte
         block="b", meaning="m", parameters={}, memories=[], interface="i", pins=[], cost=None, library_kge=None, checked=[], proven=[], path=None,
         testbench=None, trace=trace if traced else None,
     )  # fmt: skip
-    print_hardware(block)
+    _print_hardware(block)
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("one port of S-8, uniform routing: 7 packets, 1 results, 2 bypasses, 3 evictions") == traced
     assert ("pin side bits" in printed) != traced, "pins stand where nothing else was asked"
@@ -113,7 +113,7 @@ def test_the_front_has_a_sentence_above_its_table(capsys: pytest.CaptureFixture[
     none: dict[str, Any] = {name: [] for name in ("best", "what_ifs", "systems", "rejected")}
     none |= {name: lambda: [] for name in ("trust", "advice")}
     done: Any = SimpleNamespace(replays=(), sentences=lambda: ["first"], front=[1, 2], points_of=lambda points: [row for _ in points], **none)
-    print_serving(done)
+    _print_serving(done)
     text = capsys.readouterr().out
     assert text.index("first") < text.index("Front: no other point has more tokens per second") < text.index(serving_answer.POINTS.headings[0])
 

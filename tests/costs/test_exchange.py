@@ -14,7 +14,7 @@ from dysharp.costs.exchange import BOUNDS, HUB, IN_SWITCH, Peers, Rows, exchange
 from dysharp.costs.machine import machine_of
 from dysharp.model import Layout
 from dysharp.model.formats import formats_of
-from dysharp.planning.layers import PlannedBlock
+from dysharp.planning.layers import _PlannedBlock
 from dysharp.serving import exchange as served
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
@@ -71,7 +71,7 @@ def in_plan(cell: Cell) -> float:
     """A forward pass of a plan's piece, without its wait for the last rank; experts hide nothing of a bound: the time on the wire."""
     cluster, model, gpus, tokens, system = cell
     machine = machine_of(load_cluster(cluster), "training")
-    block = PlannedBlock(load_whole(model), machine, Layout(ep=gpus, dp=gpus), tokens, TrainingRecipe(dispatcher="deepep"), system)
+    block = _PlannedBlock(load_whole(model), machine, Layout(ep=gpus, dp=gpus), tokens, TrainingRecipe(dispatcher="deepep"), system)
     wire = block.experts(None)["exchange"].forward_wire
     return wire - (0.0 if system in BOUNDS else machine.wait)
 

@@ -17,20 +17,20 @@ import pytest
 
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.burst.lower import beyond_packets, lower, unsupported
+from dysharp.engine.burst.lower import _unsupported, beyond_packets, lower
 from dysharp.engine.burst.run import deadlock_text, table_reads
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit import curves
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import read_curves
 from dysharp.engine.flit.network import Protocol, measure
-from dysharp.engine.flit.recorded import Stream, replay
+from dysharp.engine.flit.recorded import _Stream, replay
 from dysharp.engine.flit.state import build as build_network
 from dysharp.engine.flit.state import check_drained, settled
 from dysharp.engine.flit.topology import wire
 from dysharp.engine.flit.traffic import Draws, packet_rate, targets
 from dysharp.engine.packet.fabric import FabricConfig, build, fabric_of, with_table
-from dysharp.engine.packet.program import statistics_of
+from dysharp.engine.packet.program import _statistics_of
 from dysharp.program.tables import Program
 from dysharp.specs import load_cluster
 from tests.interpreters.random_loads import random_loads
@@ -41,7 +41,7 @@ from tests.interpreters.varied_programs import varied_programs
 from tests.stored_values import Cases, Table, arrays_of, digest, parts_of
 
 STORED = Table(__file__)
-READ = (curves.setting, curves._recorded)
+READ = (curves._setting, curves._recorded)
 RECORDED = ("injected_flits_per_cycle_node", "accepted_flits_per_cycle_node", "packet_latency_avg", "network_latency_avg")
 OURS = ("injected", "accepted", "packet_latency", "network_latency")
 Columns = dict[str, Any]
@@ -62,7 +62,7 @@ def arrays(value: Any) -> Columns:
 
 def lowered(program: Program) -> Columns:
     """A Program for the burst level. Room that nothing fills is zero."""
-    reasons = [unsupported(program) or "", beyond_packets(program) or ""]
+    reasons = [_unsupported(program) or "", beyond_packets(program) or ""]
     if reasons[0]:
         return {"reasons": reasons}
     with patch.object(np, "empty", np.zeros):
@@ -98,7 +98,7 @@ def packed(program: Program) -> Columns:
         out |= {f"{name} {i}": found for name, found in (arrays(state) | arrays(fabric)).items()}
         out[f"table {i}"] = list(asdict(with_table(program, config)).values())
         if not i:
-            out |= {f"no {name}": digest(value) for name, value in statistics_of(program, state, fabric).items()}
+            out |= {f"no {name}": digest(value) for name, value in _statistics_of(program, state, fabric).items()}
     return out
 
 
@@ -191,7 +191,7 @@ def stream_values() -> Columns:
     """The recorded generators: a few seeds, first numbers and numbers past several batches."""
     return {
         f"{seed} {fractions}": [float(x) for x in numbers[[0, 1, 2]]] + [float(numbers[99:101].sum()), float(numbers.sum())]
-        for seed in (0, 1, 12345, (1 << 30) - 1) for fractions in (False, True) for numbers in [Stream(seed, fractions=fractions).first(350)]
+        for seed in (0, 1, 12345, (1 << 30) - 1) for fractions in (False, True) for numbers in [_Stream(seed, fractions=fractions).first(350)]
     }  # fmt: skip
 
 

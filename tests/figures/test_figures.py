@@ -8,8 +8,8 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, in_direction, judge, list_figures, load_figure, variant_points
-from dysharp.figures.verdict import Result, outcome_of, verdict_of
-from dysharp.show.figure_tables import reasons, verdict_text
+from dysharp.figures.verdict import Result, _outcome_of, _verdict_of
+from dysharp.show.figure_tables import _reasons, verdict_text
 
 TINY = """
 title = "tiny"
@@ -132,8 +132,8 @@ def judged(check: Check, *, slow: float, fast: float) -> bool:
 
 
 def outcome(check: Check, value: float) -> str:
-    assert judged(check, slow=value, fast=1.0) is (outcome_of(check, value) in ("holds", "gap has closed", "gap has shrunk"))
-    return outcome_of(check, value)
+    assert judged(check, slow=value, fast=1.0) is (_outcome_of(check, value) in ("holds", "gap has closed", "gap has shrunk"))
+    return _outcome_of(check, value)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def outcome(check: Check, value: float) -> str:
     ],
 )
 def test_the_verdict_comes_from_the_data(data: dict[str, Any], value: float, verdict: str) -> None:
-    assert verdict_of(replace(CHECK, **data), value) == verdict
+    assert _verdict_of(replace(CHECK, **data), value) == verdict
 
 
 def test_outcomes() -> None:
@@ -185,8 +185,8 @@ def test_claims_over_all_points_are_not_judged_on_some() -> None:
     assert verdict_text(results) == "nothing judged: 1 number needs all points of the figure"
     assert verdict_text(results * 2) == "nothing judged: 2 numbers need all points of the figure"
     because = replace(results[0], reason="why")
-    assert reasons([because]) == []
-    assert reasons([replace(because, verdict="gap")]) == [([because.point], "why")]
+    assert _reasons([because]) == []
+    assert _reasons([replace(because, verdict="gap")]) == [([because.point], "why")]
 
 
 def test_axes_multiply_and_sizes_may_be_lists(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_every_bound_of_a_packaged_figure_has_its_commit_and_every_stored_value_
         for check in figure.checks:
             assert not check.bounded or check.bound_set, (name, check.name)
             if check.regression is not None:
-                assert outcome_of(check, check.regression) == "holds", (name, check.name)
+                assert _outcome_of(check, check.regression) == "holds", (name, check.name)
 
 
 def test_free_choices_are_an_axis(tmp_path: Path) -> None:

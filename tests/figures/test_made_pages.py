@@ -21,8 +21,8 @@ from dysharp.figures.check import unclaimed
 from dysharp.figures.figure import Variant, product_points
 from dysharp.figures.metrics import hub_shares
 from dysharp.figures.tornado import HEADLINES, Tornado
-from dysharp.figures.verdict import Result, _reduce, bound_words, outcome_of, variant_point, verdict_of
-from dysharp.figures.window_map import default_windows
+from dysharp.figures.verdict import Result, _bound_words, _outcome_of, _reduce, _variant_point, _verdict_of
+from dysharp.figures.window_map import _default_windows
 from dysharp.runs.point import Point
 from dysharp.show.figure_tables import figure_markdown, print_figure, verdict_text
 from dysharp.show.paper_page import MANY, Section, claims_csv, paper_page, results_csv
@@ -45,9 +45,9 @@ def verdicts() -> Lines:
     """A check in a line: its bound, then its verdict and outcome for each of `VALUES`."""
     for bound, data in product(BOUNDS, DATA):
         check = Check("c", "time_us", "deepep", **bound, **data)
-        told = (f"{value:g} {verdict_of(check, value)}/{outcome_of(check, value)}" for value in VALUES)
+        told = (f"{value:g} {_verdict_of(check, value)}/{_outcome_of(check, value)}" for value in VALUES)
         flags = "".join("-+"[flag] for flag in (check.bounded, check.judged, check.before, unclaimed(check).judged))
-        yield f"{bound_words(check)} | {' '.join(f'{k}={v}' for k, v in data.items())} | {flags} | {', '.join(told)}"
+        yield f"{_bound_words(check)} | {' '.join(f'{k}={v}' for k, v in data.items())} | {flags} | {', '.join(told)}"
 
 
 def results() -> list[Result]:
@@ -108,7 +108,7 @@ def tornado(of: str) -> Lines:
 
 def windows() -> Lines:
     for model, cluster in product(("S-8", "M-32", "L-8"), ("paper-gh200-nvl32", "paper-dgx-h100")):
-        yield f"{model} {cluster} {default_windows(Point('dysharp', model, cluster, 'uniform'))}"
+        yield f"{model} {cluster} {_default_windows(Point('dysharp', model, cluster, 'uniform'))}"
 
 
 def points() -> Lines:
@@ -120,7 +120,7 @@ def points() -> Lines:
     found = product_points(axes, "made")
     yield f"{len(found)} points"
     yield from map(repr, found[:6])
-    yield from (repr(variant_point(p, Variant((("gemm.tile_rows", 64),), systems=("deepep",)))) for p in found[:4])
+    yield from (repr(_variant_point(p, Variant((("gemm.tile_rows", 64),), systems=("deepep",)))) for p in found[:4])
     whole = load_figure("fig15")
     other = in_direction(whole, "bwd")
     judged = [sum(c.judged for c in each.checks) for each in (other, whole)]
@@ -161,10 +161,10 @@ def shares() -> Lines:
     with (
         patch.dict("sys.modules", {"dysharp.engine.burst.run": burst}),
         patch.object(hub_shares, "planned", planned),
-        patch.object(hub_shares, "parts_ps", parts),
+        patch.object(hub_shares, "_parts_ps", parts),
     ):
         for form, routing in (("mh-base", ""), ("mh-pkt", "uniform")):
-            found = hub_shares.hub_shares(Point("hub-shares", "S-8", "paper-dgx-h800", routing, 3, 8, 96), hub_shares.PollingForm(form))
+            found = hub_shares._hub_shares(Point("hub-shares", "S-8", "paper-dgx-h800", routing, 3, 8, 96), hub_shares._PollingForm(form))
             yield " ".join(f"{name} {value:.6g}" for name, value in found.items())
     yield from map(str, asked)
 

@@ -12,8 +12,8 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
 from dysharp.figures.figure import BEYOND, Drawing, Variant
-from dysharp.figures.series import Series, series_of
-from dysharp.figures.verdict import variant_point
+from dysharp.figures.series import _Series, series_of
+from dysharp.figures.verdict import _variant_point
 from dysharp.show.figure_plots import plot_series
 from dysharp.show.headline import headline
 from dysharp.show.markdown import escaped
@@ -168,7 +168,7 @@ def test_long_names_of_places_are_turned_and_long_legends_take_lines() -> None:
     """Recorded routings have names of 30 letters."""
     places = tuple(f"loads:deepseek-v2-lite:layer={i}" for i in range(4))
     short, long = (
-        plot_series(Series("bars", axis, {name: (1.0,) * 4 for name in names}, {}, "routing", "time"), "title")
+        plot_series(_Series("bars", axis, {name: (1.0,) * 4 for name in names}, {}, "routing", "time"), "title")
         for axis, names in ((("a", "b", "c", "d"), ("x", "y")), (places, places))
     )
     assert [axes.get_xticklabels()[0].get_rotation() for axes in (short, long)] == [0.0, 30.0]
@@ -200,7 +200,7 @@ def test_the_headline_is_a_band_over_inferred_choices() -> None:
     found, here = dict[Point, dict[str, float]](), rows(drawn)
     for factor, variant in zip((0.5, 1.1, 0.1), variants, strict=True):
         for p in drawn.points:
-            found[variant_point(p, variant)] = here[p] | {"time_us": here[p]["time_us"] * (1 if p.system == "deepep" else 1 / factor)}
+            found[_variant_point(p, variant)] = here[p] | {"time_us": here[p]["time_us"] * (1 if p.system == "deepep" else 1 / factor)}
     results, _ = judge(drawn, found | here)
     page = "\n".join(headline(drawn.headline, results))
     assert "Headline, with the band over the inferred choices: over DeepEP 4.243, 2.121 to 4.667." in page

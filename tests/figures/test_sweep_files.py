@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.reproduce import example_sweep
+from dysharp.cli.reproduce import _example_sweep
 from dysharp.figures import Figure, check_points, load_figure
 from dysharp.specs import load_cluster
 
@@ -27,12 +27,12 @@ def sweep_of(tmp_path: Path, text: str) -> Figure:
 
 def test_the_example_is_a_sweep_of_twelve_points(tmp_path: Path) -> None:
     path = tmp_path / "example.toml"
-    path.write_text(example_sweep())
+    path.write_text(_example_sweep())
     points = load_figure(path).points
     check_points(points)
     assert len(points) == 12  # 2 GPU counts x 2 link rates x (deepep once, dysharp at two windows)
     assert len({point.label for point in points}) == 12
-    assert all(len(line) <= 100 for line in example_sweep().splitlines())
+    assert all(len(line) <= 100 for line in _example_sweep().splitlines())
 
 
 def test_keys_of_clusters_are_an_axis(tmp_path: Path) -> None:

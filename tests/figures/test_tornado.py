@@ -7,16 +7,16 @@ import pytest
 from dysharp.cli import reproduce
 from dysharp.figures import Store
 from dysharp.figures.origin import origin_of
-from dysharp.figures.tornado import Tornado, values_of
+from dysharp.figures.tornado import Tornado, _values_of
 from dysharp.runs.point import Point
 from dysharp.specs import choice, list_choices
 
 
 def test_values_are_the_ends_that_differ() -> None:
-    assert values_of(choice("machine.responder_ns")) == [300, 1000]
-    assert values_of(choice("machine.train_bytes")) == [4096]
-    assert values_of(choice("gemm.weight_reuse")) == ["tile"]
-    assert values_of(choice("dysharp.combine_window")) == [16, 256]
+    assert _values_of(choice("machine.responder_ns")) == [300, 1000]
+    assert _values_of(choice("machine.train_bytes")) == [4096]
+    assert _values_of(choice("gemm.weight_reuse")) == ["tile"]
+    assert _values_of(choice("dysharp.combine_window")) == [16, 256]
 
 
 def test_an_option_goes_to_its_system_and_other_choices_to_all() -> None:

@@ -1,12 +1,12 @@
 """The default windows on the map."""
 
 from dysharp.figures import Point, load_figure
-from dysharp.figures.window_map import default_windows, mark_defaults
+from dysharp.figures.window_map import _default_windows, mark_defaults
 from dysharp.show.plots import plot_windows
 
 
 def test_default_windows_follow_rate_round_trip_and_tables() -> None:
-    found = {m: default_windows(Point("dysharp", m, "paper-gh200-nvl32", "uniform")) for m in ("S-8", "M-8", "L-8")}
+    found = {m: _default_windows(Point("dysharp", m, "paper-gh200-nvl32", "uniform")) for m in ("S-8", "M-8", "L-8")}
     assert found == {"S-8": (30, 60), "M-8": (16, 32), "L-8": (9, 18)}
 
 

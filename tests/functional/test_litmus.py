@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional import litmus
-from dysharp.functional.litmus import DYSHARP, PACKAGED, Litmus, check_log, judge, load_litmus, log_of, outcomes, sampled
+from dysharp.functional.litmus import DYSHARP, PACKAGED, Litmus, _outcomes, _sampled, check_log, judge, load_litmus, log_of
 from dysharp.functional.memory_models import ISAS
 from dysharp.functional.runtime import Device, DyMulticastObjectProp
 
@@ -28,9 +28,9 @@ def test_outcomes_are_those_allowed_and_deleted_rules_forbid_something(name: str
 @pytest.mark.parametrize("name", ["mp", "mp-no-fence", "same-block", "store-buffering"])
 def test_orders_that_are_left_out_reach_nothing_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     test = load_litmus(name)
-    few = outcomes(test)
+    few = _outcomes(test)
     monkeypatch.setattr(litmus, "_place", lambda event: "one place")  # all events touch the same: every order runs
-    assert outcomes(test) == few
+    assert _outcomes(test) == few
 
 
 def test_every_isa_has_programs_and_every_rule_forbids_something() -> None:
@@ -49,13 +49,13 @@ def test_every_isa_has_programs_and_every_rule_forbids_something() -> None:
 def test_orders_drawn_at_random_give_allowed_outcomes_alone(name: str) -> None:
     """On the functional machine where the ISA has one, else on its rules."""
     test = load_litmus(name)
-    assert {sampled(test, seed) for seed in range(30)} <= set(test.allowed)
+    assert {_sampled(test, seed) for seed in range(30)} <= set(test.allowed)
 
 
 def test_a_barrier_is_passed_again_and_again() -> None:
     threads = (("st x 1 @0", "sync", "wait y", "sync"), ("sync", "ldc x @0 -> r", "done", "st y 1 @0", "sync"))
-    assert outcomes(Litmus("", threads, (), isa="cais", show=("y@0",))) == ("r=1 y@0=1",)
-    assert outcomes(Litmus("", (("sync", "sync"), ("sync",)), (), isa="cais")) == ("",)
+    assert _outcomes(Litmus("", threads, (), isa="cais", show=("y@0",))) == ("r=1 y@0=1",)
+    assert _outcomes(Litmus("", (("sync", "sync"), ("sync",)), (), isa="cais")) == ("",)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +115,7 @@ def test_a_wrong_claim_is_a_fault() -> None:
     threads = (("st x 1 @1", "fence", "notify 1 x"), ("wait x", "ld x @1 -> r"))
     said = judge("wrong", Litmus("", threads, ("r=2",), {"trap": ("r=3",)}))
     assert said.faults == ("found r=1, expected one of r=2", "no order gives r=2", "r=3 stays out of reach without trap")
-    assert outcomes(Litmus("", (("wait x",), ()), ())) == ("hangs",)
+    assert _outcomes(Litmus("", (("wait x",), ()), ())) == ("hangs",)
 
 
 @pytest.mark.parametrize("text", ["st x 1", "ld q @0 -> r", "st x 1 @9", "st x 9999999999 @0", "notify 2 x", "jump"])

@@ -10,7 +10,7 @@ import pytest
 from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.machine import Machine
-from dysharp.functional.orders import OldestPool
+from dysharp.functional.orders import _OldestPool
 from dysharp.functional.queue_pairs import Messages
 from dysharp.functional.reference import dense_forward
 from dysharp.functional.rows import RowMachine, run_rows
@@ -109,7 +109,7 @@ def _passed(system: str = "deepep"):
 
 def test_a_read_before_the_write_says_so():
     done = _passed()
-    machine = RowMachine(done.program, done.tensors, OldestPool(), None, Messages(Faults()))
+    machine = RowMachine(done.program, done.tensors, _OldestPool(), None, Messages(Faults()))
     node = machine.layout.node[machine.layout.region[0]]
     early = rf"row 0 \(token \d+\): found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival"
     with pytest.raises(EmulationMismatch, match=early):

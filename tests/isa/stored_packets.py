@@ -12,7 +12,7 @@ from dysharp.isa.commands import RULES, Command, Data, Dtype, Half, Stage, virtu
 from dysharp.isa.dump import dump
 from dysharp.isa.efficiency import FORMATS, closed_efficiency, encoded_efficiency
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
-from dysharp.isa.packets import Packet, crc8, decode, encode, flits, partial_sums, replica_form
+from dysharp.isa.packets import Packet, _crc8, decode, encode, flits, partial_sums, replica_form
 from dysharp.specs import list_whole_models, load_cluster, load_model, load_whole
 from dysharp.specs.cluster import file_values
 from tests.stored_values import Cases, Table, digest, parts_of
@@ -88,7 +88,7 @@ def other_values() -> Columns:
     out: Columns = {"forms": " ".join(replica_form(e, n).value for e in (15, 16, 32, 33) for n in (1, 3, 4))}
     request = Packet(Command.DYLD, 1, 2, 3, 1, Dtype.BFLOAT16, 4096, Stage.COMBINE, (1, 2), wanted_bytes=200)
     out["partial"] = digest([asdict(p) | {"payload": p.payload.hex()} for p in partial_sums(request, bytes(400), 5, 9, 96)])
-    out["crc"] = [crc8(bytes(range(n))) for n in (1, 15, 16, 17, 200)]
+    out["crc"] = [_crc8(bytes(range(n))) for n in (1, 15, 16, 17, 200)]
     for name in FORMATS:
         out[name] = [efficiency(name, size, n) for efficiency in (closed_efficiency, encoded_efficiency) for size in (1, 128, 250) for n in (1, 8, 9)]
     return out

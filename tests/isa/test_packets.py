@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dysharp.base.errors import IsaError
 from dysharp.isa.commands import FLIT_BYTES, RULES, Command, Data, Dtype, Half, Stage, VirtualChannel, virtual_channel
-from dysharp.isa.packets import Packet, ReplicaForm, check_targets, crc8, decode, encode, flits, partial_sums, replica_form
+from dysharp.isa.packets import Packet, _check_targets, _crc8, _ReplicaForm, decode, encode, flits, partial_sums, replica_form
 
 ADDRESS = 0x123456789ABC
 DATA = bytes(range(16))
@@ -148,7 +148,7 @@ def test_address_half(packet: Packet, address_half: str) -> None:
 def test_control_half() -> None:
     wire = encode(DYST)
     assert wire[8:15].hex() == CONTROL_DYST
-    assert wire[15] == crc8(wire[:15] + b"\0" + wire[16:])
+    assert wire[15] == _crc8(wire[:15] + b"\0" + wire[16:])
     widest = replace(DYST, channel=15, source=4095, tag=2**20 - 1, attempt=7, payload=bytes(256))
     # 00001 1111 100 100000000 111111111111 1...1 111
     assert encode(widest)[8:15].hex() == "0fc807ffffffff"
@@ -170,11 +170,11 @@ def test_payload_is_padded_to_whole_flits() -> None:
 
 def test_replica_forms() -> None:
     assert [replica_form(m, n) for m, n in [(15, 15), (16, 3), (32, 3), (32, 4), (33, 1)]] == [
-        ReplicaForm.BITMAP,
-        ReplicaForm.IDS,
-        ReplicaForm.IDS,
-        ReplicaForm.LIST,
-        ReplicaForm.LIST,
+        _ReplicaForm.BITMAP,
+        _ReplicaForm.IDS,
+        _ReplicaForm.IDS,
+        _ReplicaForm.LIST,
+        _ReplicaForm.LIST,
     ]
 
 
@@ -268,7 +268,7 @@ def test_encode_refuses(packet: Packet, text: str) -> None:
 
 def test_targets_are_below_the_experts_of_the_object() -> None:
     text = r"^dymultimem.st targets: found 7, expected 0 .. 6$"
-    for act in (lambda: encode(DYST, experts=7), lambda: decode(encode(DYST), experts=7), lambda: check_targets("dymultimem.st", (3, 7), 7)):
+    for act in (lambda: encode(DYST, experts=7), lambda: decode(encode(DYST), experts=7), lambda: _check_targets("dymultimem.st", (3, 7), 7)):
         with pytest.raises(IsaError, match=text):
             act()
     assert decode(encode(DYST, experts=8), experts=8) == DYST
@@ -284,7 +284,7 @@ def _forge(packet: Packet, *, head: int = 0, body: dict[int, int] | None = None)
     for at, value in (body or {}).items():
         wire[at] = value
     wire[15] = 0
-    wire[15] = crc8(wire)
+    wire[15] = _crc8(wire)
     return bytes(wire)
 
 

@@ -10,7 +10,7 @@ from dysharp.measured.ep_kernels import kernel_times
 from dysharp.measured.family import classify
 from dysharp.measured.predictions import ClosedForms, predict, predict_folds
 from dysharp.measured.validation import validate_measurements
-from dysharp.show.validation_page import page_of
+from dysharp.show.validation_page import _page_of
 from dysharp.specs.fitted import fitted, fitted_values
 from tests.measured.csv_lines import ep_line, line, read
 
@@ -32,7 +32,7 @@ def test_systems_are_judged_by_their_programs() -> None:
     assert set(forms) == {"deepep-dispatch", "deepep-combine", "deepep-ll"}  # nothing to compare a rate form with
     closed = ClosedForms(classified.parsed).values(fitted_values())[0]
     assert forms["deepep-dispatch"]["closed_over_program"] == pytest.approx(100 * (closed / predicted[0] - 1))
-    assert "program" in page_of(done)
+    assert "program" in _page_of(done)
 
 
 def test_a_row_that_its_program_refuses_does_not_end_the_others() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.measured.family import classify, families_in_bars
 from dysharp.measured.validation import validate_measurements
-from dysharp.show.validation_page import page_of
+from dysharp.show.validation_page import _page_of
 from dysharp.specs.fitted import fitted
 from tests.measured.csv_lines import line, read
 
@@ -26,7 +26,7 @@ def test_no_rows_is_no_success():
     assert done.overall["n"] == 0
     assert not done.holds
     json.dumps(done.to_dict(), allow_nan=False)
-    assert "No measurement has a prediction." in page_of(done)
+    assert "No measurement has a prediction." in _page_of(done)
 
 
 @pytest.mark.long

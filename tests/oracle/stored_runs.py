@@ -72,7 +72,7 @@ def stuck(program: Program) -> Iterator[tuple[str, Program]]:
 def _all_stuck(run: OracleRun) -> str:
     """The text with every op that is stuck."""
     with patch.object(run_module, "SHOWN", 1 << 20), pytest.raises(SimulationError) as error:
-        run_module.raise_deadlock(run.world, run.dependencies, run.issuers, run.fabric, run.stores)
+        run_module._raise_deadlock(run.world, run.dependencies, run.issuers, run.fabric, run.stores)
     return str(error.value)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dysharp.oracle.world import Event, EventHeap
+from dysharp.oracle.world import Event, _EventHeap
 
 
-def taken(agenda: EventHeap) -> list[tuple[int, Event, int, int]]:
+def taken(agenda: _EventHeap) -> list[tuple[int, Event, int, int]]:
     """All events that are left, with the time of each."""
     found = []
     while (event := agenda.take()) is not None:
@@ -14,7 +14,7 @@ def taken(agenda: EventHeap) -> list[tuple[int, Event, int, int]]:
 
 
 def test_time_then_kind_then_resource_then_id() -> None:
-    agenda = EventHeap()
+    agenda = _EventHeap()
     keys = [(5, Event.ACK, 0, 0), (5, Event.DELIVER, 1, 0), (5, Event.DELIVER, 0, 2), (5, Event.DELIVER, 0, 1), (4, Event.ISSUER, 9, 9)]
     for key in keys:
         agenda.add(*key)
@@ -23,7 +23,7 @@ def test_time_then_kind_then_resource_then_id() -> None:
 
 
 def test_an_event_that_is_pending_is_not_scheduled_twice_and_one_that_was_taken_is() -> None:
-    agenda = EventHeap()
+    agenda = _EventHeap()
     agenda.add(3, Event.ISSUER, 0, 0)
     agenda.add(3, Event.ISSUER, 0, 0)
     assert not agenda.due()

@@ -15,7 +15,7 @@ from op_table import COLUMNS, op_lines
 from toy import HARDWARE, REQUEST, TILE_PS, WIRE
 from toys import TOYS
 
-from dysharp.engine.burst.lower import unsupported
+from dysharp.engine.burst.lower import _unsupported
 from dysharp.oracle import run_oracle
 from dysharp.program.trace import Trace
 
@@ -49,7 +49,7 @@ def test_op_tables_are_current():
 
 @pytest.mark.parametrize("name", sorted(TOYS))
 def test_the_list_says_what_the_program_shows_and_whether_the_engine_runs_it(name):
-    runs_on = "oracle" if unsupported(TOYS[name]()) else "oracle and engine"
+    runs_on = "oracle" if _unsupported(TOYS[name]()) else "oracle and engine"
     with MECHANISMS.open(encoding="utf-8", newline="") as file:
         assert [name, TOYS[name].__doc__, runs_on] in [line[:3] for line in csv.reader(file)]
 

@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 from dysharp.base.errors import DysharpError
 from dysharp.measured.intervals import Interval
-from dysharp.planning.advice.advise import Advice, answer_lines, percent
+from dysharp.planning.advice.advise import Advice, _answer_lines, percent
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.libraries import advise_libraries
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted, eager_is_known
-from dysharp.planning.advice.tuning import KNOBS, default_of, grid, has_knob, search, values_of
+from dysharp.planning.advice.tuning import KNOBS, _grid, _has_knob, _values_of, default_of, search
 from dysharp.planning.advice.what_if import WhatIf, _sizes, _trials, what_ifs
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.phase import get_phase
@@ -86,10 +86,10 @@ def tuned(machine: str) -> list[Any]:
     found: list[Any] = []
     request = _request(model="deepseek-v3", cluster=machine, gpus=8, tokens=16, routing="uniform")
     for name, one in all_systems().items():
-        knobs = [knob for knob in KNOBS if has_knob(one, request, {}, knob)]
-        found.append([name, knobs, [has_knob(one, request, {"form": "paper"}, knob) for knob in KNOBS]])
-        found.append([[values_of(one, request, knob), default_of(one, knob)] for knob in knobs])
-        found.append([grid(one, request, knobs[:n]) for n in range(1, len(knobs) + 1)])
+        knobs = [knob for knob in KNOBS if _has_knob(one, request, {}, knob)]
+        found.append([name, knobs, [_has_knob(one, request, {"form": "paper"}, knob) for knob in KNOBS]])
+        found.append([[_values_of(one, request, knob), default_of(one, knob)] for knob in knobs])
+        found.append([_grid(one, request, knobs[:n]) for n in range(1, len(knobs) + 1)])
     workload, systems = make_workload(request), {name: one for name, one in all_systems().items() if one.has_real_form}
     searched = search(_fake, workload, systems, {name: {} for name in systems})
     return [*found, *([name, one.to_dict()] for name, one in searched.items())]
@@ -168,7 +168,7 @@ def said() -> list[Any]:
     ifs = [WhatIf(f"{name}-style replicas", "a", one, 100.0, "n") for name, one in (("EPLB", none), ("x", slow), ("ideal", free), ("near", tried))]
     found: list[Any] = [one.to_dict() for one in (tried, fused, none, slow, drops, free)] + [one.to_dict() for one in [_wider(ifs[0])]]
     for best, ties, others in ((tried, [fused], [none, slow, drops]), (fused, [], []), (none, [], [slow, tried, none]), (drops, [tried], [drops])):
-        found += [answer_lines(best, ties, shown, others) for shown in (ifs, ifs[:2], [])]
+        found += [_answer_lines(best, ties, shown, others) for shown in (ifs, ifs[:2], [])]
     for ranking, rest in (((tried, fused), (none,)), ((fused, slow), ()), ((), (slow, drops))):
         done = Advice(ranking, rest, {"s": "why"}, (), tuple(ifs[:1]), {}, ("h",), None, "host", {})
         found += [[one.system for one in done.ties()], str(done), repr(done), done.best.system, done.answer]

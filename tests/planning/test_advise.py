@@ -29,9 +29,9 @@ from dysharp.measured.trust import (
 )
 from dysharp.planning.advice.advise import Advice, percent
 from dysharp.planning.advice.candidates import UNJUDGED, nothing_to_rank
-from dysharp.planning.advice.tuning import does_not_grow, edge_of, fewest_near_best
+from dysharp.planning.advice.tuning import _does_not_grow, edge_of, fewest_near_best
 from dysharp.runs.formats import resource_words
-from dysharp.runs.known import Known
+from dysharp.runs.known import _Known
 from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing
@@ -137,8 +137,8 @@ def test_large_layers_stop_when_they_are_known(request: pytest.FixtureRequest) -
 def test_what_is_compared_has_one_estimator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ds.advise("deepseek-v2-lite", **FEW)
     request.getfixturevalue("stops")
-    usual = Known.refusal
-    monkeypatch.setattr(Known, "refusal", lambda self, *most: usual(self, *most) or "no" * ("links-x2" in self.blocks[-1].simulated.cluster))
+    usual = _Known.refusal
+    monkeypatch.setattr(_Known, "refusal", lambda self, *most: usual(self, *most) or "no" * ("links-x2" in self.blocks[-1].simulated.cluster))
     done = ds.advise("deepseek-v2-lite", **FEW)
     assert done.best.row.window
     changes = {entry.change: entry for entry in done.what_if}
@@ -151,8 +151,8 @@ def test_a_step_of_chunks_is_not_extended(advice: Advice) -> None:
     row = advice.best.row
     flat = {"dispatch": 10.0, "gemm1": 5.0, "gemm2": 5.0, "combine": 5.0, "other": 5.0}
     one = replace(row, time_us=30.0, path_us=flat)
-    assert does_not_grow(one, replace(one, time_us=45.0, path_us=flat | {"combine": 10.0})) == "Dispatch"
-    assert does_not_grow(one, replace(one, time_us=60.0, path_us={name: 2 * us for name, us in flat.items()})) == ""
+    assert _does_not_grow(one, replace(one, time_us=45.0, path_us=flat | {"combine": 10.0})) == "Dispatch"
+    assert _does_not_grow(one, replace(one, time_us=60.0, path_us={name: 2 * us for name, us in flat.items()})) == ""
 
 
 def test_one_kernel_has_gemms_copies_and_waits() -> None:

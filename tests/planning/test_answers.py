@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dysharp.api.planning import plan, shapes_of
+from dysharp.api.planning import _shapes_of, plan
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.measured.intervals import Asked, interval_of
@@ -106,11 +106,11 @@ def test_shapes_have_their_own_best_and_say_which_is_unbeaten() -> None:
 def test_every_dimension_of_a_shape_varies() -> None:
     base = load_whole("deepseek-v3")
     for key, n in (("shared_hidden", 4096), ("dense_hidden", 9216), ("heads", 64), ("vocab", 64000), ("n_experts", 128), ("layers", 41)):
-        (shape,) = shapes_of(base, [f"{key}={n}"])
+        (shape,) = _shapes_of(base, [f"{key}={n}"])
         assert shape.name == f"deepseek-v3-{key}{n}"
         assert parameters_of(shape).total != parameters_of(base).total
     with pytest.raises(ConfigError, match="kv_heads"):
-        shapes_of(base, ["kv_heads=8"])  # MLA has none
+        _shapes_of(base, ["kv_heads=8"])  # MLA has none
 
 
 def test_shapes_in_processes_are_those_of_one() -> None:

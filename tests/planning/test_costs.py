@@ -19,7 +19,7 @@ from dysharp.planning.offload import OFFLOADED, offloaded_bytes
 from dysharp.planning.offload import SETS as OFFLOADS
 from dysharp.planning.plan import front, training_recipe_for
 from dysharp.planning.schedules import V_SHAPED
-from dysharp.planning.search import constants_of, search, sensitivity, variations
+from dysharp.planning.search import _constants_of, _variations, search, sensitivity
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.specs import load_cluster, load_whole
@@ -233,12 +233,12 @@ def test_every_change_of_a_constant_is_a_search() -> None:
     best = search(one, 1).best[0]
     ticks: list[tuple[int, int, str]] = []
     moved = sensitivity(one, H100, best, lambda *tick: ticks.append(tick))
-    n = len([*variations(one, H100)])
+    n = len([*_variations(one, H100)])
     assert [tick[:2] for tick in ticks] == [(done, n) for done in range(n)]
     assert "with training.forward_us x 0.8" in {tick[2] for tick in ticks}
     names = {m.constant for m in moved}
     assert {"size of memory", "training.forward_us", "spread of expert loads"} <= names
-    assert names <= {*constants_of(H100), "spread of expert loads"}
+    assert names <= {*_constants_of(H100), "spread of expert loads"}
     for m in moved:
         assert 0 <= m.behind < 1 or m.behind == float("inf")
         assert m.winner.values == best.values or m.behind > 0

@@ -13,7 +13,7 @@ from dysharp.model import layout_of
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.names import text_of
 from dysharp.planning.plan import training_recipe_for
-from dysharp.planning.search import FACTORS, variations
+from dysharp.planning.search import FACTORS, _variations
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import load_cluster, load_whole
 
@@ -51,10 +51,10 @@ def test_chunks_of_any_split_have_every_layer_once(pp: int) -> None:
 def test_the_spread_of_loads_moves_by_the_factor_as_other_constants_do() -> None:
     one = coster(pp=(1,))
     assert one.task.spread
-    found = {factor: other.task.spread for name, factor, other in variations(one, H100) if name == "spread of expert loads"}
+    found = {factor: other.task.spread for name, factor, other in _variations(one, H100) if name == "spread of expert loads"}
     assert found == {factor: pytest.approx(one.task.spread * factor) for factor in FACTORS}
     even = Coster(replace(one.task, imbalance=1.0), one.machine, one.space)
-    assert "spread of expert loads" not in {name for name, _, _ in variations(even, H100)}
+    assert "spread of expert loads" not in {name for name, _, _ in _variations(even, H100)}
 
 
 @pytest.mark.parametrize(

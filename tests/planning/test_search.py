@@ -16,8 +16,8 @@ from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.plan import training_recipe_for
-from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
-from dysharp.planning.search import admitted, degrees_of, first_answer, kept, search
+from dysharp.planning.schedules import SCHEDULES, _held_by_chunk, _in_flight
+from dysharp.planning.search import _degrees_of, admitted, first_answer, kept, search
 from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, default_space
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
@@ -53,7 +53,7 @@ def brute_force(coster: Coster, n_best: int) -> list[int]:
     every = [coster.cost(int(number)) for numbers, _ in kept(coster) for number in numbers]
     firsts: dict[tuple[int, ...], int] = {}
     for _, number in sorted((one.step_us, one.number) for one in every if one.peak_bytes <= coster.capacity):
-        firsts.setdefault(degrees_of(coster.space, number), number)
+        firsts.setdefault(_degrees_of(coster.space, number), number)
     return list(firsts.values())[:n_best]
 
 
@@ -150,7 +150,7 @@ def test_pangu_ultra_moe_has_the_published_sizes() -> None:
     assert layout.gpus == 6144
     assert layout.edp == 12
     assert layout.chunks * 2 == 64
-    assert in_flight(layout, 0) == sum(held_by_chunk(layout, 0)) == 47
+    assert _in_flight(layout, 0) == sum(_held_by_chunk(layout, 0)) == 47
 
 
 def test_pangu_ultra_moe_has_the_published_mfu_arithmetic() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import dysharp as ds
 from dysharp.base.errors import ConfigError
-from dysharp.planning.advice.tuning import BUDGET, KNOBS, TuningSearch, grid, has_knob, search, values_of
+from dysharp.planning.advice.tuning import BUDGET, KNOBS, TuningSearch, _grid, _has_knob, _values_of, search
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.job import Job
 from dysharp.runs.request import make_request, make_workload, takes
@@ -32,12 +32,12 @@ def test_every_system_has_the_same_budget(cluster: str) -> None:
     request = request_of(**SMALL | {"cluster": cluster})
     tuned = 0
     for system in all_systems().values():
-        knobs = [knob for knob in KNOBS if has_knob(system, request, {}, knob)]
+        knobs = [knob for knob in KNOBS if _has_knob(system, request, {}, knob)]
         if not knobs:
             continue
         tuned += 1
-        values = [values_of(system, request, knob) for knob in knobs]
-        settings = grid(system, request, knobs)
+        values = [_values_of(system, request, knob) for knob in knobs]
+        settings = _grid(system, request, knobs)
         each = int(BUDGET ** (1 / len(knobs)) + 1e-9)
         assert len(settings) == len({tuple(setting.values()) for setting in settings}) <= BUDGET
         expected = 1
@@ -49,14 +49,14 @@ def test_every_system_has_the_same_budget(cluster: str) -> None:
 
 def test_the_default_is_among_the_settings_of_two_knobs() -> None:
     request = request_of(**SMALL | {"cluster": "paper-gh200-nvl32"})
-    assert {"dispatch_window": 0, "combine_window": 0} in grid(get_system("dysharp"), request, ("dispatch_window", "combine_window"))
+    assert {"dispatch_window": 0, "combine_window": 0} in _grid(get_system("dysharp"), request, ("dispatch_window", "combine_window"))
 
 
 def test_knobs_without_effect_are_not_searched() -> None:
     paper = request_of(**SMALL | {"cluster": "paper-gh200-nvl32"})
     real = request_of(**SMALL | {"cluster": "hw-dgx-h100"})
     deepep = get_system("deepep")
-    assert [has_knob(deepep, r, given, "n_sm") for r, given in ((paper, {}), (real, {}), (real, {"n_sm": 8}), (real, {"form": "paper"}))] == [
+    assert [_has_knob(deepep, r, given, "n_sm") for r, given in ((paper, {}), (real, {}), (real, {"n_sm": 8}), (real, {"form": "paper"}))] == [
         *(False, True, False, False)
     ]
 

@@ -9,7 +9,7 @@ import pytest
 import dysharp as ds
 from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError
-from dysharp.cli.texts.advice_text import no_estimate
+from dysharp.cli.texts.advice_text import _no_estimate
 from dysharp.planning.advice.prediction import AdviceRuns
 from dysharp.planning.advice.what_if import _sizes
 from dysharp.specs import load_cluster
@@ -43,7 +43,7 @@ def test_a_change_without_an_estimate_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert done.no_what_if == {"EP4": "too few tokens"}
     assert done.to_dict()["no_what_if"] == {"EP4": "too few tokens"}
     assert "EP4" not in {entry.change for entry in done.what_if}
-    assert no_estimate({"EP4": "why", "EP16": "why", "links x2": "because"}) == "No estimate of: EP4, EP16 (why); links x2 (because)"
+    assert _no_estimate({"EP4": "why", "EP16": "why", "links x2": "because"}) == "No estimate of: EP4, EP16 (why); links x2 (because)"
 
 
 def test_a_machine_that_cannot_be_built_leaves_the_answer() -> None:

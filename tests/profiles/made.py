@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dysharp.api.profile_costs import ByShape, machine_for
+from dysharp.api.profile_costs import _ByShape, machine_for
 from dysharp.profiles.reader import Call
 from dysharp.specs.catalog import load_cluster
 
@@ -54,7 +54,7 @@ class Rank:
 def run_of(ranks: int = 4, tokens: int = TOKENS, planted: str = "") -> list[dict[str, Any]]:
     """Files of all ranks. `planted`: sleep, copy, nccl or unbalanced; a small batch is few `tokens`."""
     shape, every = ((tokens, HIDDEN), (HIDDEN, HIDDEN)), [Rank(rank, ranks) for rank in range(ranks)]
-    gemm = ByShape(machine_for(load_cluster("hw-dgx-h100"), True)).of("GEMM", Call("aten::mm", shape, ("c10::BFloat16",) * 2))
+    gemm = _ByShape(machine_for(load_cluster("hw-dgx-h100"), True)).of("GEMM", Call("aten::mm", shape, ("c10::BFloat16",) * 2))
     assert gemm
     for layer in range(LAYERS):
         for one in every:

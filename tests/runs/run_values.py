@@ -71,8 +71,8 @@ def windows() -> Iterator[Row]:
         rows = [dataclasses.replace(row(16 * n, us, 8.0), bound_us=bound * us, workload_bound_us=0.0) for n, us in enumerate(times, 1)]
         experts = [None if gemms is None else row(16 * n, gemms + 0.1 * n, gemms) for n in (1, 2, 3, 4, 8)]
         blocks = [known.Block(16 * n, one, free, 40 * n) for n, one, free in zip((1, 2, 3, 4, 8), [*rows, None], experts, strict=True)]
-        made = known.Known(tuple(blocks[:4]), blocks[4])
-        of_row = known.gemms_are_alone(rows[-1]), known.gemms_us(rows[-1])
+        made = known._Known(tuple(blocks[:4]), blocks[4])
+        of_row = known._gemms_are_alone(rows[-1]), known._gemms_us(rows[-1])
         yield f"{name} {gemms} {bound}", (*flat(made.window(made.off())), made.refusal(0.1, known.GROWTH), *of_row)
     for system, tokens, gpus in itertools.product((None, "deepep", "nvls-naive", "ideal", "dysharp"), (40, 20_000, 200_000), (4, 32)):
         chosen = all_systems().get(system or "")
@@ -182,7 +182,7 @@ def chosen() -> Iterator[Row]:
             yield one.name, (str(one.value), one.values, digest(one.meaning), one.effect)
         usual = options.options_of(system, {})
         yield f"{name}, variants", (len(memory.gemm_variants(system, dataclasses.replace(asked(), cluster=on), usual)) for on in (h100, paper))
-        yield f"{name}, shipped", (str(options.shipped(system, load_model(model), h100)) for model in ("deepseek-v3", "mixtral-8x7b"))
+        yield f"{name}, shipped", (str(options._shipped(system, load_model(model), h100)) for model in ("deepseek-v3", "mixtral-8x7b"))
         fields = {f.name: f.default for f in dataclasses.fields(system.options)}
         changed = {key: not value for key, value in fields.items() if isinstance(value, bool)} | ({"form": "paper"} if "form" in fields else {})
         yield f"{name}, without effect", options.without_effect(system, options.options_of(system, changed), h100)

@@ -14,7 +14,7 @@ import dysharp as ds
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.figures import load_figure
-from dysharp.figures.finite import claims_of, estimate, finite_point
+from dysharp.figures.finite import _finite_point, claims_of, estimate
 from dysharp.runs.finite import ALL, RESOURCES, Survival, finite_lines, ways
 from dysharp.runs.point import Point
 
@@ -108,10 +108,10 @@ def test_compare_says_what_is_left_of_a_gain() -> None:
 
 def test_points_run_at_packet_level_with_fewer_tokens() -> None:
     layer, work = Point("dysharp", "S-8", CLUSTER, ""), Point("cais", "sub-layer:llama-7b:L1", "paper-cais-h100", "")
-    assert finite_point(layer, 16, "headline") == Point("dysharp", "S-8", CLUSTER, "", tokens=16)
-    assert finite_point(layer, None, "crossbar").options == (("fabric.speedup", 8),)
-    assert finite_point(work, 16, "reduction table").cluster == "paper-cais-h100,reduction_buffer_KiB=0"
-    assert finite_point(work, 16, "finite").model == "sub-layer:128x4096x512x1408:bf16"
+    assert _finite_point(layer, 16, "headline") == Point("dysharp", "S-8", CLUSTER, "", tokens=16)
+    assert _finite_point(layer, None, "crossbar").options == (("fabric.speedup", 8),)
+    assert _finite_point(work, 16, "reduction table").cluster == "paper-cais-h100,reduction_buffer_KiB=0"
+    assert _finite_point(work, 16, "finite").model == "sub-layer:128x4096x512x1408:bf16"
     figure = load_figure("fig15")
     assert {claim.metric for claim in claims_of(figure)} == {"speedup"}
     assert estimate([(figure, figure.points)], 64).startswith("72 points; packet level: about ")

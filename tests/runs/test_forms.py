@@ -9,7 +9,7 @@ import pytest
 
 import dysharp as ds
 from dysharp.base.errors import ConfigError
-from dysharp.runs.options import shipped
+from dysharp.runs.options import _shipped
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 
@@ -34,8 +34,8 @@ def test_paper_clusters_keep_their_formats() -> None:
 
 def test_no_format_ships_where_no_kernel_runs() -> None:
     megamoe, model = get_system("megamoe"), load_model("deepseek-v3")
-    assert shipped(megamoe, model, load_cluster("hw-dgx-b200")) == {"dispatch": "mxfp8", "weights": "fp4"}
-    assert shipped(megamoe, model, load_cluster("hw-dgx-h100")) == shipped(megamoe, model, load_cluster("paper-nvl72")) == {}
+    assert _shipped(megamoe, model, load_cluster("hw-dgx-b200")) == {"dispatch": "mxfp8", "weights": "fp4"}
+    assert _shipped(megamoe, model, load_cluster("hw-dgx-h100")) == _shipped(megamoe, model, load_cluster("paper-nvl72")) == {}
 
 
 def test_the_default_of_an_hw_cluster_is_real_forms() -> None:

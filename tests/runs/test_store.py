@@ -11,7 +11,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.figures import Point, Store
-from dysharp.runs.store import input_files
+from dysharp.runs.store import _input_files
 
 POINT = Point("deepep", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
 ROW = {"time_us": 1.5, "blocks": {}}
@@ -38,13 +38,13 @@ def test_a_file_that_the_routing_names_is_part_of_the_key(routing: str, tmp_path
 def test_a_file_that_the_model_names_is_part_of_the_key(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(f'base = "S-8"\nname = "mine"\nrouting = "trace:{tmp_path / "tr.npz"}:layer=0"\n')
     point, store = replace(POINT, model=str(tmp_path / "m.toml"), routing=""), Store(tmp_path / "store")
-    assert tmp_path / "tr.npz" in input_files(point)
+    assert tmp_path / "tr.npz" in _input_files(point)
     trace(tmp_path / "tr.npz", 0)
     store.put(point, ROW)
     assert store.get(point) == ROW
     trace(tmp_path / "tr.npz", 1)
     assert store.get(point) is None
-    assert tmp_path / "tr.npz" not in input_files(replace(point, routing="uniform"))
+    assert tmp_path / "tr.npz" not in _input_files(replace(point, routing="uniform"))
 
 
 def test_a_folder_of_a_model_stands_for_its_config(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine, Reducers, compute_dtype, machine_of
 from dysharp.costs.regime import regime_of
 from dysharp.model.batch import StepBatch, prompt_batch
-from dysharp.model.cache import operator_bytes
+from dysharp.model.cache import _operator_bytes
 from dysharp.model.formats import FORMATS, PRECISIONS, formats_of
 from dysharp.model.operators import operators
 from dysharp.serving import answers, disaggregated, exchange, launch, whatif
@@ -88,7 +88,7 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
         step = step_time(r, batch, 2.0)
         yield f"{name} step", (step, step.device)
     yield "draft", draft_us(r, BATCHES["drafts"])
-    each = [operator_bytes(op, 1.0, r.formats.kv_bytes) for n in kinds.values() for op in operators(r.model, n, r.layout.cut)]
+    each = [_operator_bytes(op, 1.0, r.formats.kv_bytes) for n in kinds.values() for op in operators(r.model, n, r.layout.cut)]
     yield "bytes", (weight_bytes(r), kv_bytes(r, 100.0), kv_bytes(r, 5000.0), [n for n in each if n])
     for engine in map(engine_of, ENGINES):
         found = [memory_of(r, engine.beside(r.layout.dp), *args) for args in ((2100.0,), (150.0, 2000.0, 300.0), (90000.0, 1e9, 1e9))]

@@ -14,9 +14,9 @@ import pytest
 from matplotlib.axes import Axes
 
 from dysharp.api import Comparison
-from dysharp.cli.step import print_steps
+from dysharp.cli.step import _print_steps
 from dysharp.cli.texts import advice_details, advice_text, comparison_text, row_text
-from dysharp.figures.series import Series
+from dysharp.figures.series import _Series
 from dysharp.figures.window_map import mark_defaults
 from dysharp.runs.point import Point
 from dysharp.show import html_report
@@ -46,7 +46,7 @@ def series(kind: str) -> Axes:
     }
     places = ("one", "two", "mean") if kind == "bars" else ("a" * (ROOM - 2 + (kind == "lines")), "b", "c")  # parts: as many letters as there is room
     published = {"dysharp": 3.25, list(values)[2]: 0.5} if kind == "bars" else {}
-    return plot_series(Series(kind, places, values, published, "made_axis", "made unit"), f"made {kind}")
+    return plot_series(_Series(kind, places, values, published, "made_axis", "made unit"), f"made {kind}")
 
 
 def windows() -> Axes:
@@ -99,7 +99,7 @@ def report_with_load() -> Lines:
     load = made_load("auto", 4, nics=True)
     paths, bounds = html_report._heat(load)
     bars = html_report._bars(load.rows)
-    view = html_report.LoadView(paths, bounds, 4, (0, 2, 55), bars, (3, 77), tuple(load.rows.tolist()), (1.25, 1.5, 1.75), load.nics_max_mean)
+    view = html_report._LoadView(paths, bounds, 4, (0, 2, 55), bars, (3, 77), tuple(load.rows.tolist()), (1.25, 1.5, 1.75), load.nics_max_mean)
     return page_lines(html_report.render(html_report.with_load(report, view)))
 
 
@@ -125,10 +125,10 @@ SCREENS: dict[str, Callable[[], Lines]] = {
     "compare-window": lambda: printed(comparison_text.print_comparison, made_comparison("window")),
     "compare-text": lambda: [*str(made_comparison("window")).splitlines(), *made_comparison("window")._repr_html_().splitlines()],
     "compare-json": lambda: plain({k: v for k, v in made_comparison("hw").to_dict().items() if k != "rows"}),
-    "advise": lambda: advice_text.screen(made_advice("ranked")), "advise-few": lambda: advice_text.screen(made_advice("few")),
+    "advise": lambda: advice_text._screen(made_advice("ranked")), "advise-few": lambda: advice_text._screen(made_advice("few")),
     "advise-details": lambda: printed(advice_details.print_details, made_advice("ranked")),
     "advise-details-few": lambda: advice_details.markdown_of(made_advice("few")).splitlines(),
-    "step": lambda: [*printed(print_steps, made_steps()), *str(made_steps()).splitlines()],
+    "step": lambda: [*printed(_print_steps, made_steps()), *str(made_steps()).splitlines()],
     "step-json": lambda: plain(made_steps().to_dict()),
 }  # fmt: skip
 

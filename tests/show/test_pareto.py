@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dysharp.show.plots import front_of, plot_pareto
+from dysharp.show.plots import _front_of, plot_pareto
 
 VALUES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)
 
@@ -17,7 +17,7 @@ def _beats(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 @given(VALUES)
 def test_the_front_is_what_no_point_beats(points: list[tuple[int, int]]) -> None:
-    front = [points[i] for i in front_of(np.array(points, dtype=float))]
+    front = [points[i] for i in _front_of(np.array(points, dtype=float))]
     assert sorted(set(front)) == front == sorted(p for p in set(points) if not any(_beats(other, p) for other in points))
 
 

@@ -12,7 +12,7 @@ import pytest
 from dysharp.analysis.load import Load
 from dysharp.show.html_report import LEVELS, _heat
 from dysharp.show.plots import plot_pareto
-from dysharp.show.timeline import BINS, at_once
+from dysharp.show.timeline import BINS, _at_once
 from dysharp.show.validation_page import _long_tables
 
 
@@ -50,7 +50,7 @@ def test_two_operators_are_shown_together_from_a_quarter_of_each_in_a_hundredth_
     used = np.zeros((3, BINS))
     used[0] = 1.0
     used[2, :bins] = share
-    assert at_once({(0, 0): used, (1, 2): np.zeros((3, BINS))}) == ([(0, 2)] if shown else [])
+    assert _at_once({(0, 0): used, (1, 2): np.zeros((3, BINS))}) == ([(0, 2)] if shown else [])
 
 
 def test_long_tables_have_the_name_of_a_file_and_columns() -> None:

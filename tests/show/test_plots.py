@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 import dysharp
 from dysharp.api import Comparison
 from dysharp.show.plots import PALETTE, colour_of, operator_colours, plot_compare
-from dysharp.show.timeline import AT_ONCE_BINS, BINS, at_once
+from dysharp.show.timeline import AT_ONCE_BINS, BINS, _at_once
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,9 @@ def test_operators_that_run_at_once_are_a_pair() -> None:
     share = np.zeros((3, BINS))
     share[1, : AT_ONCE_BINS + 5] = 0.5
     share[2, 5:] = 0.5
-    assert at_once({(0, 1): share}) == [(1, 2)]
+    assert _at_once({(0, 1): share}) == [(1, 2)]
     share[1, :AT_ONCE_BINS] = 0
-    assert at_once({(0, 1): share}) == []
+    assert _at_once({(0, 1): share}) == []
 
 
 def test_colours_of_operators_are_fixed_for_a_layer_and_paler_for_later_parts() -> None:

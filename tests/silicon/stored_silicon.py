@@ -71,7 +71,7 @@ def table_values() -> Columns:
     tables = (*area.DYSHARP_TABLES, *area.HUB_TABLES)
     odd = clusters()["odd"]
     return {
-        f"{i} {t.entry.__class__.__name__}": [t.entry.bits, t.entries, t.cluster_key, t.reads, t.writes, t.bits(77), area.entries_of(t, odd)]
+        f"{i} {t.entry.__class__.__name__}": [t.entry.bits, t.entries, t.cluster_key, t.reads, t.writes, t.bits(77), area._entries_of(t, odd)]
         for i, t in enumerate(tables)
     }
 
@@ -105,10 +105,10 @@ def block_values(name: str) -> Columns:
 
 def proof_values(name: str) -> Columns:
     """Texts of the proofs of a block."""
-    from dysharp.silicon.rtl.formal import Wrapped
+    from dysharp.silicon.rtl.formal import _Wrapped
     from dysharp.silicon.rtl.yosys import rtlil_of
 
-    return {proof.__name__: [digest(rtlil_of(Wrapped(proof()), "top")), getattr(proof, "bound", 0)] for proof in load_block(name).proofs}
+    return {proof.__name__: [digest(rtlil_of(_Wrapped(proof()), "top")), getattr(proof, "bound", 0)] for proof in load_block(name).proofs}
 
 
 def why_not_compared(part: str) -> str:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.cli.listing import cluster_keys
+from dysharp.cli.listing import _cluster_keys
 from dysharp.figures.origin import origin_of
 from dysharp.protocol.al_table import AL_TLB, MISS_REGISTERS
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.protocol.reduction import REDUCTION_BUFFER
 from dysharp.runs.point import Point
 from dysharp.silicon import DYSHARP_TABLES, HUB_TABLES, dysharp_area, hub_area
-from dysharp.silicon.area import entries_of
+from dysharp.silicon.area import _entries_of
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.cluster import file_values
 from dysharp.systems.building.layer import DYMULTIMEM
@@ -74,7 +74,7 @@ def test_miss_registers_are_counted_as_many_as_a_hub_has() -> None:
 
 
 def test_a_cluster_is_the_one_place_of_its_tables_entries() -> None:
-    assert [entries_of(table, PAPER) for table in DYSHARP_TABLES] == [512, 256, 1024, 1024, 32, 512]
+    assert [_entries_of(table, PAPER) for table in DYSHARP_TABLES] == [512, 256, 1024, 1024, 32, 512]
     row = origin_of("dysharp-area").row(Point("dysharp-area", "S-8", "paper-gh200-nvl32,al_tlb_entries=1024", "", options=(("queues", 0),)))
     assert row["tables_kib"] - dysharp_area(PAPER)["tables_kib"] == AL_TLB.bits(512) / 8192
 
@@ -85,7 +85,7 @@ def test_a_session_entry_holds_128_bytes() -> None:
 
 def test_every_key_of_a_table_is_a_key_of_cluster_files() -> None:
     """The record explains the key: `dysharp list cluster-keys` prints its words."""
-    meanings = {key["name"]: key["meaning"] for key in cluster_keys()}
+    meanings = {key["name"]: key["meaning"] for key in _cluster_keys()}
     assert all(meanings[table.cluster_key] == table.meaning for table in DYSHARP_TABLES if table.cluster_key)
     assert all(meanings.values())
     assert all(table.entries or table.option for table in HUB_TABLES)

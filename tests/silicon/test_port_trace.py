@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("amaranth", reason="needs the extra rtl")
 
-from dysharp.api.port_trace import port_steps, trace_port
+from dysharp.api.port_trace import _port_steps, trace_port
 from dysharp.base.errors import SimulationError
 from dysharp.silicon.rtl.blocks import PortStep
 from dysharp.silicon.rtl.reduction_table import replay
@@ -29,5 +29,5 @@ def test_a_step_that_differs_is_named() -> None:
 
 
 def test_a_large_table_evicts_nothing() -> None:
-    outcomes = {step.outcome for step in port_steps(entries=64, tokens=8)}
+    outcomes = {step.outcome for step in _port_steps(entries=64, tokens=8)}
     assert outcomes == {"", "result"}

@@ -112,8 +112,8 @@ def test_faults_are_counted() -> None:
 def test_a_difference_stops_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     from dysharp.silicon.rtl import target_logic
 
-    cycle = target_logic.TargetModel.cycle
-    monkeypatch.setattr(target_logic.TargetModel, "cycle", lambda self, pins: {**cycle(self, pins), "ready": 0})
+    cycle = target_logic._TargetModel.cycle
+    monkeypatch.setattr(target_logic._TargetModel, "cycle", lambda self, pins: {**cycle(self, pins), "ready": 0})
     with pytest.raises(SimulationError, match="found ready = 1, expected 0"):
         CliRunner().invoke(rtl, ["target-logic", "--check", "3"], catch_exceptions=False)
 

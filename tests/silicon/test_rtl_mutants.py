@@ -9,7 +9,7 @@ pytest.importorskip("pyosys", reason="needs the extra rtl")
 
 from dysharp.silicon.rtl.blocks import BLOCKS
 from dysharp.silicon.rtl.formal import prove
-from dysharp.testing.block_faults import COMPARED, PROVEN, Fault, differs, has_no_proof
+from dysharp.testing.block_faults import COMPARED, PROVEN, Fault, _differs, _has_no_proof
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -26,10 +26,10 @@ def test_faults_are_planted_in_every_block(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", COMPARED, ids=lambda fault: fault.block)
 def test_the_comparison_finds_a_fault(fault: Fault) -> None:
-    assert differs(fault), fault
+    assert _differs(fault), fault
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PROVEN, ids=lambda fault: fault.block)
 def test_a_fault_has_no_proof(fault: Fault) -> None:
-    assert has_no_proof(fault), fault
+    assert _has_no_proof(fault), fault

@@ -16,7 +16,7 @@ from dysharp.specs.constants import Constant, constants_of
 from dysharp.specs.fitted import Fitted
 from dysharp.specs.hf import ALIASES, LAYERS, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
-from dysharp.specs.numbers import KINDS, ListedNumber
+from dysharp.specs.numbers import KINDS, _ListedNumber
 from dysharp.specs.reading import parse_json
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -129,7 +129,7 @@ def test_any_json(value: Any) -> None:
 
 
 @QUICK
-@given(st.sampled_from([Choice, Fitted, ListedNumber]), st.data())
+@given(st.sampled_from([Choice, Fitted, _ListedNumber]), st.data())
 def test_any_constant(kind: type[Constant], data: st.DataObject) -> None:
     keys = st.sampled_from([*sorted(kind.__dataclass_fields__), *KINDS])
     fields = data.draw(st.dictionaries(keys, scalars))

@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
-from dysharp.specs.hf_whole import checkpoint_of
+from dysharp.specs.hf_whole import _checkpoint_of
 
 QWEN2_MOE = {  # Qwen1.5-MoE-A2.7B
     "model_type": "qwen2_moe",
@@ -246,4 +246,4 @@ GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "gro
     ],
 )
 def test_a_config_says_in_which_precision_it_is_published(quant: Any, latent: bool, precision: str) -> None:
-    assert checkpoint_of({"quantization_config": quant}, moe=True, latent=latent) == precision
+    assert _checkpoint_of({"quantization_config": quant}, moe=True, latent=latent) == precision

@@ -16,7 +16,7 @@ from dysharp.base.text import cell
 from dysharp.show.markdown import table
 from dysharp.specs.constants import constants_of
 from dysharp.specs.fitted import fitted
-from dysharp.specs.numbers import BETWEEN, CLUSTERS, EVERYTHING, ROOMS, ListedNumber, counted, lines, numbers, parts, shares
+from dysharp.specs.numbers import BETWEEN, CLUSTERS, EVERYTHING, ROOMS, _ListedNumber, counted, lines, numbers, parts, shares
 
 ROOT = Path(dysharp.__file__).parent
 FOLDERS = ("analysis", "costs", "measured", "model", "planning", "runs", "serving", "specs", "systems", "training", "workload")
@@ -237,7 +237,7 @@ def test_every_number_of_a_real_machine_has_a_source() -> None:
 )
 def test_bad_entries_are_refused(entry: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        constants_of(ListedNumber, f"[m]\n{entry}\n", "x")
+        constants_of(_ListedNumber, f"[m]\n{entry}\n", "x")
 
 
 def test_the_page_has_the_count_of_today() -> None:

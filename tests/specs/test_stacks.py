@@ -10,7 +10,7 @@ import pytest
 import dysharp
 from dysharp.base.errors import ConfigError
 from dysharp.model.cache import cache_bytes
-from dysharp.model.flops import contexts
+from dysharp.model.flops import _contexts
 from dysharp.model.operators import WHOLE, Core, DeltaNetState, RowExchange, Sum, operators
 from dysharp.model.weights import counted_weights, parameters_of
 from dysharp.specs import load_model, load_whole
@@ -40,7 +40,7 @@ def test_a_layer_has_the_operators_of_its_letters() -> None:
     assert [type(op) for op in core if isinstance(op, (Core, DeltaNetState, RowExchange))] == [Core]
     assert sum(isinstance(op, RowExchange) for op in operators(model, 1)) == 2
     assert [model.kind(n) for n in (52, 53)] == ["*E", "*E"]  # layers of MTP
-    assert contexts(model, 4096)[:7] == [0, 0, 0, 0, 0, 2048, 0]
+    assert _contexts(model, 4096)[:7] == [0, 0, 0, 0, 0, 2048, 0]
 
 
 def test_two_mixers_stand_behind_one_norm() -> None:

@@ -42,7 +42,7 @@ def both(system: str, layer: str) -> Passes:
 def test_payload_is_that_of_the_forward_pass(system: str, layer: str) -> None:
     passes = both(system, layer)
     assert list(rules.backward_mirrors_bytes(passes)) == []
-    assert (rules.riding_bytes(passes.forward)["up"] > 0) == (system != "ideal" and layer != "one GPU")
+    assert (rules._riding_bytes(passes.forward)["up"] > 0) == (system != "ideal" and layer != "one GPU")
 
 
 @pytest.mark.parametrize("experts", ["plain", "gated"])
@@ -61,7 +61,7 @@ def test_stages_wait_as_in_the_forward_pass(system: str) -> None:
     passes = both(system, "uniform")
     assert list(rules.backward_waits_as_forward(passes)) == []
     for fn in ("gemm1", "gemm2"):
-        assert rules.waits_of(passes.forward.program, fn) <= {"gemm1", "tile", "join", "delay"}  # delay: the start of a thread block
+        assert rules._waits_of(passes.forward.program, fn) <= {"gemm1", "tile", "join", "delay"}  # delay: the start of a thread block
 
 
 @pytest.mark.parametrize("system", ["dysharp", "explicit", "dysharp-basic", "dysharp-comet"])

@@ -15,38 +15,38 @@ from dysharp.program.tables import Holds, Point, Semaphores
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
 from dysharp.testing.conformance import collectives
-from dysharp.testing.conformance.collectives import SmallCollective, cases_of
+from dysharp.testing.conformance.collectives import _SmallCollective, cases_of
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload.collective import even
 from dysharp.workload.sublayer import SubLayer
 
-Change = Callable[[SmallCollective, pytest.MonkeyPatch], None]
+Change = Callable[[_SmallCollective, pytest.MonkeyPatch], None]
 
 
-def with_program(case: SmallCollective, program: Program) -> None:
+def with_program(case: _SmallCollective, program: Program) -> None:
     """Put another Program in place of the system's."""
     case.__dict__["program"] = program
 
 
-def without_waits(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def without_waits(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """No step waits for what arrives."""
     e = case.program.edges
     keep = e.tail_kind != Tail.TILE_READY
     with_program(case, replace(case.program, edges=type(e)(*(getattr(e, name)[keep] for name in e.__slots__))))
 
 
-def of_half_the_bytes(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def of_half_the_bytes(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The Program moves another collective."""
     with_program(case, case.system.plan(even("all-reduce", case.work.size // 2, 4), case.cluster, case.options))
 
 
-def like_a_late_rank(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def like_a_late_rank(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The launch counts as a late rank's start."""
     templates = tuple(replace(t, fn=LATE) if t.name == "launch" else t for t in case.program.templates)
     with_program(case, replace(case.program, templates=templates))
 
 
-def taken_last(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def taken_last(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The last op takes a semaphore that the first gives back."""
     held, done = np.zeros(1, np.int32), np.full(1, Point.OP_DONE, np.int32)
     holds = Holds(sem=held, amount=held + 1, acquire_kind=done, acquire=held + case.program.n_ops - 1, release_kind=done, release=held)
@@ -54,7 +54,7 @@ def taken_last(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     with_program(case, replace(case.program, holds=holds, semaphores=turns))
 
 
-def sent_twice(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def sent_twice(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """A push sends what another push of its GPU sends to the same place."""
     p, m = case.program, case.program.members
     push = np.array([t.kind in PUSHES and bool(t.src) for t in p.templates])[p.ops.template]
@@ -92,13 +92,13 @@ FAULTS: dict[str, tuple[Change, str]] = {
 """Rule -> a change that breaks it, and a part of what it then says."""
 
 
-def of_fewer_tokens(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def of_fewer_tokens(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The Program is that of a smaller sub-layer."""
     assert isinstance(case.work, SubLayer)
     with_program(case, case.system.plan(replace(case.work, tokens=case.work.gpus), case.cluster, case.options))
 
 
-def with_a_late_launch(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
+def with_a_late_launch(case: _SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The first launch counts as a late rank's start."""
     templates = tuple(replace(t, fn=LATE) if t.name == "launch.gemm1" else t for t in case.program.templates)
     with_program(case, replace(case.program, templates=templates))
@@ -122,7 +122,7 @@ def test_every_rule_has_a_fault() -> None:
 def test_the_rule_notices_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (rule,) = (rule for rule in RULES if rule.name == name)
     ring, cluster = get_collective("nccl-ring"), load_cluster("hw-dgx-h100").with_gpus(4)
-    case: Any = SmallCollective(ring, even("all-reduce", 4096, 4), cluster, ring.options())
+    case: Any = _SmallCollective(ring, even("all-reduce", 4096, 4), cluster, ring.options())
     assert list(rule.check(case)) == []
     change, text = FAULTS[name]
     change(case, monkeypatch)

@@ -76,7 +76,7 @@ class _Files:
         return [self.notices[task, at, gpu]]
 
 
-def chakra_nodes(graph: TaskGraph, program: Program) -> list[list[ChakraNode]]:
+def _chakra_nodes(graph: TaskGraph, program: Program) -> list[list[ChakraNode]]:
     """The nodes of each GPU, each after the nodes that it waits for.
 
     | op | nodes |
@@ -132,7 +132,7 @@ def _transfer(files: _Files, graph: TaskGraph, task: int, template: Template, co
 
 def write_chakra(graph: TaskGraph, program: Program, folder: str | Path, name: str, words: str) -> list[Path]:
     """Write `folder/name.GPU.et` for each GPU; `words` become an attribute of its GlobalMetadata. Raises ConfigError as `write_file`."""
-    return write_nodes(folder, name, chakra_nodes(graph, program), words)
+    return write_nodes(folder, name, _chakra_nodes(graph, program), words)
 
 
 def write_nodes(folder: str | Path, name: str, gpus: list[list[ChakraNode]], words: str) -> list[Path]:

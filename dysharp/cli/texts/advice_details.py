@@ -17,7 +17,7 @@ MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 
 
 @frozen
-class Block:
+class _Block:
     """A titled table with lines below it. The first `left` columns are text."""
 
     title: str
@@ -27,8 +27,8 @@ class Block:
     left: int = 1
 
 
-def _block(title: str, columns: Columns, rows: Iterable[Any], lines: Iterable[str] = ()) -> Block:
-    return Block(title, tuple(columns.headings), tuple(columns.cells(rows)), tuple(lines), len(columns.text))
+def _block(title: str, columns: Columns, rows: Iterable[Any], lines: Iterable[str] = ()) -> _Block:
+    return _Block(title, tuple(columns.headings), tuple(columns.cells(rows)), tuple(lines), len(columns.text))
 
 
 RANKING = Columns(
@@ -47,12 +47,12 @@ CHANGES = Columns(
 """Rows: `WhatIf.to_dict`."""
 
 
-def blocks_of(done: Advice) -> list[Block]:
+def _blocks_of(done: Advice) -> list[_Block]:
     """All tables of the advice, in reading order."""
     return [_ranking(done), _parts(done), _limits(done), *_loads(done.load), _what_ifs(done)]
 
 
-def _ranking(done: Advice) -> Block:
+def _ranking(done: Advice) -> _Block:
     lines = [
         "layer us: layer time in a CUDA graph; eager us: layer time with the launches of the host, where they are known",
         "90 % within: range from the measured errors of the parts; for a fused kernel, of whole layers",
@@ -81,7 +81,7 @@ def _ranking(done: Advice) -> Block:
     return _block("Ranking", RANKING, entries, lines)
 
 
-def _parts(done: Advice) -> Block:
+def _parts(done: Advice) -> _Block:
     columns = Columns("system", *(Column(name, PARTS.get(name, name), ".1f") for name in done.best.parts_us()), "layer:.1f")
     entries = (*done.ranking, *done.unjudged)
     rows = [entry.parts_us() | {"system": entry.system, "layer": entry.time_us} for entry in entries]
@@ -95,7 +95,7 @@ def _parts(done: Advice) -> Block:
     return _block("Critical path, us", columns, rows, lines)
 
 
-def _limits(done: Advice) -> Block:
+def _limits(done: Advice) -> _Block:
     best = done.best
     causes = cause_names(best.row)
     own = best.row.attribution
@@ -107,10 +107,10 @@ def _limits(done: Advice) -> Block:
     terms = ", ".join(f"{name} {us:.1f} us" for name, us in best.row.bound_terms.items())
     bound = f"busiest resource: {resource_words(best.row.bound_resource)}, {best.row.bound_us:.1f} us ({terms})"
     few = () if not best.row.window else (f"these are times of the first {best.row.tokens_per_gpu} tokens of each GPU",)
-    return Block(f"What limits {best.row.system}", ("critical path", "us", "% of layer"), rows, (bound, *few))
+    return _Block(f"What limits {best.row.system}", ("critical path", "us", "% of layer"), rows, (bound, *few))
 
 
-def _loads(loads: Sequence[Load]) -> list[Block]:
+def _loads(loads: Sequence[Load]) -> list[_Block]:
     over_domains = loads[0].nics_max_mean is not None
     gpus = len(loads[0].rows)
     notes = [f"{load.placement}: {load.note}" for load in loads if load.note]
@@ -123,14 +123,14 @@ def _loads(loads: Sequence[Load]) -> list[Block]:
     return [_block("Load", columns, loads, notes), *(_pairs(load) for load in loads if gpus <= MOST_PAIRS)]
 
 
-def _pairs(load: Load) -> Block:
+def _pairs(load: Load) -> _Block:
     gpus = range(len(load.rows))
     rows = tuple((f"from GPU {s}", *(str(load.pairs[s, d]) if s != d else f"({load.pairs[s, d]})" for d in gpus)) for s in gpus)
     own = ("expert rows", *(str(rows) for rows in load.rows))
-    return Block(f"Tokens per GPU pair, placement {load.placement}", ("", *(f"to {d}" for d in gpus)), (*rows, own))
+    return _Block(f"Tokens per GPU pair, placement {load.placement}", ("", *(f"to {d}" for d in gpus)), (*rows, own))
 
 
-def _what_ifs(done: Advice) -> Block:
+def _what_ifs(done: Advice) -> _Block:
     best = done.best.row.system
     lines = [f"speed-up: layer time of {best} divided by the layer time after the change, at the same tokens per GPU"]
     lines += [f"{entry.change}: {entry.assumes}" for entry in done.what_if]
@@ -148,7 +148,7 @@ def print_details(done: Advice) -> None:
     """The whole header and all tables, on stdout."""
 
     print_lines(["", *done.header])
-    for block in blocks_of(done):
+    for block in _blocks_of(done):
         console().print(f"\n{block.title}", style="bold", markup=False)
         print_table(block.heads, block.rows, left=block.left)
         print_lines(block.lines)
@@ -157,7 +157,7 @@ def print_details(done: Advice) -> None:
 def markdown_of(done: Advice) -> str:
     """All tables as Markdown."""
     parts = ["\n".join(f"- {line}" for line in (*done.answer, *done.header))]
-    for block in blocks_of(done):
+    for block in _blocks_of(done):
         ruler = [":---" if column < block.left else "---:" for column in range(len(block.heads))]
         lines = [" | ".join(cells) for cells in (block.heads, ruler, *block.rows)]
         parts += [f"### {block.title}", "\n".join(f"| {line} |" for line in lines)]

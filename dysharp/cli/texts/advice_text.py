@@ -20,7 +20,7 @@ UNKNOWN = "-"
 _HEADER_LINES = 3  # lines of the header that the screen repeats: the workload, its formats, its routing
 
 
-def screen(done: Advice) -> list[str]:
+def _screen(done: Advice) -> list[str]:
     """At most `MOST_LINES` lines of at most `WIDTH` columns."""
     lines = [*wrapped(done.answer), "", *wrapped(_header(done))]
     if done.ranking:
@@ -29,12 +29,12 @@ def screen(done: Advice) -> list[str]:
     if done.what_if:
         lines += ["", *_what_ifs(done)]
     if done.no_what_if:
-        lines += wrapped([no_estimate(done.no_what_if)])
+        lines += wrapped([_no_estimate(done.no_what_if)])
     room = max(FEWEST_WARNINGS, MOST_LINES - len(lines) - 1)
     return [*lines, *_warning_lines(done, room), MORE]
 
 
-def no_estimate(changes: Mapping[str, str]) -> str:
+def _no_estimate(changes: Mapping[str, str]) -> str:
     """One sentence on the changes that have no prediction; changes with one reason stand together. What a reason lists in brackets is left out."""
     by_reason: dict[str, list[str]] = {}
     for change, reason in changes.items():

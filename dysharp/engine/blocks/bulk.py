@@ -21,13 +21,13 @@ def piece_of(k, mem, points):
 
 
 @block
-def begun(start, before, size, rate, at):
+def _begun(start, before, size, rate, at):
     """Trains of `size` bytes, at least 1, that a server with `before` bytes since `start` in front of them has begun by `at`."""
     return max(1, ((at - start) * rate // 1_000_000 - before) // size + 1)
 
 
 @block
-def train_bytes(o, i, ops, links):
+def _train_bytes(o, i, ops, links):
     """Bytes of one train of op o on the up link of port i; a message costs bytes, too."""
     return links.wires[ops.op[o, col.WIRE], col.WIRE_UP] + links.nodes[i, col.PORT_MESSAGE]
 
@@ -39,7 +39,7 @@ def _sent_at(q, n, size, rate, pieces):
 
 
 @block
-def turn_push(ends, row, column, entry, ops, mem, points):
+def _turn_push(ends, row, column, entry, ops, mem, points):
     """Put `entry`, a bulk op or the member of a piece, into a FIFO of `mixed_push` behind the first entry of no bulk op and the bulk
     entries directly after it. So bulk ops and one of all others take turns. Where all entries are of bulk ops, it goes first."""
     before, at, met = -1, ends[row, 0], False
@@ -67,7 +67,7 @@ def turn_push(ends, row, column, entry, ops, mem, points):
 
 
 @block
-def others_wait(i, c, ops, links, clock, points):
+def _others_wait(i, c, ops, links, clock, points):
     """Whether anything but bulk ops of class c waits at the hub of port i."""
     if links.nodes[i, col.UP + col.SERVER_MASK] & ~(1 << c) != 0:
         return True
@@ -86,7 +86,7 @@ def bulk_queue(b, ops, mem, links, clock, points):
     o = bulks[b, col.BULK_OP]
     i, c = op[o, col.NODE], ops.templates[op[o, col.TEMPLATE], col.CLS]
     bulks[b, col.BULK_WAITS] = 1
-    turn_push(links.hub, i * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT, o, ops, mem, points)
+    _turn_push(links.hub, i * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT, o, ops, mem, points)
     up_joins(i, o, col.WIRE_UP, ops, links)
     nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[i, col.UP + col.SERVER_FREE] <= clock.x[col.RUN_NOW]:
@@ -105,7 +105,7 @@ def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
     w, net = op[o, col.WIRE], nodes[i, col.PORT_NET]
     n = 1
     alone = points.ports[bulks[b, col.BULK_TO], col.PORT_ASKED] == bulks[bulks[b, col.BULK_FLOW], col.BULK_AT]
-    if alone and not others_wait(i, c, ops, links, clock, points):
+    if alone and not _others_wait(i, c, ops, links, clock, points):
         n = min(bulks[b, col.BULK_LEFT], bulks[b, col.BULK_MOST])
     q = bulks[b, col.BULK_FREE]
     p = ops_of(op, points) + q
@@ -116,7 +116,7 @@ def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
     end = server_grant(nodes, i, col.UP, now, n * links.wires[w, col.WIRE_UP], n * nodes[i, col.PORT_MESSAGE])
     pieces[q, col.PIECE_TRAINS] = pieces[q, col.PIECE_LEFT] = n
     pieces[q, col.PIECE_UP_START] = nodes[i, col.UP + col.SERVER_BUSY_START]
-    pieces[q, col.PIECE_UP_BYTES] = nodes[i, col.UP + col.SERVER_BUSY_BYTES] - n * train_bytes(o, i, ops, links)
+    pieces[q, col.PIECE_UP_BYTES] = nodes[i, col.UP + col.SERVER_BUSY_BYTES] - n * _train_bytes(o, i, ops, links)
     points.ports[i, col.PORT_PIECE] = q
     if ot[o, col.START] < 0:
         ot[o, col.START] = now
@@ -145,7 +145,7 @@ def _turn_cut(j, q, n, ops, links, clock, points):
     nodes[j, col.DOWN + col.SERVER_FREE] = end
     nodes[j, col.DOWN + col.SERVER_WIRE] -= (pieces[q, col.PIECE_TURN] - n) * down
     n_sent = pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT] + n
-    bound = _sent_at(q, n_sent, train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], pieces)
+    bound = _sent_at(q, n_sent, _train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], pieces)
     end = server_hold(nodes, j, col.DOWN, end, bound + links.wires[w, col.WIRE_STRIPE_UP] + nodes[j, col.PORT_LAT])
     pieces[q, col.PIECE_TURN] = n
     tree_set(clock.tree, clock.m[col.LEAF_DOWN] + j, end)
@@ -158,10 +158,10 @@ def up_cut(q, ops, mem, links, clock, points):
     b = pieces[q, col.PIECE_BULK]
     o = bulks[b, col.BULK_OP]
     i, w, n = ops.op[o, col.NODE], ops.op[o, col.WIRE], pieces[q, col.PIECE_TRAINS]
-    size, rate, free = train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], nodes[i, col.UP + col.SERVER_FREE]
+    size, rate, free = _train_bytes(o, i, ops, links), nodes[i, col.PORT_RATE], nodes[i, col.UP + col.SERVER_FREE]
     if points.ports[i, col.PORT_PIECE] != q or free <= now or free != _sent_at(q, n, size, rate, pieces):
         return
-    rest = n - begun(pieces[q, col.PIECE_UP_START], pieces[q, col.PIECE_UP_BYTES], size, rate, now)
+    rest = n - _begun(pieces[q, col.PIECE_UP_START], pieces[q, col.PIECE_UP_BYTES], size, rate, now)
     if rest <= 0:
         return
     pieces[q, col.PIECE_TRAINS] -= rest
@@ -216,11 +216,11 @@ def _turn_yield(j, q, ops, links, clock, points):
     pieces, nodes, now = points.pieces, links.nodes, clock.x[col.RUN_NOW]
     o = points.bulks[pieces[q, col.PIECE_BULK], col.BULK_OP]
     i, w = ops.op[o, col.NODE], ops.op[o, col.WIRE]
-    n = begun(pieces[q, col.PIECE_DOWN_START], pieces[q, col.PIECE_DOWN_BYTES], links.wires[w, col.WIRE_DOWN], nodes[j, col.PORT_RATE], now)
+    n = _begun(pieces[q, col.PIECE_DOWN_START], pieces[q, col.PIECE_DOWN_BYTES], links.wires[w, col.WIRE_DOWN], nodes[j, col.PORT_RATE], now)
     late = links.wires[w, col.WIRE_STRIPE_UP] + nodes[j, col.PORT_LAT]
-    size, served = train_bytes(o, i, ops, links), pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT]
+    size, served = _train_bytes(o, i, ops, links), pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT]
     before = pieces[q, col.PIECE_UP_BYTES] + served * size
-    n = min(n, begun(pieces[q, col.PIECE_UP_START], before, size, nodes[i, col.PORT_RATE], now - late))
+    n = min(n, _begun(pieces[q, col.PIECE_UP_START], before, size, nodes[i, col.PORT_RATE], now - late))
     if n < pieces[q, col.PIECE_TURN]:
         _turn_cut(j, q, n, ops, links, clock, points)
 
@@ -245,7 +245,7 @@ def turn_begin(k, o, j, n_bytes, ops, mem, links, points):
         n = pieces[q, col.PIECE_LEFT] if alone else 1
         pieces[q, col.PIECE_TURN] = n
         n_sent = pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT] + n
-        end = _sent_at(q, n_sent, train_bytes(bulk, i, ops, links), links.nodes[i, col.PORT_RATE], pieces)
+        end = _sent_at(q, n_sent, _train_bytes(bulk, i, ops, links), links.nodes[i, col.PORT_RATE], pieces)
         ops.ot[o, col.TAIL] = end + links.wires[ops.op[o, col.WIRE], col.WIRE_STRIPE_UP]
         return n * n_bytes
     return n_bytes
@@ -268,7 +268,7 @@ def turn_over(k, j, c, ops, mem, nodes, switch, clock, points):
         if q >= 0:
             points.pieces[q, col.PIECE_LEFT] -= points.pieces[q, col.PIECE_TURN]
             if points.pieces[q, col.PIECE_LEFT] > 0:
-                turn_push(switch.crossed, j * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT2, -2 - k, ops, mem, points)
+                _turn_push(switch.crossed, j * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT2, -2 - k, ops, mem, points)
                 nodes[j, col.DOWN + col.SERVER_MASK] |= 1 << c
                 return True
             points.bulks[points.bulks[points.pieces[q, col.PIECE_BULK], col.BULK_FLOW], col.BULK_AT] -= 1

@@ -135,7 +135,7 @@ def _issuer_queue(i, issue):
 
 
 @block
-def skip(i, issuers, issuer_ops, op, points):
+def _skip(i, issuers, issuer_ops, op, points):
     """Ops at the head of the program order that are cancelled, or have passed the queue, lose their place."""
     if points is not None:
         gone = col.CANCELLED // 2
@@ -148,7 +148,7 @@ def issuer_head(i, issue, ops):
     """The op issuer i would take next, -1 if none is ready."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
     if issuers[i, col.ISSUER_DISCIPLINE] == PROGRAM_ORDER:
-        skip(i, issuers, issuer_ops, ops.op, ops.points)
+        _skip(i, issuers, issuer_ops, ops.op, ops.points)
         at = issuers[i, col.ISSUER_NEXT]
         if at < issuers[i, col.ISSUER_END] and ops.ot[issuer_ops[at], col.READY] >= 0:
             return issuer_ops[at]

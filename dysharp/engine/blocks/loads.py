@@ -13,7 +13,7 @@ GOES_ON, WAITS, ANSWERED = range(3)
 
 
 @block
-def entry_used(s, list_of_home, now, entries):
+def _entry_used(s, list_of_home, now, entries):
     """The entry of address s, which is in the list of its home, was used now."""
     ring_unlink(s, col.LOAD_PREV, col.LOAD_NEXT, entries)
     ring_append(s, list_of_home, col.LOAD_PREV, col.LOAD_NEXT, entries)
@@ -21,7 +21,7 @@ def entry_used(s, list_of_home, now, entries):
 
 
 @block
-def entry_leave(s, home, places, entries):
+def _entry_leave(s, home, places, entries):
     """The entry of address s is free again."""
     ring_unlink(s, col.LOAD_PREV, col.LOAD_NEXT, entries)
     entries[s, col.LOAD_STATE] = col.LOAD_NONE
@@ -37,11 +37,11 @@ def room_make(home, places, loads):
     list_of_home = len(entries) - len(places) + home
     s = entries[list_of_home, col.LOAD_NEXT]
     if places[home] == 0 and s != list_of_home and entries[s, col.LOAD_STATE] == col.LOAD_READY:
-        entry_leave(s, home, places, entries)
+        _entry_leave(s, home, places, entries)
 
 
 @block
-def load_begins(s, w, home, now, places, entries):
+def _load_begins(s, w, home, now, places, entries):
     """The first load `w` of address s goes on. With a place its response comes to the table."""
     if places[home] == 0:
         return
@@ -59,25 +59,25 @@ def load_look(s, w, home, now, places, loads, link, column):
     """What becomes of load `w` of address s. Loads that wait are linked in `column` of `link`; an answered load may be the last one."""
     entries = loads.entries
     if entries[s, col.LOAD_STATE] == col.LOAD_READY and 0 < loads.timeout[0] < now - entries[s, col.LOAD_USED]:
-        entry_leave(s, home, places, entries)
+        _entry_leave(s, home, places, entries)
     if entries[s, col.LOAD_STATE] == col.LOAD_NONE:
         room_make(home, places, loads)
-        load_begins(s, w, home, now, places, entries)
+        _load_begins(s, w, home, now, places, entries)
         return GOES_ON
     entries[s, col.LOAD_COUNT] += 1
-    entry_used(s, len(entries) - len(places) + home, now, entries)
+    _entry_used(s, len(entries) - len(places) + home, now, entries)
     if entries[s, col.LOAD_STATE] == col.LOAD_READY:
-        entry_settle(s, home, places, entries)
+        _entry_settle(s, home, places, entries)
         return ANSWERED
     list_push(entries, s, col.LOAD_FIRST, col.LOAD_LAST, link, column, w)
     return WAITS
 
 
 @block
-def entry_settle(s, home, places, entries):
+def _entry_settle(s, home, places, entries):
     """The entry of address s leaves when all loads have come."""
     if entries[s, col.LOAD_COUNT] >= entries[s, col.LOAD_EXPECTED]:
-        entry_leave(s, home, places, entries)
+        _entry_leave(s, home, places, entries)
 
 
 @block
@@ -86,6 +86,6 @@ def load_responds(s, w, home, now, places, entries):
     if entries[s, col.LOAD_STATE] != col.LOAD_WAIT or entries[s, col.LOAD_OWNER] != w:
         return -2
     entries[s, col.LOAD_STATE] = col.LOAD_READY
-    entry_used(s, len(entries) - len(places) + home, now, entries)
-    entry_settle(s, home, places, entries)
+    _entry_used(s, len(entries) - len(places) + home, now, entries)
+    _entry_settle(s, home, places, entries)
     return entries[s, col.LOAD_FIRST]

@@ -47,7 +47,7 @@ HEAD_OP_ISSUE, HEAD_MEMBER_RESPOND, HEAD_TILE_NOTIFY, HEAD_JOIN_CANCEL, HEAD_ANN
 
 
 @block
-def announce(o, signal, ops, issue, x, points):
+def _announce(o, signal, ops, issue, x, points):
     """SIGNAL `signal` tells JOIN o how many further events to wait for. DEPS counts a missing announcement as more than all events."""
     op = ops.op
     if ops.ot[o, col.READY] < 0 and op[o, col.DEPS] < col.CANCELLED // 2:
@@ -69,7 +69,7 @@ def _cancel_mark(o, rest, ops):
 
 
 @block
-def edges_cancel(point, rest, ops, releases):
+def _edges_cancel(point, rest, ops, releases):
     """`_cancel_mark` for every op that waits for the point. A JOIN with a threshold counts one event less."""
     for e in range(releases.edge_ptr[point], releases.edge_ptr[point + 1]):
         if releases.edge_head_kind[e] == HEAD_OP_ISSUE:
@@ -93,10 +93,10 @@ def _op_cancel(o, ops, issue, x, points):
         semaphores_pass(o, releases, holds.sem_left, issue, x)
         if op[o, col.ISSUER] >= 0:
             mark(issue.dirty_issuers, x, issue.issuers[op[o, col.ISSUER], col.ISSUER_OWNER])  # the next one in its order may go
-        rest = edges_cancel(n_ops + o, rest, ops, releases)
-        rest = edges_cancel(o, rest, ops, releases)
+        rest = _edges_cancel(n_ops + o, rest, ops, releases)
+        rest = _edges_cancel(o, rest, ops, releases)
         for k in range(op[o, col.MEMBER], op[o, col.MEMBER] + (op[o, col.FLAGS] >> col.MEMBERS_SHIFT)):
-            rest = edges_cancel(2 * n_ops + k, rest, ops, releases)
+            rest = _edges_cancel(2 * n_ops + k, rest, ops, releases)
 
 
 @block
@@ -116,7 +116,7 @@ def _other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     elif kind == HEAD_EVENT:
         op_release(head, o, ops, issue, clock.x)
     elif kind == HEAD_ANNOUNCE:
-        announce(head, o, ops, issue, clock.x, points)
+        _announce(head, o, ops, issue, clock.x, points)
     elif kind == HEAD_MEMBER_RESPOND:
         _member_respond(head, ops, mem, clock, points)
     else:
@@ -144,7 +144,7 @@ def _edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock):
 
 
 @block
-def row_point(row, ops, mem):
+def _row_point(row, ops, mem):
     """Number of the point of a row (`Releases`)."""
     pieces = len(ops.points.pieces)
     return 2 * (ops.op.shape[0] - 1 - pieces) + mem.shape[0] - 1 - pieces + row
@@ -155,18 +155,18 @@ def _row_touch(row, n_bytes, ops, mem, issue, clock, points):
     """The first byte of the row takes its semaphores, full or not."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and points.touched[row] == 0:
         points.touched[row] = 1
-        semaphores_pass(row_point(row, ops, mem), points.releases, points.holds.sem_left, issue, clock.x)
+        semaphores_pass(_row_point(row, ops, mem), points.releases, points.holds.sem_left, issue, clock.x)
 
 
 @block
-def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
+def _row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
     """If the row is complete now, the edges that wait for the row fall. `o`: the op that filled it."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, col.ROW_LEFT] == 0:
-        _edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
+        _edges_fall(_row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 
 
 @block
-def fills(o, points):
+def _fills(o, points):
     """Whether the rows have what they need of op o: contributions without a place in the switch fill them together."""
     if points is None:
         return True
@@ -182,7 +182,7 @@ def member_fill(k, ops, members, stores, issue, links, clock):
     """All bytes of member k are visible: its rows have received them."""
     o, x = members.mem[k, col.MEMBER_OP], clock.x
     delivered(k, o, ops, x, ops.points)
-    if fills(o, ops.points):
+    if _fills(o, ops.points):
         rows_fill(k, o, ops, members, stores, issue, links, clock)
 
 
@@ -195,7 +195,7 @@ def rows_fill(k, o, ops, members, stores, issue, links, clock):
         row = fill_row[f]
         _row_touch(row, n_bytes, ops, mem, issue, clock, ops.points)
         t = row_fill(row, n_bytes, stores, x)
-        row_complete(row, n_bytes, o, ops, mem, stores, issue, links.nodes, clock, ops.points)
+        _row_complete(row, n_bytes, o, ops, mem, stores, issue, links.nodes, clock, ops.points)
         if t >= 0:
             for e in range(stores.tile_edge_ptr[t], stores.tile_edge_ptr[t + 1]):
                 _edge_fall(stores.tile_edge_kind[e], stores.tile_edge[e], o, ops, mem, stores, issue, links.nodes, clock, ops.points)

@@ -27,7 +27,7 @@ def ops_of(op, points):
 
 
 @block
-def work_link(point, following, op, points):
+def _work_link(point, following, op, points):
     """The worklist goes on from `point` to `following`."""
     if points is not None and point >= ops_of(op, points):
         points.passed[point - ops_of(op, points)] = following
@@ -44,13 +44,13 @@ def work_next(point, op, points):
 
 
 @block
-def work_push(ops, x, point):
+def _work_push(ops, x, point):
     """A point is passed (`Releases`); what it releases waits in the worklist."""
-    work_link(point, -1, ops.op, ops.points)
+    _work_link(point, -1, ops.op, ops.points)
     if x[col.RUN_WORK_HEAD] < 0:
         x[col.RUN_WORK_HEAD] = point
     else:
-        work_link(x[col.RUN_WORK_TAIL], point, ops.op, ops.points)
+        _work_link(x[col.RUN_WORK_TAIL], point, ops.op, ops.points)
     x[col.RUN_WORK_TAIL] = point
 
 
@@ -58,7 +58,7 @@ def work_push(ops, x, point):
 def complete(o, now, ops, x):
     """Op o is done now."""
     ops.ot[o, col.DONE] = now
-    work_push(ops, x, o)
+    _work_push(ops, x, o)
 
 
 @block
@@ -77,18 +77,18 @@ def issued(o, ops, issue, x, points):
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_ISSUED:
         point = ops_of(ops.op, points) + o
         semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
-        work_push(ops, x, point)
+        _work_push(ops, x, point)
 
 
 @block
 def delivered(k, o, ops, x, points):
     """Member k of op o is delivered; other ops may wait for the delivery."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_DELIVERED:
-        work_push(ops, x, 2 * ops_of(ops.op, points) + k)
+        _work_push(ops, x, 2 * ops_of(ops.op, points) + k)
 
 
 @block
-def resides(o, owner, ops, issue, x, points):
+def _resides(o, owner, ops, issue, x, points):
     """Whether the chain of op o has a slot. With a slot, the op passes the queue of its issuer."""
     if points is None:
         return False
@@ -117,7 +117,7 @@ def op_ready(o, cause, ops, issue, x):
         return
     i = op[o, col.ISSUER]
     owner = issuers[i, col.ISSUER_OWNER]
-    if resides(o, owner, ops, issue, x, ops.points):
+    if _resides(o, owner, ops, issue, x, ops.points):
         return
     discipline = issuers[i, col.ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:

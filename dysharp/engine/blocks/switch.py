@@ -35,13 +35,13 @@ def vc_choose(row, occupied, wire, vc_bytes):
 
 
 @block
-def has_room(at, n_bytes, held, limit):
+def _has_room(at, n_bytes, held, limit):
     """Whether the output buffer of (port, class) `at` takes `n_bytes` more. An empty buffer takes any copy; `limit` 0: it is infinite."""
     return limit == 0 or held[at] == 0 or held[at] + n_bytes <= limit
 
 
 @block
-def cross(entry, j, at, n_bytes, op, mem, links, switch, clock):
+def _cross(entry, j, at, n_bytes, op, mem, links, switch, clock):
     """A copy (entry = -2 - member) or a result (entry = op) crosses into the output buffer `at` of node j's down link."""
     nodes = links.nodes
     switch.held[at] += n_bytes
@@ -63,8 +63,8 @@ def result_out(o, j, ops, mem, links, switch, clock):
     at = j * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
     size = links.wires[op[o, col.WIRE], col.WIRE_RESULT]
     nobody_waits = set_empty(switch.out_mask, at)
-    if nobody_waits and has_room(at, size, switch.held, links.nodes[j, col.PORT_OUTPUT]):
-        cross(o, j, at, size, op, mem, links, switch, clock)
+    if nobody_waits and _has_room(at, size, switch.held, links.nodes[j, col.PORT_OUTPUT]):
+        _cross(o, j, at, size, op, mem, links, switch, clock)
     else:
         fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, col.NEXT2, o)
         switch.out_mask[at, n_nodes >> 6] |= 1 << (n_nodes & 63)
@@ -80,7 +80,7 @@ def sum_of(o, points):
 
 
 @block
-def answer_out(o, tail, ops, mem, links, switch, clock, points, loads):
+def _answer_out(o, tail, ops, mem, links, switch, clock, points, loads):
     """Load o gets the response to an equal load, whose last byte left its home at `tail`."""
     k, now = ops.op[o, col.MEMBER], clock.x[col.RUN_NOW]
     ops.ot[o, col.TAIL] = tail
@@ -91,7 +91,7 @@ def answer_out(o, tail, ops, mem, links, switch, clock, points, loads):
 
 
 @block
-def load_merges(o, ops, mem, links, switch, clock, points, loads):
+def _load_merges(o, ops, mem, links, switch, clock, points, loads):
     """Whether train o is a load that does not go on: it waits for the response to an equal load, or gets it now."""
     if loads is None:
         return False
@@ -100,7 +100,7 @@ def load_merges(o, ops, mem, links, switch, clock, points, loads):
         return False
     look = load_look(s, o, mem[ops.op[o, col.MEMBER], col.MEMBER_NODE], clock.x[col.RUN_NOW], points.places, loads, ops.op, col.NEXT2)
     if look == ANSWERED:
-        answer_out(o, loads.entries[s, col.LOAD_TAIL], ops, mem, links, switch, clock, points, loads)
+        _answer_out(o, loads.entries[s, col.LOAD_TAIL], ops, mem, links, switch, clock, points, loads)
     return look != GOES_ON
 
 
@@ -120,16 +120,16 @@ def load_answered(o, ops, mem, links, switch, clock, points, loads):
         loads.entries[s, col.LOAD_TAIL] = tail
     while w >= 0:
         following = ops.op[w, col.NEXT2]
-        answer_out(w, tail, ops, mem, links, switch, clock, points, loads)
+        _answer_out(w, tail, ops, mem, links, switch, clock, points, loads)
         w = following
 
 
 @block
-def contributed(o, ops, mem, links, switch, clock, points):
+def _contributed(o, ops, mem, links, switch, clock, points):
     """Whether train o has ended in the switch: a contribution to a sum that has a place, or a load that merges (oracle/transfers.py)."""
     if points is None:
         return False
-    if load_merges(o, ops, mem, links, switch, clock, points, points.loads):
+    if _load_merges(o, ops, mem, links, switch, clock, points, points.loads):
         return True
     s = sum_of(o, points)
     if s < 0:
@@ -147,12 +147,12 @@ def contributed(o, ops, mem, links, switch, clock, points):
     list_push(sums, s, col.SUM_FIRST, col.SUM_LAST, mem, col.MEMBER_NEXT, k)
     if sums[s, col.SUM_LEFT] == 0:
         result_out(o, home, ops, mem, links, switch, clock)
-        gates_note(s, home, clock.m[col.HARDWARE_NODES], points)
+        _gates_note(s, home, clock.m[col.HARDWARE_NODES], points)
     return True
 
 
 @block
-def gates_note(s, home, n_nodes, points):
+def _gates_note(s, home, n_nodes, points):
     """The sum s of node `home` is complete: its gate and the one before it may open."""
     if len(points.gate_of) > 0:
         last = len(points.gates) - 1
@@ -163,34 +163,34 @@ def gates_note(s, home, n_nodes, points):
 
 
 @block
-def gate_open(g, node, n_nodes, sums):
+def _gate_open(g, node, n_nodes, sums):
     """Whether every node is ready: the sums of the gate's node and of the node behind it are complete."""
     return sums[g, col.SUM_LEFT] == 0 and sums[g - node + (node + 1) % n_nodes, col.SUM_LEFT] == 0
 
 
 @block
-def gate_waits(o, k, j, mem, clock, points):
+def _gate_waits(o, k, j, mem, clock, points):
     """Whether the copy of member k on node j waits at its gate from now on."""
     if points is None:
         return False
     if len(points.gate_of) == 0 or points.gate_of[o] < 0:
         return False
     g = points.gate_of[o] + j
-    if gate_open(g, j, clock.m[col.HARDWARE_NODES], points.sums):
+    if _gate_open(g, j, clock.m[col.HARDWARE_NODES], points.sums):
         return False
     fifo_push(points.gates, g, mem, col.MEMBER_NEXT, k)
     return True
 
 
 @block
-def copy_ask(o, k, ops, mem, links, switch, clock):
+def _copy_ask(o, k, ops, mem, links, switch, clock):
     """The copy of member k of train o crosses to its output, or waits there for room."""
     op, m = ops.op, clock.m
     i, j = op[o, col.NODE], mem[k, col.MEMBER_NODE]
     at = j * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.CLS]
     n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
-    if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
-        cross(-2 - k, j, at, n_bytes, op, mem, links, switch, clock)
+    if set_empty(switch.out_mask, at) and _has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
+        _cross(-2 - k, j, at, n_bytes, op, mem, links, switch, clock)
         op[o, col.COPIES] -= 1
     else:
         fifo_push(switch.out_queues, at * (links.nodes.shape[0] + 1) + i, mem, col.MEMBER_NEXT, k)
@@ -210,16 +210,16 @@ def gates_open(ops, mem, links, switch, clock, points):
         g = points.opening[gates[last, 1]]
         gates[last, 1] += 1
         k = gates[g, 0] if 0 <= g < last else -1  # a sum that is no gate has no gate before it
-        if k < 0 or not gate_open(g, mem[k, col.MEMBER_NODE], m[col.HARDWARE_NODES], points.sums):
+        if k < 0 or not _gate_open(g, mem[k, col.MEMBER_NODE], m[col.HARDWARE_NODES], points.sums):
             continue
         gates[g, 0] = -1
         while k >= 0:
             following, o = mem[k, col.MEMBER_NEXT], mem[k, col.MEMBER_OP]
-            copy_ask(o, k, ops, mem, links, switch, clock)
+            _copy_ask(o, k, ops, mem, links, switch, clock)
             i = op[o, col.NODE]
             if op[o, col.COPIES] == 0 and links.nodes[i, col.PORT_VC_BYTES] > 0:
                 row = (i * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.CLS]) * switch.occupied.shape[1] + op[o, col.VC]
-                train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
+                _train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
                 channel_advance(row, ops, mem, links, switch, clock)
             k = following
 
@@ -227,18 +227,18 @@ def gates_open(ops, mem, links, switch, clock, points):
 @kernel
 def train_expose(o, ops, mem, links, switch, clock):
     """The copies of train o cross to their outputs. A copy that finds no room waits for room. True: all copies have crossed."""
-    if contributed(o, ops, mem, links, switch, clock, ops.points):
+    if _contributed(o, ops, mem, links, switch, clock, ops.points):
         return True
     op, first = ops.op, ops.op[o, col.MEMBER]
     for k in range(first, first + (op[o, col.FLAGS] >> col.MEMBERS_SHIFT)):
         j = mem[k, col.MEMBER_NODE]
-        if j != op[o, col.NODE] and not gate_waits(o, k, j, mem, clock, ops.points):
-            copy_ask(o, k, ops, mem, links, switch, clock)
+        if j != op[o, col.NODE] and not _gate_waits(o, k, j, mem, clock, ops.points):
+            _copy_ask(o, k, ops, mem, links, switch, clock)
     return op[o, col.COPIES] == 0
 
 
 @block
-def train_leave(row, ops, nodes, channels, credits, clock):
+def _train_leave(row, ops, nodes, channels, credits, clock):
     """The head of virtual channel `row` has crossed with all copies: its space is back at the source one latency later."""
     op, ot, m = ops.op, ops.ot, clock.m
     o = fifo_pop(channels, row, op, col.NEXT)
@@ -255,7 +255,7 @@ def channel_advance(row, ops, mem, links, switch, clock):
     """Expose the trains of virtual channel `row`, up to the first with a copy that has to wait. Trains before it leave."""
     channels = switch.channels
     while channels[row, 0] >= 0 and train_expose(channels[row, 0], ops, mem, links, switch, clock):
-        train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
+        _train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
 
 
 @kernel
@@ -271,7 +271,7 @@ def output_admit(j, c, ops, mem, links, switch, clock):
         o = k if s == n_nodes else mem[k, col.MEMBER_OP]
         w = op[o, col.WIRE]
         n_bytes = links.wires[w, col.WIRE_RESULT] if s == n_nodes else links.wires[w, col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
-        if not has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
+        if not _has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
             break
         switch.out_cursor[at] = s
         if s == n_nodes:
@@ -280,10 +280,10 @@ def output_admit(j, c, ops, mem, links, switch, clock):
             fifo_pop(switch.out_queues, queue, mem, col.MEMBER_NEXT)
         if switch.out_queues[queue, 0] < 0:
             switch.out_mask[at, s >> 6] &= ~(1 << (s & 63))
-        cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links, switch, clock)
+        _cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links, switch, clock)
         if s < n_nodes:
             op[o, col.COPIES] -= 1
             if op[o, col.COPIES] == 0 and links.nodes[j, col.PORT_VC_BYTES] > 0:
                 row = (op[o, col.NODE] * m[col.HARDWARE_CLASSES] + c) * switch.occupied.shape[1] + op[o, col.VC]
-                train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
+                _train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
                 channel_advance(row, ops, mem, links, switch, clock)

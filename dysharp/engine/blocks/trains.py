@@ -49,7 +49,7 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
     m, x = clock.m, clock.x
     net, arrival = nodes[j, col.PORT_NET], now + nodes[j, col.PORT_LAT]
     if has_lines(j, links):
-        entry = line_end(j, now, ops, members, links, switch, clock)
+        entry = _line_end(j, now, ops, members, links, switch, clock)
         if entry == -1:
             return
     else:
@@ -83,29 +83,29 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
 
 
 @block
-def sent_due(entry, ot, mem_time):
+def _sent_due(entry, ot, mem_time):
     """When all of what was sent last as `entry` (an op's result, or -2 - member) has left the down links."""
     return ot[entry, col.DONE] if entry >= 0 else mem_time[-2 - entry, col.MEMBER_TIME]
 
 
 @block
-def line_end(j, now, ops, members, links, switch, clock):
+def _line_end(j, now, ops, members, links, switch, clock):
     """The down server of port j is free, or its first copy or result has left all links. Returns it as SERVER_EXTRA has it, -1 = none has."""
     nodes, tree, leaf, free = links.nodes, clock.tree, clock.m[col.LEAF_DOWN] + j, links.nodes[j, col.DOWN + col.SERVER_FREE]
     if free <= now:
         mark(switch.dirty_down, clock.x, j)
     sent = -1
     head = switch.sending[j, 0]
-    if head != -1 and sent_due(head, ops.ot, members.mem_time) <= now:
+    if head != -1 and _sent_due(head, ops.ot, members.mem_time) <= now:
         sent = -2 - mixed_pop(switch.sending, j, ops.op, col.NEXT2, members.mem)
         head = switch.sending[j, 0]
-    due = sent_due(head, ops.ot, members.mem_time) if head != -1 else col.INF
+    due = _sent_due(head, ops.ot, members.mem_time) if head != -1 else col.INF
     tree_set(tree, leaf, min(due, free) if free > now and nodes[j, col.DOWN + col.SERVER_MASK] != 0 else due)
     return sent
 
 
 @block
-def line_begin(entry, j, last, ops, members, links, switch, clock):
+def _line_begin(entry, j, last, ops, members, links, switch, clock):
     """The server of port j has begun to send `entry` (as in FIFOs), which has left all links at `last`, not before what was sent before it."""
     nodes, leaf = links.nodes, clock.m[col.LEAF_DOWN] + j
     last = max(last, nodes[j, col.DOWN_LAST])
@@ -115,12 +115,12 @@ def line_begin(entry, j, last, ops, members, links, switch, clock):
     else:
         members.mem_time[-2 - entry, col.MEMBER_TIME] = last
     mixed_push(switch.sending, j, ops.op, col.NEXT2, members.mem, entry)
-    due = sent_due(switch.sending[j, 0], ops.ot, members.mem_time)
+    due = _sent_due(switch.sending[j, 0], ops.ot, members.mem_time)
     tree_set(clock.tree, leaf, min(due, nodes[j, col.DOWN + col.SERVER_FREE]) if nodes[j, col.DOWN + col.SERVER_MASK] != 0 else due)
 
 
 @block
-def row_ahead(k, members, stores, tables):
+def _row_ahead(k, members, stores, tables):
     """Read ahead: DOWN_END of member k asks for the place of its first row, and DELIVER fills the row."""
     fill = members.mem[k, col.MEMBER_FILL]
     if fill < len(members.fill_row):
@@ -133,18 +133,18 @@ def row_ahead(k, members, stores, tables):
 
 
 @block
-def tail_of_sum(bound, o, lat, ot, points):
+def _tail_of_sum(bound, o, lat, ot, points):
     """`bound`, or the last byte of the latest contribution if op o carries a sum, or of its response if it is a merged load."""
     if points is None:
         return bound
     s = sum_of(o, points)
     if s < 0:
-        return tail_of_load(bound, o, lat, ot, points.loads)
+        return _tail_of_load(bound, o, lat, ot, points.loads)
     return points.sums[s, col.SUM_TAIL] + lat
 
 
 @block
-def tail_of_load(bound, o, lat, ot, loads):
+def _tail_of_load(bound, o, lat, ot, loads):
     """`bound`, or the last byte of the response that answers load o."""
     if loads is None:
         return bound
@@ -165,7 +165,7 @@ def response_out(k, now, ops, mem, links, clock):
 
 
 @block
-def class_choose(i, now, ops, links, switch, clock):
+def _class_choose(i, now, ops, links, switch, clock):
     """Round robin over the classes that wait at node i's up server. Returns (class, virtual channel, next credit).
 
     The class is -1 if no train finds buffer space; then `next credit` is when the earliest space comes back, INF = unknown.
@@ -197,7 +197,7 @@ def class_choose(i, now, ops, links, switch, clock):
 
 
 @block
-def turn_after(c, o, op):
+def _turn_after(c, o, op):
     """Cursor of the classes after a train of op o of class c (o < 0: a response). A turn lasts one row, so a class keeps it
     until the last train of the row."""
     return c - 1 if o >= 0 and op[o, col.FLAGS] & col.HAS_NEXT_TRAIN else c
@@ -208,7 +208,7 @@ def grant_up(i, now, ops, members, links, switch, clock):
     """The up server of node i sends its next train or response, if it is free and one may go."""
     nodes, tree, m, x = links.nodes, clock.tree, clock.m, clock.x
     if nodes[i, col.UP + col.SERVER_FREE] <= now and nodes[i, col.UP + col.SERVER_MASK] != 0:
-        c, v, wake = class_choose(i, now, ops, links, switch, clock)
+        c, v, wake = _class_choose(i, now, ops, links, switch, clock)
         if c < 0:
             if nodes[i, col.UP + col.SERVER_EXTRA] < 0:
                 nodes[i, col.UP + col.SERVER_EXTRA] = now
@@ -218,19 +218,19 @@ def grant_up(i, now, ops, members, links, switch, clock):
                 x[col.RUN_BLOCKED_PS] += now - nodes[i, col.UP + col.SERVER_EXTRA]
                 nodes[i, col.UP + col.SERVER_EXTRA] = -1
                 tree_set(tree, m[col.LEAF_CREDIT] + i, col.INF)
-            entry = hub_take(i, c, ops.op, members.mem, links, clock)
-            nodes[i, col.UP + col.SERVER_CURSOR] = turn_after(c, entry, ops.op)
+            entry = _hub_take(i, c, ops.op, members.mem, links, clock)
+            nodes[i, col.UP + col.SERVER_CURSOR] = _turn_after(c, entry, ops.op)
             x[col.RUN_EVENTS] += 1
             if entry >= 0:
                 prefetch(members.mem, ops.op[entry, col.MEMBER], 0)
-                end = op_send(entry, i, c, v, now, ops, members.mem, links, switch, clock, ops.points)
+                end = _op_send(entry, i, c, v, now, ops, members.mem, links, switch, clock, ops.points)
             else:
-                end = response_send(-2 - entry, i, now, ops, members, links, clock)
+                end = _response_send(-2 - entry, i, now, ops, members, links, clock)
             tree_set(tree, m[col.LEAF_UP] + i, end)
 
 
 @block
-def hub_take(i, c, op, mem, links, clock):
+def _hub_take(i, c, op, mem, links, clock):
     """Remove and return the head of class c's FIFO in the hub of node i."""
     hub = links.hub
     at = i * clock.m[col.HARDWARE_CLASSES] + c
@@ -244,7 +244,7 @@ def hub_take(i, c, op, mem, links, clock):
 
 
 @block
-def op_send(o, i, c, v, now, ops, mem, links, switch, clock, points):
+def _op_send(o, i, c, v, now, ops, mem, links, switch, clock, points):
     """Op o's train, or a piece of it, goes up into virtual channel v. Returns when the up server is free again."""
     if points is not None and len(points.pieces) > 0 and points.bulk_of[o] >= 0:
         return piece_send(o, points.bulk_of[o], i, c, v, now, ops, mem, links, switch, clock, points)
@@ -280,7 +280,7 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
 
 
 @block
-def response_send(k, i, now, ops, members, links, clock):
+def _response_send(k, i, now, ops, members, links, clock):
     """The response of member k goes up; the last response of a pull makes its result. Returns when the up server is free again."""
     op, ot = ops.op, ops.ot
     m, x = clock.m, clock.x
@@ -321,25 +321,25 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
             o, packet_ps, extra = entry, links.wires[op[entry, col.WIRE], col.WIRE_LINK_RESULT], 0
             n_bytes = links.wires[op[entry, col.WIRE], col.WIRE_RESULT]
             bound = ot[entry, col.END] + nodes[j, col.PORT_LAT]
-            bound = tail_of_sum(bound, entry, nodes[j, col.PORT_LAT], ot, ops.points)
+            bound = _tail_of_sum(bound, entry, nodes[j, col.PORT_LAT], ot, ops.points)
             nodes[j, col.DOWN + col.SERVER_EXTRA] = -2 - entry
         else:
             k = -2 - entry
             o = mem[k, col.MEMBER_OP]
-            row_ahead(k, members, stores, tables)
+            _row_ahead(k, members, stores, tables)
             n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
             packet_ps, extra = links.wires[op[o, col.WIRE], col.WIRE_LINK_DOWN], mem[k, col.MEMBER_EXT]
             n_bytes = turn_begin(k, o, j, n_bytes, ops, mem, links, ops.points)
             bound = ot[o, col.TAIL] + nodes[j, col.PORT_LAT]
             nodes[j, col.DOWN + col.SERVER_EXTRA] = k
-            nodes[j, col.DOWN + col.SERVER_CURSOR] = turn_after(c, o, op)
+            nodes[j, col.DOWN + col.SERVER_CURSOR] = _turn_after(c, o, op)
         if has_lines(j, links):
             late = debt_ps(j, col.DOWN, now, nodes)
             if extra > 0:
                 late += (extra * 1_000_000 + nodes[j, col.PORT_RATE] - 1) // nodes[j, col.PORT_RATE]
             server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
             last = lines_send(o, 2 * j + 1, packet_ps, late, now, ops, links)
-            line_begin(entry, j, max(last, bound), ops, members, links, switch, clock)
+            _line_begin(entry, j, max(last, bound), ops, members, links, switch, clock)
             return
         end = server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
         turn_note(nodes[j, col.DOWN + col.SERVER_EXTRA], j, n_bytes, mem, nodes, ops.points)

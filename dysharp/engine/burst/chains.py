@@ -89,7 +89,7 @@ def starts(o, i, pool, ops, slots, nodes, clock, points):
     """Issuer i rests behind op o if it is paced. Whether op o is a task of a chain, which starts on the chain's slot."""
     if points is None:
         return False
-    pace(i, o, ops.ot, points.pace, clock)
+    _pace(i, o, ops.ot, points.pace, clock)
     if ops.op[o, col.FLAGS] & col.HAS_CHAIN == 0 or ops.templates[ops.op[o, col.TEMPLATE], col.KIND] > KIND_DELAY:
         return False
     _task_start(o, pool, ops, slots, nodes, clock)
@@ -97,7 +97,7 @@ def starts(o, i, pool, ops, slots, nodes, clock, points):
 
 
 @block
-def pace(i, o, ot, issuer_pace, clock):
+def _pace(i, o, ot, issuer_pace, clock):
     """Issuer i, if it is paced and has just issued op o, rests."""
     if len(issuer_pace) > 0 and issuer_pace[i, col.PACE_PS] > 0 and ot[o, col.START] < 0:
         issuer_pace[i, col.PACE_NEXT] = clock.x[col.RUN_NOW] + issuer_pace[i, col.PACE_PS]

@@ -15,7 +15,7 @@ from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
 
 
-def unsupported(program: Program) -> str | None:
+def _unsupported(program: Program) -> str | None:
     """Why this engine cannot run the Program (the oracle can), or None. One line."""
     if program.ops.chain is not None and (program.edges.head_kind == Head.JOIN_CANCEL).any():
         return "chains together with JOINs that are cancelled are run by the oracle only"
@@ -60,7 +60,7 @@ def _ops(p: Program, kinds: Array, flags: Array, queue: Array, n_pieces: int) ->
     op[n:] = -1
     tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
     is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
-    waits, port = dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes) if p.nets else p.ops.node
+    waits, port = _dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes) if p.nets else p.ops.node
 
     def fill(part: slice) -> None:
         to = op[part]
@@ -117,7 +117,7 @@ def _members(p: Program, n_pieces: int) -> Array:
     return mem
 
 
-def dependencies(p: Program) -> Array:
+def _dependencies(p: Program) -> Array:
     """`[n_ops]` in-edges of each op plus rows that notify it."""
     heads = p.edges.head[p.edges.head_kind == Head.OP_ISSUE]
     notified = p.regions.row_notify[p.regions.row_notify >= 0]
@@ -360,7 +360,7 @@ def _templates(p: Program) -> Array:
 
 def lower(p: Program) -> BurstState:
     """All arrays of one run at time zero. Raises ProgramError where the engine's subset ends."""
-    reason = unsupported(p)
+    reason = _unsupported(p)
     if reason:
         raise ProgramError(f"burst engine: {reason}")
     kinds = p.kinds()

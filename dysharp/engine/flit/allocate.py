@@ -38,7 +38,7 @@ def _vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
 
 
 @block
-def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
+def _vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
     """iSLIP: every free VC of output `o` grants one waiting input VC, which accepts one. Returns the set of VCs accepted."""
     go, n_vcs, best = first + o, shape.vcs, grants.best
     vcs, ovc, wait_vcs, out = inputs.vcs, outputs.vcs, outputs.wait_vcs, outputs.ports
@@ -105,7 +105,7 @@ def _vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants):
 
 
 @block
-def ask_for(outs, o, i, ask):
+def _ask_for(outs, o, i, ask):
     """Input `i` asks output `o`: ask[o] is a set, valid where `outs` has o. Returns the new `outs`."""
     if (outs >> o) & 1 == 0:
         ask[o] = 0
@@ -121,7 +121,7 @@ def _switch_separable(asking, first, shape, inputs, outputs, grants):
     while asking != 0:
         i, asking = split(asking)
         o = pick(lane[first_lane + i, u.LANE_OUTS], lane[first_lane + i, u.LANE_PTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE]
-        outs = ask_for(outs, o, i, ask)
+        outs = _ask_for(outs, o, i, ask)
     n = 0
     while outs != 0:
         o, outs = split(outs)
@@ -132,7 +132,7 @@ def _switch_separable(asking, first, shape, inputs, outputs, grants):
 
 
 @block
-def switch_islip(asking, first, shape, inputs, outputs, grants):
+def _switch_islip(asking, first, shape, inputs, outputs, grants):
     """iSLIP: each output lane grants one of the lanes that ask for it, each lane accepts one. Returns the number of grants."""
     first_lane, out_lanes, lane, turn, ask, want = first * shape.lanes, shape.out_lanes, inputs.lane, outputs.turn, grants.ask, grants.want
     outs = 0
@@ -140,12 +140,12 @@ def switch_islip(asking, first, shape, inputs, outputs, grants):
         i, asking = split(asking)
         mo = lane[first_lane + i, u.LANE_OUTS]
         while mo != 0:
-            outs = ask_for(outs, lowest(mo) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
+            outs = _ask_for(outs, lowest(mo) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
             mo &= mo - 1
     granted = 0
     while outs != 0:
         o, outs = split(outs)
-        granted = ask_for(granted, pick(ask[o], turn[first * out_lanes + o, 0]), o // out_lanes, want)
+        granted = _ask_for(granted, pick(ask[o], turn[first * out_lanes + o, 0]), o // out_lanes, want)
     n = 0
     while granted != 0:
         i, granted = split(granted)
@@ -230,11 +230,11 @@ def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
             i, mi = split(mi)
             for k in range(i * lanes, (i + 1) * lanes):
                 if wait_vcs[first + o, i] & lane[first_lane + k, u.LANE_VCS] != 0:
-                    some = ask_for(some, k, o, want)
+                    some = _ask_for(some, k, o, want)
     outs = 0
     while some != 0:
         i, some = split(some)
-        outs = ask_for(outs, pick(want[i], lane[first_lane + i, u.LANE_SPTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
+        outs = _ask_for(outs, pick(want[i], lane[first_lane + i, u.LANE_SPTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
     n = n_sure
     while outs != 0:
         o, outs = split(outs)
@@ -265,7 +265,7 @@ def vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants):
                 continue
             ports[first + o, u.OUT_FREE] = room
         if shape.vc_islip != 0:
-            taken = vc_islip(o, first, n_ports, shape, inputs, outputs, grants)
+            taken = _vc_islip(o, first, n_ports, shape, inputs, outputs, grants)
         else:
             taken = _vc_separable(o, first, n_ports, shape, inputs, outputs, grants)
         ports[first + o, u.OUT_FREE] = free
@@ -277,7 +277,7 @@ def vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants):
 def switch_allocate(asking, first, n_ports, shape, inputs, outputs, grants):
     """One iteration of the switch allocator for the lanes `asking`. Returns the number of grants."""
     if shape.switch_islip != 0:
-        n = switch_islip(asking, first, shape, inputs, outputs, grants)
+        n = _switch_islip(asking, first, shape, inputs, outputs, grants)
     else:
         n = _switch_separable(asking, first, shape, inputs, outputs, grants)
     _switch_note(n, first, n_ports, shape, inputs, outputs, grants)

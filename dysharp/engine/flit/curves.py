@@ -98,7 +98,7 @@ def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
     return curves
 
 
-def setting(row: Row) -> tuple[NetworkConfig, Traffic, Protocol, float]:
+def _setting(row: Row) -> tuple[NetworkConfig, Traffic, Protocol, float]:
     """Network, traffic, protocol and load of a reference row. Raises ConfigError for networks that are not built."""
     whole = {name: int(row[name]) for name in ("k", "n", "num_vcs", "vc_buf_size", "packet_size", "link_delay", "sample_period")}
     router = RouterConfig(
@@ -164,14 +164,14 @@ def compare_curves(
 
 def _recorded(row: Row) -> tuple[NetworkConfig, Traffic, float, int, Protocol]:
     """Arguments of `replay` for a row: the load that was offered, and the nominal weight of a hot terminal (`hotW`)."""
-    network, traffic, protocol, _ = setting(row)
+    network, traffic, protocol, _ = _setting(row)
     if traffic.pattern == "hotspot":
         traffic = Traffic("hotspot", traffic.packet_flits, weights=(float(row["traffic"].removeprefix("hot")),))
     return network, traffic, float(row["offered_flits_per_cycle_node"]), int(row["seed"]), protocol
 
 
 def _drawn(row: Row, seeds: Sequence[int], precision: float) -> list[NetworkPoint]:
-    network, traffic, protocol, load = setting(row)
+    network, traffic, protocol, load = _setting(row)
     points: list[NetworkPoint] = []
     for seed in seeds:
         points.append(measure(network, traffic, load, seed, protocol))

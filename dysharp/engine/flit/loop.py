@@ -28,11 +28,11 @@ from dysharp.engine.kernel import block, kernel
 
 
 @block
-def sinks_take(now, state):
+def _sinks_take(now, state):
     """Flits that leave the network in this cycle, and what they tell."""
     wheels, packets, x, s = state.wheels, state.packets, state.run, state.stats
     packet = packets.packet
-    n, begin = arrivals(now, state.shape, wheels.sink_code, wheels.sink_n)
+    n, begin = _arrivals(now, state.shape, wheels.sink_code, wheels.sink_n)
     x[u.RUN_IN_NET] -= n
     x[u.RUN_EJECTED] += n
     for j in range(begin, begin + n):
@@ -70,7 +70,7 @@ def _packet_note(now, slot, packet, s):
 
 
 @block
-def arrivals(now, shape, wheel, count):
+def _arrivals(now, shape, wheel, count):
     """How many entries of a wheel are due now, and the first of them. The entries are taken off the wheel."""
     at = now & shape.mask
     n = count[at]
@@ -81,7 +81,7 @@ def arrivals(now, shape, wheel, count):
 @block
 def _credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
     """Credits come back to output VCs and to sources."""
-    n, begin = arrivals(now, shape, wheels.credit_to, wheels.credit_n)
+    n, begin = _arrivals(now, shape, wheels.credit_to, wheels.credit_n)
     for j in range(begin, begin + n):
         to = wheels.credit_to[j]
         if to >= 0:
@@ -96,7 +96,7 @@ def _credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
 @block
 def _flits_arrive(now, shape, inputs, outputs, routers, packets, wheels):
     """Flits reach the input VCs at the end of their link."""
-    n, begin = arrivals(now, shape, wheels.flit_to, wheels.flit_n)
+    n, begin = _arrivals(now, shape, wheels.flit_to, wheels.flit_n)
     for j in range(begin, begin + n):
         flit_take(wheels.flit_to[j], wheels.flit_code[j], now, shape, inputs, outputs, routers, packets, wheels)
 
@@ -105,7 +105,7 @@ def _flits_arrive(now, shape, inputs, outputs, routers, packets, wheels):
 def _delays_end(now, shape, inputs, outputs, routers, wheels):
     """Pipeline delays end: a routed head asks for a VC, a flit that owns one for the switch."""
     vcs = inputs.vcs
-    n, begin = arrivals(now, shape, wheels.timer, wheels.timer_n)
+    n, begin = _arrivals(now, shape, wheels.timer, wheels.timer_n)
     for j in range(begin, begin + n):
         in_vc = wheels.timer[j]
         if vcs[in_vc, u.STATE] == u.ROUTE:
@@ -354,7 +354,7 @@ def network_run(until, stop_when_measured, state, created):
     packets, wheels, x = state.packets, state.wheels, state.run
     now = x[u.RUN_NOW]
     while now < until:
-        sinks_take(now, state)
+        _sinks_take(now, state)
         _credits_arrive(now, shape, inputs, outputs, routers, sources, wheels)
         _flits_arrive(now, shape, inputs, outputs, routers, packets, wheels)
         _delays_end(now, shape, inputs, outputs, routers, wheels)

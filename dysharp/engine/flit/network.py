@@ -145,7 +145,7 @@ class NetworkRun:
             quiet = self.now - int(a.run[u.RUN_MOVED])
             longest = 4 * (max(self.config.terminal_delay, self.config.link_delay) + self.config.router.credit_delay + 64)
             if a.run[u.RUN_IN_NET] and quiet > self.protocol.stuck_cycles + longest:
-                raise SimulationError(deadlock_text(a, quiet))
+                raise SimulationError(_deadlock_text(a, quiet))
             if until_measured and a.run[u.RUN_LEFT] == 0:
                 return
 
@@ -271,7 +271,7 @@ def _waits_for(a: FlitState, in_vc: int) -> int | None:
     return None
 
 
-def deadlock_text(a: FlitState, quiet: int) -> str:
+def _deadlock_text(a: FlitState, quiet: int) -> str:
     """One line: how long, how many flits, and the cycle of input VCs that wait for each other."""
     n_vcs, radix = a.shape.vcs, a.shape.radix
     head = f"deadlock at cycle {int(a.run[u.RUN_NOW])}: no flit moved for {quiet} cycles with {int(a.run[u.RUN_IN_NET])} in the network"

@@ -49,7 +49,7 @@ def _extend(state: Numbers, n: int, mix: Mix) -> Numbers:
     return x
 
 
-class Stream:
+class _Stream:
     """Numbers in order. Same seed, same numbers."""
 
     def __init__(self, seed: int, *, fractions: bool) -> None:
@@ -71,9 +71,9 @@ class Stream:
 
 
 @cache
-def stream(seed: int, fractions: bool) -> Stream:
+def _stream(seed: int, fractions: bool) -> _Stream:
     """The stream of a seed, made once."""
-    return Stream(seed, fractions=fractions)
+    return _Stream(seed, fractions=fractions)
 
 
 def _started(seed: int, fractions: bool) -> Numbers:
@@ -134,9 +134,9 @@ class _Replay(NetworkRun):
     def advance(self, cycles: int, until_measured: bool = False) -> int:
         """Run `cycles` more. Packets are counted when they are drawn, so none are reported."""
         until = self.now + cycles
-        fractions = stream(self.seed, True).first(self.config.n_terminals * (until + 1))
+        fractions = _stream(self.seed, True).first(self.config.n_terminals * (until + 1))
         creates = fractions < packet_rate(self.traffic, self.load)
-        ints = stream(self.seed, False).first(3 * int(creates.sum()) + 1)
+        ints = _stream(self.seed, False).first(3 * int(creates.sum()) + 1)
         begin = time.perf_counter()
         tree = self.config.topology == "fattree"
         draws = ReplayDraws(creates, ints, self.cursor, self.looked, self.record, self.dest_of, self.cdf)

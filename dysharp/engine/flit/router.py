@@ -93,7 +93,7 @@ def claim(in_vc, out_vc, shape, inputs, outputs, routers):
 
 
 @block
-def release(port, out_vc, shape, outputs, routers):
+def _release(port, out_vc, shape, outputs, routers):
     """The tail won the switch: another packet may claim output VC `out_vc` from the next allocation on."""
     outputs.vcs[out_vc, u.OWNER] = -1
     outputs.ports[port, u.OUT_FREE] |= 1 << (out_vc - port * shape.vcs)
@@ -150,7 +150,7 @@ def _flit_leave(in_vc, shape, inputs, outputs, packets):
 def _tail_leave(in_vc, now, shape, inputs, outputs, routers, packets, wheels):
     """The tail of the packet at `in_vc` won the switch: its output VC is free, and the next packet comes to the front."""
     vcs = inputs.vcs
-    release(inputs.lane[vcs[in_vc, u.LANE], u.LANE_ROUTER] * shape.radix + vcs[in_vc, u.OUT], vcs[in_vc, u.OVC], shape, outputs, routers)
+    _release(inputs.lane[vcs[in_vc, u.LANE], u.LANE_ROUTER] * shape.radix + vcs[in_vc, u.OUT], vcs[in_vc, u.OVC], shape, outputs, routers)
     vcs[in_vc, u.STATE] = u.IDLE
     if vcs[in_vc, u.OCC] > 0:
         front = inputs.buf[in_vc * shape.depth + vcs[in_vc, u.READ]]

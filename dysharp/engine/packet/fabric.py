@@ -96,12 +96,12 @@ def with_table(p: Program, config: FabricConfig) -> FabricConfig:
     return replace(config, **{name: value for name, value in of_table.items() if getattr(config, name) < 0})
 
 
-def bank_entries(p: Program, config: FabricConfig) -> int:
+def _bank_entries(p: Program, config: FabricConfig) -> int:
     """Rows in a bank of the row table, -1 = the Program has none."""
     return max(1, config.al_entries // p.tables[p.row_table].banks) if p.row_table >= 0 else -1
 
 
-def packet_wires(p: Program) -> Array:
+def _packet_wires(p: Program) -> Array:
     """`[n_wires, 12]` int64: how each train of NVLink is cut into packets (columns CUT_*). The wire table is their sum.
 
     A message of another network is not cut: its row is 0.
@@ -135,8 +135,8 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
         raise ConfigError(f"packet level: {reason} (use --fidelity burst)")
     config = with_table(p, config)
     state = lower(p)
-    cuts = packet_wires(p)
-    c = constants(p, config, cuts)
+    cuts = _packet_wires(p)
+    c = _constants(p, config, cuts)
     total = int(c[f.C_TOTAL])
     if total > 2048:
         raise ConfigError(f"packet level: found {total} links, expected at most 2048")
@@ -150,7 +150,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     fabric = Fabric(
         packets=PacketRecords(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
         lanes=_lanes(p, config, c),
-        outputs=outputs_of(c, config.speedup),
+        outputs=_outputs_of(c, config.speedup),
         sources=_sources(p, config, cuts),
         units=Units(
             np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_merging(p, config, state, cuts, total),
@@ -159,7 +159,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
         hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
         agenda=Agenda(
             rings=np.full((n_rings, 2), -1, np.int32), tree=state.clock.tree,
-            flit_ps=durations(p.hardware.rate, p.hardware.n_links, p.hardware.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
+            flit_ps=_durations(p.hardware.rate, p.hardware.n_links, p.hardware.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
             st=np.zeros(f.ST_COUNT, np.int64),
         ),
         accepted=np.full((1, 2), -1, np.int64),
@@ -186,18 +186,18 @@ def _clocked(p: Program, state: BurstState, messages: int, n_leaves: int) -> Bur
 
 def _lanes(p: Program, config: FabricConfig, c: Array) -> Lanes:
     total, n_ports, n_vcs = int(c[f.C_TOTAL]), int(c[f.C_PORTS]), int(c[f.C_GROUPS] * c[f.C_VPG])
-    link = links_of(total, p.hardware.n_links, int(c[f.C_PER_PLANE]), config.speedup)
+    link = _links_of(total, p.hardware.n_links, int(c[f.C_PER_PLANE]), config.speedup)
     plane_links = np.full((-(-p.hardware.n_links // int(c[f.C_PER_PLANE])), n_ports), -1, np.int64)
     plane_links[link[:, f.LINK_PLANE], link[:, f.LINK_INPUT]] = np.arange(total)
     credits = 1 << (max(4 * int(c[f.C_MARGIN]), 1 << 14) - 1).bit_length()
     return Lanes(
         link=link, plane_links=plane_links, occupied=np.zeros((total, n_vcs), np.int64), channels=np.full((total * n_vcs, 2), -1, np.int32),
         held=np.zeros((total, int(c[f.C_GROUPS])), np.int64), credit_due=np.zeros(credits, np.int64), credit_what=np.zeros(credits, np.int64),
-        dirty_links=dirty_set(total),
+        dirty_links=_dirty_set(total),
     )  # fmt: skip
 
 
-def links_of(total: int, n_links: int, per_plane: int, speedup: int) -> Array:
+def _links_of(total: int, n_links: int, per_plane: int, speedup: int) -> Array:
     """`[total, 18]` int64: idle links, `n_links` of each GPU, `per_plane` of them to each plane, `speedup` free lanes each."""
     link = np.zeros((total, f.LINK_COLUMNS), np.int64)
     number = np.arange(total) % n_links
@@ -209,7 +209,7 @@ def links_of(total: int, n_links: int, per_plane: int, speedup: int) -> Array:
     return link
 
 
-def outputs_of(c: Array, speedup: int) -> Outputs:
+def _outputs_of(c: Array, speedup: int) -> Outputs:
     """Idle outputs with `speedup` lanes each."""
     total, n_groups, n_ports = int(c[f.C_TOTAL]), int(c[f.C_GROUPS]), int(c[f.C_PORTS])
     output = np.zeros((2 * total, f.OUTPUT_COLUMNS), np.int64)
@@ -219,11 +219,11 @@ def outputs_of(c: Array, speedup: int) -> Outputs:
     return Outputs(
         output=output, out_queues=np.full((2 * total * n_groups * (n_ports + 1), 2), -1, np.int32),
         asking=np.zeros((2 * total * n_groups, -(-(n_ports + 1) // 64)), np.int64), asked=np.zeros((total, -(-2 * n_ports // 64)), np.int64),
-        dirty_outputs=dirty_set(2 * total),
+        dirty_outputs=_dirty_set(2 * total),
     )  # fmt: skip
 
 
-def dirty_set(n: int) -> Array:
+def _dirty_set(n: int) -> Array:
     """An empty set of up to `n` resources: a word that says which words are not empty, then 64 resources a word."""
     return np.zeros(1 + -(-n // 64), np.int64)
 
@@ -234,7 +234,7 @@ def _sources(p: Program, config: FabricConfig, cuts: Array) -> EgressState:
     fetches[:, 0] = 0
     return EgressState(
         egress=np.full((total * (n_classes + 2), 2), -1, np.int32), cursors=np.full((total * n_classes, 2), -1, np.int32), cuts=cuts,
-        groups=groups_of(p, config), fetches=fetches, node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=np.zeros(p.n_nodes, np.int64),
+        groups=_groups_of(p, config), fetches=fetches, node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=np.zeros(p.n_nodes, np.int64),
         requests=np.full((total, 2), -1, np.int32),
     )  # fmt: skip
 
@@ -308,12 +308,12 @@ def _widen(p: Program, state: BurstState, cuts: Array) -> None:
         mem[:-1, col.MEMBER_EXT] = np.where(by_packets, mem[:-1, col.MEMBER_EXT] // p.hardware.flit, mem[:-1, col.MEMBER_EXT])
 
 
-def durations(rate: int, n_links: int, flit: int, sizes: int) -> Array:
+def _durations(rate: int, n_links: int, flit: int, sizes: int) -> Array:
     """`[sizes]` int64 ps that a packet of that many flits takes on one link."""
     return -(-np.arange(sizes, dtype=np.int64) * flit * 1_000_000 * n_links // rate)
 
 
-def groups_of(p: Program, config: FabricConfig) -> Array:
+def _groups_of(p: Program, config: FabricConfig) -> Array:
     """Virtual-channel group of every egress queue: classes, their responses, acknowledgements, notifications."""
     n = len(p.classes)
     if config.channels == "one":
@@ -326,7 +326,7 @@ def groups_of(p: Program, config: FabricConfig) -> Array:
     return np.concatenate([pushed, np.ones(n), [1, 0]]).astype(np.int64)
 
 
-def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
+def _constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
     """The constants C_*."""
     m = p.hardware
     c = np.zeros(f.C_COUNT, np.int64)
@@ -355,7 +355,7 @@ def constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
         f.C_CLASSES: len(p.classes), f.C_ACK_GROUP: {"two": 1, "one": 0, "class": n_groups - 1}[config.channels],
         f.C_NOTE_GROUP: 0, f.C_SIZES: sizes, f.C_EXT: 2 * exts, f.C_PER_PLANE: per_plane, f.C_FILLS: fills,
         f.C_ANSWERS: config.answer_entries, f.C_ROWS: p.n_rows if config.al_entries else 0,
-        f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps, f.C_BANK_ENTRIES: bank_entries(p, config),
+        f.C_NOTE_FLITS: note, f.C_BANKS: config.al_banks, f.C_BANK_PS: config.al_bank_ps, f.C_BANK_ENTRIES: _bank_entries(p, config),
         f.C_FIRST: 0b11 << 2 * len(p.classes) if config.acks == "first" else 0,
         f.C_MARGIN: total * (most + 3) + int(p.regions.tile_rows.max(initial=0)) + 64,
     }  # fmt: skip

@@ -74,9 +74,9 @@ def run_packet(
     engine_s = time.perf_counter() - begin
     if x[col.RUN_DONE] < program.n_ops:
         raise SimulationError(f"{deadlock_text(program, state)}{_cycle_text(program, fabric)}")
-    check_drained(program, state, fabric)
-    trace, timing = trace_of(program, state, fabric), Timing(compile_s, lower_s, engine_s)
-    return PacketRun(trace, timing, statistics_of(program, state, fabric), al_read(program, fabric), _log(fabric))
+    _check_drained(program, state, fabric)
+    trace, timing = _trace_of(program, state, fabric), Timing(compile_s, lower_s, engine_s)
+    return PacketRun(trace, timing, _statistics_of(program, state, fabric), _al_read(program, fabric), _log(fabric))
 
 
 def _log(fabric: Fabric) -> NDArray[np.int64]:
@@ -85,7 +85,7 @@ def _log(fabric: Fabric) -> NDArray[np.int64]:
     return log[1 : log[0, 0] + 1] if len(log) else log
 
 
-def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
+def _al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
     """When each row's entry was last read from memory; -1 = never."""
     if not fabric.agenda.c[f.C_AL]:
         return np.full(p.n_rows, -1, np.int64)
@@ -93,7 +93,7 @@ def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
     return np.where(due > 0, due - fabric.agenda.c[f.C_AL_MISS], -1)
 
 
-def trace_of(p: Program, state: BurstState, fabric: Fabric) -> Trace:
+def _trace_of(p: Program, state: BurstState, fabric: Fabric) -> Trace:
     """What the op level recorded; bytes on NVLink are the bytes of the packets that crossed its links."""
     m, shape = p.hardware, (p.n_nodes, p.hardware.n_links)
     up = fabric.lanes.link[:, f.LINK_FLITS].reshape(shape).sum(axis=1) * m.flit
@@ -154,7 +154,7 @@ KINDS = (
 """Packets by what they are, in the order of the kernel's numbers."""
 
 
-def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, Any]:
+def _statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, Any]:
     """Counts by block, plain values for JSON. Times in microseconds, summed over all links (or hubs) unless the name says otherwise.
 
     `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register;
@@ -183,7 +183,7 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
             "table": p.tables[0].name if p.tables else "",
             "lookups": lookups, "hits": hits, "misses": int(st[f.ST_MISSES]), "merged": int(st[f.ST_MERGED]),
             "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]) + spilled,
-            "allocated": int(st[f.ST_ALLOCATED]), "rows_read": int((al_read(p, fabric) >= 0).sum()), "peak_rows": int(st[f.ST_PEAK_ROWS]),
+            "allocated": int(st[f.ST_ALLOCATED]), "rows_read": int((_al_read(p, fabric) >= 0).sum()), "peak_rows": int(st[f.ST_PEAK_ROWS]),
             "full_retries": int(st[f.ST_FULL]),
             "bank_waits": int(st[f.ST_BANK_WAITS]), "bank_wait_ns_mean": float(st[f.ST_BANK_PS]) / 1e3 / lookups if lookups else 0.0,
             "misses_under_way": {"max": int(st[f.ST_PEAK_MISSES]), "mean": mean(f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW)},
@@ -205,7 +205,7 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
     }  # fmt: skip
 
 
-def check_drained(p: Program, state: BurstState, fabric: Fabric) -> None:
+def _check_drained(p: Program, state: BurstState, fabric: Fabric) -> None:
     """Raises SimulationError, naming the place, unless every packet has arrived, every credit is back and every table is empty."""
     links = np.arange(len(fabric.lanes.link))
 

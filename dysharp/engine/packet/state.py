@@ -84,7 +84,7 @@ class Units(NamedTuple):
     one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them. `loads`: the loads that merge, an entry
     for each of `chunks` and a list for each port; None where none do. `gate_of`: [n_ops] int32, the first session of the gates of an op, -1 = none;
     `gates`: [n_sessions, 2] int32, FIFOs of packets at closed gates; empty where no Program has them.
-    `log`: [n, 4] int64, what the table of one port did (`switch.port_note`); empty where nobody listens.
+    `log`: [n, 4] int64, what the table of one port did (`switch._port_note`); empty where nobody listens.
     """
 
     sessions: Array

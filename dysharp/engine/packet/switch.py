@@ -39,7 +39,7 @@ def data_flits(cuts, w, chunk):
 
 
 @block
-def ext_flits(flits, n_packets, chunk):
+def _ext_flits(flits, n_packets, chunk):
     """Extra flits that packet `chunk` of a copy carries, of `flits` in all: the first packets one more."""
     first = flits // n_packets
     return first + (1 if chunk < flits - first * n_packets else 0)
@@ -55,7 +55,7 @@ def mix(a, b):
 
 
 @block
-def far_link(up, key, chunk, node, link, c):
+def _far_link(up, key, chunk, node, link, c):
     """The link of GPU `node` in the plane of the up link that a packet leaves by: its twin, or by another hash of the line number."""
     n = c[f.C_LINKS]
     j = up % n
@@ -71,7 +71,7 @@ def sessions_change(by, now, st):
 
 
 @kernel
-def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
+def _partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
     """The partial sum of a session that left its table goes to the source, in FP32: two packets."""
     packet, c, x = packets.packet, agenda.c, agenda.x
     agenda.st[f.ST_PARTIALS] += 1
@@ -88,7 +88,7 @@ def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
 
 
 @block
-def port_note(port, kind, session, count, outcome, log):
+def _port_note(port, kind, session, count, outcome, log):
     """Somebody may listen to the table of a port: row 0 of `log` has the number of entries and the port; a full log takes no more."""
     if len(log) > 0 and log[0, 1] == port and log[0, 0] + 1 < len(log):
         n = log[0, 0] + 1
@@ -97,24 +97,24 @@ def port_note(port, kind, session, count, outcome, log):
 
 
 @kernel
-def session_open(p, n, packets, op, cuts, link, outputs, units, agenda):
+def _session_open(p, n, packets, op, cuts, link, outputs, units, agenda):
     """A request to `n` members passes: its session takes an entry, another one may have to leave."""
     packet, sessions = packets.packet, units.sessions
     c, x, st = agenda.c, agenda.x, agenda.st
     st[f.ST_SESSIONS] += 1
     victim = red_request(p, n, packet[p, f.PACKET_LINK], c[f.C_SLOTS], sessions, units.ports)
-    port_note(packet[p, f.PACKET_LINK], f.LOG_REQUEST, p, n, victim, units.log)
+    _port_note(packet[p, f.PACKET_LINK], f.LOG_REQUEST, p, n, victim, units.log)
     sessions_change(1 if victim < 0 else 0, x[col.RUN_NOW], st)
     if victim >= 0:
         st[f.ST_EVICTIONS] += 1
         if sessions[victim, SESSION_COUNT] > 0:
-            partial_send(victim, packets, op, cuts, link, outputs, sessions, agenda)
+            _partial_send(victim, packets, op, cuts, link, outputs, sessions, agenda)
     if c[f.C_TIMEOUT] > 0:
-        idle_put(p, x[col.RUN_NOW] + c[f.C_TIMEOUT], 0, units.idle, agenda)
+        _idle_put(p, x[col.RUN_NOW] + c[f.C_TIMEOUT], 0, units.idle, agenda)
 
 
 @block
-def idle_put(p, due, count, idle, agenda):
+def _idle_put(p, due, count, idle, agenda):
     """Session p, which has `count` contributions now, is looked at again at `due`."""
     idle[p, f.IDLE_LOOK] = f.LOOK_AGAIN
     idle[p, f.IDLE_DUE] = due
@@ -123,7 +123,7 @@ def idle_put(p, due, count, idle, agenda):
 
 
 @kernel
-def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
+def _packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     """Packet p has reached the head of its VC: its copies ask for their outputs."""
     packet, c = packets.packet, agenda.c
     kind = packet[p, f.PACKET_KIND]
@@ -133,7 +133,7 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     packet[p, f.PACKET_PARENT] = p if kind != f.CONTRIB and kind != f.ACKPART and kind != f.SUMACK else packet[p, f.PACKET_PARENT]
     packet[p, f.PACKET_LEFT] = 1
     if kind == f.PUSHED or kind == f.LOAD:
-        push_expose(p, s, packet, op, mem, cuts, link, outputs, c)
+        _push_expose(p, s, packet, op, mem, cuts, link, outputs, c)
         return
     if kind == f.PLAIN or kind == f.NOTE:
         packet[p, f.PACKET_OUT_FLITS] = packet[p, f.PACKET_FLITS]
@@ -153,27 +153,27 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
         packet[p, f.PACKET_OUT_FLITS] = packet[p, f.PACKET_FLITS]
         out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
     else:
-        packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda)
+        _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda)
 
 
 @block
-def push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
+def _push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
     """A pushed contribution or a load that may merge asks for the unit at the port of its home, which depends on the key alone."""
     a = packet[p, f.PACKET_OP]
     w = op[a, col.WIRE]
     chunk = packet[p, f.PACKET_CHUNK]
     k = op[a, col.MEMBER]
-    o = far_link(packet[p, f.PACKET_LINK], op[a, col.KEY], chunk, mem[k, col.MEMBER_NODE], link, c)
+    o = _far_link(packet[p, f.PACKET_LINK], op[a, col.KEY], chunk, mem[k, col.MEMBER_NODE], link, c)
     packet[p, f.PACKET_MEMBER] = k
     packet[p, f.PACKET_OUT] = o
-    ext = ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
+    ext = _ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
     data = data_flits(cuts, w, chunk) if packet[p, f.PACKET_KIND] == f.PUSHED else 0
     packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_DOWN_H] + data + ext
     out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
 
 
 @kernel
-def push_take(p, packets, link, outputs, units, agenda):
+def _push_take(p, packets, link, outputs, units, agenda):
     """The unit begins to take in pushed contribution p. A sum's first contribution takes a place of the port. False: there was none, all pass."""
     packet, chunks, places, c, st = packets.packet, units.chunks, units.places, agenda.c, agenda.st
     o = packet[p, f.PACKET_OUT]
@@ -201,13 +201,13 @@ def push_take(p, packets, link, outputs, units, agenda):
         if len(units.gate_of) > 0:
             home, n_nodes = o // c[f.C_LINKS], c[f.C_TOTAL] // c[f.C_LINKS]
             s = units.sum_of[packet[p, f.PACKET_OP]]
-            gate_release(s, home, n_nodes, packet, link, outputs, units, c)
-            gate_release(s - home + (home + n_nodes - 1) % n_nodes, (home + n_nodes - 1) % n_nodes, n_nodes, packet, link, outputs, units, c)
+            _gate_release(s, home, n_nodes, packet, link, outputs, units, c)
+            _gate_release(s - home + (home + n_nodes - 1) % n_nodes, (home + n_nodes - 1) % n_nodes, n_nodes, packet, link, outputs, units, c)
     return True
 
 
 @block
-def sum_complete(s, units):
+def _sum_complete(s, units):
     """Whether all packets of sum s have met."""
     end = units.chunk0[s + 1] if s + 1 < len(units.chunk0) else len(units.chunks)
     left = 0
@@ -217,16 +217,16 @@ def sum_complete(s, units):
 
 
 @block
-def gate_open(g, node, n_nodes, units):
+def _gate_open(g, node, n_nodes, units):
     """Whether every node is ready: the sums of the gate's node and of the node behind it are complete."""
-    return sum_complete(g, units) and sum_complete(g - node + (node + 1) % n_nodes, units)
+    return _sum_complete(g, units) and _sum_complete(g - node + (node + 1) % n_nodes, units)
 
 
 @block
-def gate_release(g, node, n_nodes, packet, link, outputs, units, c):
+def _gate_release(g, node, n_nodes, packet, link, outputs, units, c):
     """If gate g is open, packets that waited at it ask for their outputs in their order."""
     q = units.gates[g, 0] if 0 <= g < len(units.gates) else -1  # a sum that is no gate has no gate before it
-    if q < 0 or not gate_open(g, node, n_nodes, units):
+    if q < 0 or not _gate_open(g, node, n_nodes, units):
         return
     units.gates[g, 0] = -1
     while q >= 0:
@@ -236,19 +236,19 @@ def gate_release(g, node, n_nodes, packet, link, outputs, units, c):
 
 
 @block
-def copy_ask(p, s, packet, link, outputs, units, c):
+def _copy_ask(p, s, packet, link, outputs, units, c):
     """Copy p of a store asks for its output, or waits at its gate."""
     o, a = packet[p, f.PACKET_OUT], packet[p, f.PACKET_OP]
     if len(units.gate_of) > 0 and units.gate_of[a] >= 0:
         node = o // c[f.C_LINKS]
-        if not gate_open(units.gate_of[a] + node, node, c[f.C_TOTAL] // c[f.C_LINKS], units):
+        if not _gate_open(units.gate_of[a] + node, node, c[f.C_TOTAL] // c[f.C_LINKS], units):
             fifo_push(units.gates, units.gate_of[a] + node, packet, f.PACKET_NEXT2, p)
             return
     out_ask(o, p, s, packet, link, outputs, c)
 
 
 @kernel
-def sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
+def _sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
     """The home's acknowledgement p of a sum is back: every contributor gets one."""
     q = units.chunks[units.chunk0[units.sum_of[packet[p, f.PACKET_OP]]] + packet[p, f.PACKET_CHUNK], f.CHUNK_HEAD]
     while q >= 0:
@@ -262,7 +262,7 @@ def sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
 
 
 @kernel
-def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
+def _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
     """A store or request asks for the output of its member; a multicast makes one copy per member on another node."""
     packet, c, x = packets.packet, agenda.c, agenda.x
     kind = packet[p, f.PACKET_KIND]
@@ -276,11 +276,11 @@ def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
         flits += data_flits(cuts, w, chunk)
     first = op[a, col.MEMBER]
     if kind == f.DATA or kind == f.REQ:
-        o = far_link(i, a, chunk, mem[first, col.MEMBER_NODE], link, c)
+        o = _far_link(i, a, chunk, mem[first, col.MEMBER_NODE], link, c)
         packet[p, f.PACKET_MEMBER] = first
         packet[p, f.PACKET_OUT] = o
-        packet[p, f.PACKET_OUT_FLITS] = flits + ext_flits(mem[first, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
-        copy_ask(p, s, packet, link, outputs, units, c)
+        packet[p, f.PACKET_OUT_FLITS] = flits + _ext_flits(mem[first, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
+        _copy_ask(p, s, packet, link, outputs, units, c)
         return
     last = first + (op[a, col.FLAGS] >> col.MEMBERS_SHIFT)
     n = 0
@@ -291,24 +291,24 @@ def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
     packet[p, f.PACKET_ACKS] = n
     packets.packet_time[p, f.PACKET_DUE] = -1  # from here on: when its latest copies started to cross
     if kind == f.MREQ:
-        session_open(p, n, packets, op, cuts, link, outputs, units, agenda)
+        _session_open(p, n, packets, op, cuts, link, outputs, units, agenda)
     for k in range(first, last):
         if mem[k, col.MEMBER_NODE] == op[a, col.NODE]:
             continue
         q = slot_take(packets.free, x)
-        o = far_link(i, a, chunk, mem[k, col.MEMBER_NODE], link, c)
+        o = _far_link(i, a, chunk, mem[k, col.MEMBER_NODE], link, c)
         packet[q, f.PACKET_KIND] = f.MCOPY if kind == f.MDATA else f.RCOPY
         for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_LINK, f.PACKET_VC):
             packet[q, column] = packet[p, column]
         packet[q, f.PACKET_MEMBER] = k
         packet[q, f.PACKET_OUT] = o
         packet[q, f.PACKET_PARENT] = p
-        packet[q, f.PACKET_OUT_FLITS] = flits + ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
-        copy_ask(q, s, packet, link, outputs, units, c)
+        packet[q, f.PACKET_OUT_FLITS] = flits + _ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
+        _copy_ask(q, s, packet, link, outputs, units, c)
 
 
 @kernel
-def finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, agenda):
+def _finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, agenda):
     """The reduction unit has finished the work of packet p: the result asks for its output, a dynamic sum one cycle later."""
     c, x = agenda.c, agenda.x
     packet[p, f.PACKET_KIND] = kind
@@ -322,29 +322,29 @@ def finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, ag
 
 
 @kernel
-def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
+def _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
     """The reduction unit begins to take in packet p (a contribution or an acknowledgement). False: it has no session and must go on."""
     packet, packet_time = packets.packet, packets.packet_time
     sessions = units.sessions
     c, x, st = agenda.c, agenda.x, agenda.st
     if packet[p, f.PACKET_KIND] == f.PUSHED:
-        return push_take(p, packets, link, outputs, units, agenda)
+        return _push_take(p, packets, link, outputs, units, agenda)
     if packet[p, f.PACKET_KIND] == f.LOAD:
         w = op[packet[p, f.PACKET_OP], col.WIRE]
         flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK])
         return load_take(p, flits, packets, link, outputs, units, units.loads, agenda)
     if packet[p, f.PACKET_KIND] == f.SUMACK:
-        sum_acknowledge(p, packet, cuts, op, link, outputs, units, c)
+        _sum_acknowledge(p, packet, cuts, op, link, outputs, units, c)
         return True
     parent = packet[p, f.PACKET_PARENT]
     w = op[packet[p, f.PACKET_OP], col.WIRE]
     if packet[p, f.PACKET_KIND] == f.ACKPART:
         packet[parent, f.PACKET_ACKS] -= 1
         if packet[parent, f.PACKET_ACKS] == 0:
-            finish_send(parent, f.MACK, cuts[w, f.CUT_SOURCE_ACK], packet, packet_time, cuts, op, link, outputs, agenda)
+            _finish_send(parent, f.MACK, cuts[w, f.CUT_SOURCE_ACK], packet, packet_time, cuts, op, link, outputs, agenda)
         return True
     answer = red_respond(parent, 1, 0, packet[parent, f.PACKET_LINK], c[f.C_SLOTS], sessions, units.ports)
-    port_note(packet[parent, f.PACKET_LINK], f.LOG_RESPONSE, parent, 1, answer, units.log)
+    _port_note(packet[parent, f.PACKET_LINK], f.LOG_RESPONSE, parent, 1, answer, units.log)
     if answer == RED_BYPASS:
         st[f.ST_BYPASSES] += 1
         return False
@@ -353,7 +353,7 @@ def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
         sessions_change(-1, x[col.RUN_NOW], st)
         packet[parent, f.PACKET_MEMBER] = sessions[parent, SESSION_COUNT]
         flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[parent, f.PACKET_CHUNK])
-        finish_send(parent, f.RESULT, flits, packet, packet_time, cuts, op, link, outputs, agenda)
+        _finish_send(parent, f.RESULT, flits, packet, packet_time, cuts, op, link, outputs, agenda)
     return True
 
 
@@ -374,12 +374,12 @@ def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
             if not again:
                 st[f.ST_TIMEOUTS] += 1
                 sessions_change(-1, now, st)
-                port_note(packet[p, f.PACKET_LINK], f.LOG_EXPIRE, p, 0, 0, units.log)
+                _port_note(packet[p, f.PACKET_LINK], f.LOG_EXPIRE, p, 0, 0, units.log)
                 if red_expire(p, packet[p, f.PACKET_LINK], sessions, ports) > 0:
-                    partial_send(p, packets, op, cuts, link, outputs, sessions, agenda)
+                    _partial_send(p, packets, op, cuts, link, outputs, sessions, agenda)
         idle[p, f.IDLE_LOOK] = f.LOOK_NOT
         if again:
-            idle_put(p, now + c[f.C_TIMEOUT], sessions[p, SESSION_COUNT], idle, agenda)
+            _idle_put(p, now + c[f.C_TIMEOUT], sessions[p, SESSION_COUNT], idle, agenda)
 
 
 @block
@@ -406,7 +406,7 @@ def heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, 
             row = packet[p, f.PACKET_LINK] * lanes.occupied.shape[1] + packet[p, f.PACKET_VC]
             first = fifo_push(channels, row, packet, f.PACKET_NEXT, p)
         if first:
-            packet_expose(p, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
+            _packet_expose(p, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
 
 
 @block
@@ -431,15 +431,15 @@ def crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
             parent = packet[p, f.PACKET_PARENT] if kind == f.MCOPY or kind == f.RCOPY else p
             packet[parent, f.PACKET_LEFT] -= 1
             if packet[parent, f.PACKET_LEFT] == 0 and c[f.C_VC_FLITS] > 0:
-                head = buffer_leave(parent, i, now, packet, lanes, agenda)
+                head = _buffer_leave(parent, i, now, packet, lanes, agenda)
                 if head >= 0:
-                    packet_expose(head, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
+                    _packet_expose(head, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
         if o >= c[f.C_TOTAL] and kind != f.PUSHED:  # records of contributions become acknowledgements
             slot_free(p, packets.free, x)
 
 
 @block
-def buffer_leave(p, i, now, packet, lanes, agenda):
+def _buffer_leave(p, i, now, packet, lanes, agenda):
     """Packet p, the head of its VC, leaves the buffer of input i; its credit is back one latency later. Returns the next head, -1 = none."""
     vc = packet[p, f.PACKET_VC]
     row = i * lanes.occupied.shape[1] + vc
@@ -470,7 +470,7 @@ def grant_output(o, now, packets, op, cuts, lanes, outputs, units, agenda):
             break
         s = x[f.RUN_OUT]
         out_leave(o, p, s, packet, link, outputs, c)
-        if o >= c[f.C_TOTAL] and not unit_take(p, packets, op, cuts, link, outputs, units, agenda):
+        if o >= c[f.C_TOTAL] and not _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
             kind = packet[p, f.PACKET_KIND]
             packet[p, f.PACKET_KIND] = f.DATA if kind == f.PUSHED else f.REQ if kind == f.LOAD else f.BYPASS
             out_ask(o - c[f.C_TOTAL], p, s, packet, link, outputs, c)

@@ -11,14 +11,14 @@ from dysharp.workload.closed import uniform_traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class _Choices:
     """`topk`: experts per token in place of the model's own."""
 
     topk: Experts | None = None
 
 
-@calculated("closed-form", options=Choices, metrics={"redundant_share": "redundant_share", "ideal_speedup": "ideal speed-up"})
-def closed_form(point: Point, choices: Choices) -> dict[str, float]:
+@calculated("closed-form", options=_Choices, metrics={"redundant_share": "redundant_share", "ideal_speedup": "ideal speed-up"})
+def _closed_form(point: Point, choices: _Choices) -> dict[str, float]:
     """The closed forms for the model and the GPUs of a point: token rows per token, shares and ratios."""
     model = load_model(point.model)
     gpus = load_cluster(point.cluster).n_gpus if point.gpus is None else point.gpus
@@ -26,7 +26,7 @@ def closed_form(point: Point, choices: Choices) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOptions:
+class _StoreOptions:
     """A store of `granularity` bytes in the packet format `format`."""
 
     format: Text
@@ -41,8 +41,8 @@ METRICS = {
 }
 
 
-@calculated("packet-format", options=StoreOptions, metrics=METRICS)
-def _packet_format(point: Point, store: StoreOptions) -> dict[str, float]:
+@calculated("packet-format", options=_StoreOptions, metrics=METRICS)
+def _packet_format(point: Point, store: _StoreOptions) -> dict[str, float]:
     """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
     closed = closed_efficiency(store.format, store.granularity, targets)

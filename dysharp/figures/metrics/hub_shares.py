@@ -28,14 +28,14 @@ HARDWARE = {"mh-base": "mh-dep", "mh-pkt": "moe-hub"}
 
 
 @frozen
-class PollingForm:
+class _PollingForm:
     """`form`: the form of MoE-Hub whose thread blocks poll."""
 
     form: Annotated[str, one_of(*HARDWARE)] = "mh-base"
 
 
-@calculated("hub-shares", options=PollingForm, metrics=METRICS)
-def hub_shares(point: Point, options: PollingForm) -> dict[str, float]:
+@calculated("hub-shares", options=_PollingForm, metrics=METRICS)
+def _hub_shares(point: Point, options: _PollingForm) -> dict[str, float]:
     """Means over all rows of all GPUs; of a tile the thread block that starts first counts."""
     own, hardware = _parts_us(point, options.form), _parts_us(point, HARDWARE[options.form])
     total = own.sum()
@@ -51,11 +51,11 @@ def _parts_us(point: Point, system: str) -> F64:
         asked["routing"] = point.routing
     # No GEMM-2 takes an SM before GEMM-1 has ended, as in figure hub-ablations: the window is the paper's, routing to GEMM-1.
     (program,) = planned(system, ["fwd"], {"second_gemm": "kernel"}, **asked)
-    mean: F64 = parts_ps(program, run_burst(program)[0]).mean(1) / PS_PER_US
+    mean: F64 = _parts_ps(program, run_burst(program)[0]).mean(1) / PS_PER_US
     return mean
 
 
-def parts_ps(p: Program, trace: Trace) -> I64:
+def _parts_ps(p: Program, trace: Trace) -> I64:
     """`[3, rows that crossed a link]` ps of a row at the producer, on the way, at the consumer."""
     operator, names = p.template_operator()[p.ops.template], p.operator_names
     gemm = np.flatnonzero(operator == names.index("gemm1"))

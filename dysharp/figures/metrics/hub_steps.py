@@ -53,13 +53,13 @@ metric("both_passes_over", "time of a whole model, forward and backward", compar
 
 
 @metric("best_end_to_end_over", "time of a whole model with the best options of the figure", compares=True)
-def best_end_to_end_over(here: Seen, other: Seen) -> float | None:
+def _best_end_to_end_over(here: Seen, other: Seen) -> float | None:
     """The same metric at the system's fastest point on the workload."""
     return _ratio(here, other) if here.is_fastest else None
 
 
 @metric("beside_moe", "work beside the MoE layer over a forward pass of the whole model")
-def beside_moe(here: Seen) -> float | None:
+def _beside_moe(here: Seen) -> float | None:
     """Share of what is beside the experts in the forward time of a layer of the model."""
     if here.point.direction != "fwd":
         return None

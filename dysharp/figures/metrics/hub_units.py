@@ -21,7 +21,7 @@ LINE = rpm.LINE_BYTES
 
 
 @frozen
-class HubUnits:
+class _HubUnits:
     """Sizes of the units. `managed`: False leaves the packet manager out, so stores of `store_bytes` leave in order."""
 
     managed: bool = True
@@ -41,8 +41,8 @@ METRICS = {
 }
 
 
-@calculated("hub-units", options=HubUnits, metrics=METRICS)
-def hub_units(point: Point, units: HubUnits) -> dict[str, float]:
+@calculated("hub-units", options=_HubUnits, metrics=METRICS)
+def _hub_units(point: Point, units: _HubUnits) -> dict[str, float]:
     """Run all rows of all producers through the units."""
     producers = [_packets(p, units) for p in range(PRODUCERS)]
     total = PRODUCERS * units.rows
@@ -69,7 +69,7 @@ def hub_units(point: Point, units: HubUnits) -> dict[str, float]:
     return dict(zip(METRICS, (n_reads / total, total * units.row_bytes / packets, most), strict=True))
 
 
-def _stores(producer: int, units: HubUnits) -> Iterator[tuple[int, int]]:
+def _stores(producer: int, units: _HubUnits) -> Iterator[tuple[int, int]]:
     """(row id, first byte) of each store: `copiers` SMs in turn, each with a row of its own."""
     pieces = units.row_bytes // units.store_bytes
     for first in range(0, units.rows, units.copiers):
@@ -79,7 +79,7 @@ def _stores(producer: int, units: HubUnits) -> Iterator[tuple[int, int]]:
                 yield row * PRODUCERS + producer, piece * units.store_bytes
 
 
-def _packets(producer: int, units: HubUnits) -> Iterator[tuple[int, int] | tuple[()]]:
+def _packets(producer: int, units: _HubUnits) -> Iterator[tuple[int, int] | tuple[()]]:
     """(row id, bytes) of the packet that the producer sends in each round; () where it sends none."""
     stores = _stores(producer, units)
     if not units.managed:

@@ -17,7 +17,7 @@ AL, REDUCTION, RAT = al_table.AL_TLB.option, reduction.REDUCTION_BUFFER.option, 
 KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite table's time
 
 
-def size_of(point: Point) -> tuple[str, int] | None:
+def _size_of(point: Point) -> tuple[str, int] | None:
     """(option, entries) of the table that a point sweeps; None if the point sets no table.
 
     If a point sets both tables, the reduction table is swept.
@@ -26,47 +26,47 @@ def size_of(point: Point) -> tuple[str, int] | None:
     return next(((name, options[name]) for name in (REDUCTION, AL, RAT) if name in options), None)
 
 
-def with_size(point: Point, entries: int) -> Point:
+def _with_size(point: Point, entries: int) -> Point:
     """The point with `entries` as the size of its table."""
-    name, _ = size_of(point) or ("", 0)
+    name, _ = _size_of(point) or ("", 0)
     return replace(point, options=tuple((key, entries if key == name else value) for key, value in point.options))
 
 
-def sweep(here: Seen) -> dict[int, Seen]:
+def _sweep(here: Seen) -> dict[int, Seen]:
     """The points of the sweep by size; {} for a point that sets no table."""
-    whole = with_size(here.point, 0)
-    return {found[1]: replace(here, point=p) for p in here.rows if (found := size_of(p)) and with_size(p, 0) == whole}
+    whole = _with_size(here.point, 0)
+    return {found[1]: replace(here, point=p) for p in here.rows if (found := _size_of(p)) and _with_size(p, 0) == whole}
 
 
-def largest(here: Seen) -> Seen | None:
+def _largest(here: Seen) -> Seen | None:
     """The point with the largest table of the sweep."""
-    sizes = sweep(here)
+    sizes = _sweep(here)
     return sizes[0 if 0 in sizes else max(sizes)] if sizes else None
 
 
 @metric("over_infinite", "time over the largest table")
-def over_infinite(here: Seen) -> float | None:
+def _over_infinite(here: Seen) -> float | None:
     """Time divided by the time with the largest table."""
-    base = largest(here)
+    base = _largest(here)
     return here.time_us / base.time_us if base else None
 
 
 @metric("extra_flits", "extra flits over the largest table")
-def extra_flits(here: Seen) -> float | None:
+def _extra_flits(here: Seen) -> float | None:
     """Flits on the links divided by the flits with the largest table, minus one: the cost of evictions."""
-    base = largest(here)
+    base = _largest(here)
     there = _flits(base) if base else 0
     return _flits(here) / there - 1 if there else None
 
 
 @metric("knee", "smallest table within 1 % of the largest table's time (entries)")
-def knee(here: Seen) -> float | None:
+def _knee(here: Seen) -> float | None:
     """Entries of the smallest table within 1 % of the largest table's time. None except at the largest point."""
-    return _smallest(here, lambda seen: (over_infinite(seen) or 2) <= KNEE)
+    return _smallest(here, lambda seen: (_over_infinite(seen) or 2) <= KNEE)
 
 
 @metric("hit_knee", "smallest table with almost no evictions (entries)")
-def hit_knee(here: Seen) -> float | None:
+def _hit_knee(here: Seen) -> float | None:
     """Entries of the smallest table with almost no evictions. None except at the largest point of each sweep.
 
     Reduction table: 99 % of the sessions end without an eviction. AL TLB: at most 1 % more reads of the AL Table than with the largest table.
@@ -74,29 +74,29 @@ def hit_knee(here: Seen) -> float | None:
 
     def fits(seen: Seen) -> bool:
         if not _is_al(seen):
-            return (no_eviction_rate(seen) or 0) >= 2 - KNEE
-        base = largest(seen)
-        few, there = al_read_rate(seen), al_read_rate(base) if base else None
+            return (_no_eviction_rate(seen) or 0) >= 2 - KNEE
+        base = _largest(seen)
+        few, there = _al_read_rate(seen), _al_read_rate(base) if base else None
         return few is not None and there is not None and few - there <= (KNEE - 1) * there
 
     return _smallest(here, fits)
 
 
 @metric("al_hit_rate", "hit rate of the AL TLB")
-def al_hit_rate(here: Seen) -> float | None:
+def _al_hit_rate(here: Seen) -> float | None:
     """Share of lookups that the AL TLB answers at once."""
     return here.share("al_tlb", "hits", "lookups")
 
 
 @metric("hit_over_infinite", "hit rate of the AL TLB over the largest table")
-def hit_over_infinite(here: Seen) -> float | None:
-    base = largest(here)
-    rate, there = al_hit_rate(here), al_hit_rate(base) if base else None
+def _hit_over_infinite(here: Seen) -> float | None:
+    base = _largest(here)
+    rate, there = _al_hit_rate(here), _al_hit_rate(base) if base else None
     return rate / there if rate is not None and there else None
 
 
 @metric("al_read_rate", "reads of the AL Table per lookup")
-def al_read_rate(here: Seen) -> float | None:
+def _al_read_rate(here: Seen) -> float | None:
     """Reads of the AL Table in memory per lookup. A miss that joins a pending read does not count."""
     return here.share("al_tlb", "misses", "lookups")
 
@@ -106,21 +106,21 @@ metric("peak_rows", "most rows at once in the row table of a hub")(lambda here: 
 
 
 @metric("no_read_rate", "lookups of the AL TLB that cause no read of the AL Table")
-def no_read_rate(here: Seen) -> float | None:
+def _no_read_rate(here: Seen) -> float | None:
     """Share of lookups that cause no read of the AL Table: hits, and packets that wait for a read under way."""
-    reads = al_read_rate(here)
+    reads = _al_read_rate(here)
     return None if reads is None else 1 - reads
 
 
 @metric("no_eviction_rate", "reduction sessions that are not evicted")
-def no_eviction_rate(here: Seen) -> float | None:
+def _no_eviction_rate(here: Seen) -> float | None:
     """Share of reduction sessions that end without an eviction (the paper's hit rate)."""
     evicted = here.share("reduction", "evictions", "sessions")
     return None if evicted is None else 1 - evicted
 
 
 @metric("arrival_rate", "arrivals at one table (1/us)")
-def arrival_rate(here: Seen) -> float | None:
+def _arrival_rate(here: Seen) -> float | None:
     """Arrivals at one table per microsecond between the first and the last arrival.
 
     Reduction table: sessions at a port. AL TLB: rows at a hub, once in Dispatch and once in Combine, for runs without evictions of the AL TLB.
@@ -133,7 +133,7 @@ def arrival_rate(here: Seen) -> float | None:
 
 
 @metric("lifetime_us", "lifetime of an entry (us)")
-def lifetime_us(here: Seen) -> float | None:
+def _lifetime_us(here: Seen) -> float | None:
     """Mean lifetime of an entry in us.
 
     A session lives from its request to its result: mean number of sessions divided by their rate (Little's law). A row
@@ -147,13 +147,13 @@ def lifetime_us(here: Seen) -> float | None:
 
 
 @metric("law", "rate x lifetime (entries)")
-def law(here: Seen) -> float | None:
+def _law(here: Seen) -> float | None:
     """Entries = rate x lifetime, in the run with the largest table. AL TLB: at most all rows of the hub with most rows.
 
     The rate of an AL TLB counts each row twice. An LRU table cannot know that Combine has read a row for the last time:
     it keeps such rows as long as rows that Combine has yet to read.
     """
-    rate, life = arrival_rate(here), lifetime_us(here)
+    rate, life = _arrival_rate(here), _lifetime_us(here)
     if not _is_largest(here) or rate is None or life is None:
         return None
     seen = _visits(here) if _is_al(here) else {}
@@ -161,37 +161,37 @@ def law(here: Seen) -> float | None:
 
 
 @metric("law_size", "smallest size of the sweep for rate x lifetime (entries)")
-def law_size(here: Seen) -> float | None:
+def _law_size(here: Seen) -> float | None:
     """The smallest swept size that holds the law's entries."""
-    needed = law(here)
-    return None if needed is None else _least(size for size in sweep(here) if size >= needed)
+    needed = _law(here)
+    return None if needed is None else _least(size for size in _sweep(here) if size >= needed)
 
 
 @metric("knee_over_law", "smallest table with almost no evictions over the law's size")
-def knee_over_law(here: Seen) -> float | None:
-    """`hit_knee` divided by `law_size`: 1 = the law is exact, 2 or 0.5 = one step of the sweep off."""
-    return quotient(hit_knee(here), law_size(here))
+def _knee_over_law(here: Seen) -> float | None:
+    """`_hit_knee` divided by `_law_size`: 1 = the law is exact, 2 or 0.5 = one step of the sweep off."""
+    return quotient(_hit_knee(here), _law_size(here))
 
 
 @metric("peak_sessions", "most reduction sessions at once, per port")
-def peak_sessions(here: Seen) -> float | None:
+def _peak_sessions(here: Seen) -> float | None:
     """Sessions per port at the instant with most sessions in total: mean over the ports of all GPUs."""
     table = _sessions(here)
     return float(table["occupancy"]["max"]) / here.row["blocks"]["ports"] if table else None
 
 
 def _is_al(here: Seen) -> bool:
-    return (size_of(here.point) or ("", 0))[0] in (AL, RAT)
+    return (_size_of(here.point) or ("", 0))[0] in (AL, RAT)
 
 
 def _is_largest(here: Seen) -> bool:
-    base = largest(here)
+    base = _largest(here)
     return base is not None and base.point == here.point
 
 
 def _smallest(here: Seen, fits: Callable[[Seen], bool]) -> float | None:
     """The least finite size of the sweep whose point `fits`. None except at the largest point."""
-    return _least(size for size, seen in sweep(here).items() if fits(seen)) if _is_largest(here) else None
+    return _least(size for size, seen in _sweep(here).items() if fits(seen)) if _is_largest(here) else None
 
 
 def _least(sizes: Iterable[int]) -> float | None:

@@ -28,7 +28,7 @@ HUB = {
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class _Queues:
     """`queues`: load/store units of a GPU with a MultimemQ; None = one per SM. `misses`: registers of a hub; None = the most that a shape
     of the figures needs. All other sizes are keys of the cluster."""
 
@@ -47,8 +47,8 @@ class _HubSizes:
     tiles: EntriesOrInfinite = TILE_COUNTER.entries
 
 
-@calculated("dysharp-area", options=Queues, metrics=DYSHARP)
-def _dysharp_sram(point: Point, options: Queues) -> dict[str, float]:
+@calculated("dysharp-area", options=_Queues, metrics=DYSHARP)
+def _dysharp_sram(point: Point, options: _Queues) -> dict[str, float]:
     return dysharp_area(load_cluster(point.cluster), options.queues, options.misses)
 
 

@@ -62,7 +62,7 @@ metric("merge_table_KiB", "smallest table of a port in which all requests merge 
 
 
 @metric("merge_law", "smallest table over wait x rate of a GPU / ports, of loads and of sums together")
-def merge_law(here: Seen) -> float | None:
+def _merge_law(here: Seen) -> float | None:
     """The smallest table divided by the sum, over loads and reductions, of the mean time that an address waits times the one-way rate of a GPU
     over all ports of its switches.
 
@@ -76,7 +76,7 @@ def merge_law(here: Seen) -> float | None:
 
 
 @metric("gpu_throughput", "operations per time of a GPU, over that of the first number of GPUs")
-def gpu_throughput(here: Seen) -> float | None:
+def _gpu_throughput(here: Seen) -> float | None:
     """GEMM operations of a GPU per time, divided by the same rate at the system's point with fewest GPUs. None at that point."""
 
     def told(point: Point) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def _rate(here: Seen) -> float:
 
 
 @metric("comm_over_comp", "communication over computation, both sub-layers of a forward pass")
-def comm_over_comp(here: Seen) -> float | None:
+def _comm_over_comp(here: Seen) -> float | None:
     """Wire time of the up links over the time of the GEMMs, L1 and L2 together, at the point of L1."""
     seen = _seen_at(here, PREFILL)
     if seen is None:
@@ -132,7 +132,7 @@ metric("nccl_over_measured", "time over the measured time of NCCL")(lambda here:
 
 
 @metric("nccl_mean_error", "mean error against measured times of NCCL")
-def nccl_mean_error(here: Seen) -> float | None:
+def _nccl_mean_error(here: Seen) -> float | None:
     """The mean over all sizes of a cluster, at its first point."""
     same = [one for one in map(here.at, here.rows) if one and (one.point.system, one.point.cluster) == (here.point.system, here.point.cluster)]
     return mean(abs(one.time_us / _measured_us(one) - 1) for one in same) if same[0].point == here.point else None
@@ -142,7 +142,7 @@ _SPREAD = {f"{side}_{end}_mm2": f"area of CAIS in a {side} ({end}, mm2)" for sid
 
 
 @calculated("cais-area", options=NoOptions, metrics=_SPREAD)
-def area(point: Point, options: NoOptions) -> dict[str, float]:
+def _area(point: Point, options: NoOptions) -> dict[str, float]:
     """Merge units, merge tables and group table of a switch; synchronizer of a GPU; in 12 nm."""
     found = cais_area(load_cluster(point.cluster))
     return {f"{side}_{end}_mm2": getattr(spread, end) for side, spread in found.items() for end in ("low", "middle", "high")}

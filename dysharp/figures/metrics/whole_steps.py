@@ -1,6 +1,6 @@
 """Training steps and generation around the layers of a figure: what a layer's gain is worth end to end.
 
-A point has the Row of one MoE layer, forward. The backward pass follows from this Row (`layer_times`). Everything else of a step is a free choice
+A point has the Row of one MoE layer, forward. The backward pass follows from this Row (`_layer_times`). Everything else of a step is a free choice
 (`paper_step.*`), the same for all systems. Generation (DySHARP figure 27) is one prefill of a batch, then tokens one by
 one.
 """
@@ -54,7 +54,7 @@ class _PaperMachine(Machine):
         return float(attention_flops(whole, direction)) / self.cluster.peak_flops_per_us(self.rate)
 
 
-def machine_of(here: Seen) -> _PaperMachine:
+def _machine_of(here: Seen) -> _PaperMachine:
     """The machine of a point with the choices of this moment."""
     cluster = load_cluster(here.point.cluster)
     own = cluster if here.point.gpus is None else cluster.with_gpus(here.point.gpus)
@@ -63,7 +63,7 @@ def machine_of(here: Seen) -> _PaperMachine:
     return _PaperMachine(own, rate=rate, causal=causal, products_only=products)
 
 
-def model_of(here: Seen) -> WholeModel:
+def _model_of(here: Seen) -> WholeModel:
     """The model of a point from embedding to head: 16 equal stages."""
     layer = load_model(here.point.model)
     heads = HEADS[layer.name if layer.name in HEADS else layer.name.partition("-")[0]]
@@ -75,14 +75,14 @@ def model_of(here: Seen) -> WholeModel:
     return WholeModel(layer.name, layer.source, layer.hidden, attention, max(1, choice_int("paper_step.vocab")), whole)
 
 
-def layer_times(here: Seen) -> EpTimes | None:
+def _layer_times(here: Seen) -> EpTimes | None:
     """The layer of a point, forward and backward, with one sequence per GPU; None for other points than forward passes.
 
     The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight
     gradients fill idle SMs (docs/design/0005), so the pass takes as long as its slowest part: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where
     simulated.
     """
-    ahead = forward_times(here) if here.point.direction == "fwd" else None
+    ahead = _forward_times(here) if here.point.direction == "fwd" else None
     if ahead is None:
         return None
     time, exposed, wire = ahead
@@ -93,13 +93,13 @@ def layer_times(here: Seen) -> EpTimes | None:
 
 def _gradients_us(here: Seen) -> float:
     """GEMMs of a backward pass at the mean load, at the peak of tensor cores or of memory."""
-    layer, machine = load_model(here.point.model), machine_of(here)
+    layer, machine = load_model(here.point.model), _machine_of(here)
     weights = layer.n_matrices * layer.hidden * layer.expert_hidden
     sums = GRADIENT_BYTES * weights * layer.n_experts / machine.cluster.n_gpus / machine.cluster.hbm_bytes_per_us
     return max(machine.flops(2 * 2 * layer.tokens_per_gpu * layer.topk * weights, layer.gemm_dtype), sums)
 
 
-def forward_times(here: Seen) -> tuple[float, float, float] | None:
+def _forward_times(here: Seen) -> tuple[float, float, float] | None:
     """Layer time, exposed communication and time on the wire of a point with one sequence per GPU.
 
     A point with fewer tokens grows along the line from half as many; None without that point.
@@ -123,12 +123,12 @@ def _three(row: dict[str, Any]) -> tuple[float, float, float]:
 
 def step_us(here: Seen, dualpipe: bool = False) -> float | None:
     """Time of a training step with the layers of a point; None without them. `dualpipe`: under DualPipe, whose communication holds SMs."""
-    ep = layer_times(here)
+    ep = _layer_times(here)
     if ep is None:
         return None
     order = "dualpipe" if dualpipe else choice_str("paper_step.schedule")
     part = 1 - number("deepep.n_sm") / load_cluster(here.point.cluster).n_sms if dualpipe else 1.0
-    return _step_us(model_of(here), machine_of(here), ep, order, part, choice_int("paper_step.micro_batches"), tuple(sorted(overridden().items())))
+    return _step_us(_model_of(here), _machine_of(here), ep, order, part, choice_int("paper_step.micro_batches"), tuple(sorted(overridden().items())))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -148,23 +148,23 @@ metric("step_speedup", "speed-up of a training step", compares=True)(lambda here
 
 
 @metric("step_over_dualpipe", "speed-up of a training step over DualPipe with DeepEP's layers")
-def step_over_dualpipe(here: Seen) -> float | None:
+def _step_over_dualpipe(here: Seen) -> float | None:
     """Time of a step under DualPipe, whose layers are DeepEP's, divided by the time of a step of the system."""
-    deepep = next((seen for seen in here.among("deepep") if layer_times(seen)), None)
+    deepep = next((seen for seen in here.among("deepep") if _layer_times(seen)), None)
     return quotient(step_us(deepep, dualpipe=True), step_us(here)) if deepep else None
 
 
 @metric("both_passes_speedup", "speed-up of a MoE layer, forward and backward", compares=True)
-def both_passes_speedup(here: Seen, other: Seen) -> float | None:
+def _both_passes_speedup(here: Seen, other: Seen) -> float | None:
     """Forward and backward time of the layer of `over` divided by those of the system, with one sequence per GPU."""
-    own, theirs = layer_times(here), layer_times(other)
+    own, theirs = _layer_times(here), _layer_times(other)
     return (theirs.forward + theirs.backward) / (own.forward + own.backward) if own and theirs else None
 
 
 @metric("beside_share", "work beside the MoE layer over the layer, forward and backward")
-def beside_share(here: Seen) -> float | None:
+def _beside_share(here: Seen) -> float | None:
     """Time of everything else of a layer (projections, attention, router) divided by the time of the MoE layer, forward and backward."""
-    ep = layer_times(here)
+    ep = _layer_times(here)
     if ep is None:
         return None
     beside = _beside(here)
@@ -175,36 +175,36 @@ DECODED = 512
 """Tokens that the paper decodes after a prefill."""
 
 
-def generation_us(here: Seen) -> float | None:
+def _generation_us(here: Seen) -> float | None:
     """Time of a layer for prefill and decode of one batch per GPU; None where the figure lacks a point that it needs.
 
     A prompt is one sequence of the paper's length; decoding has one token per request.
     """
-    batch, ahead = choice_int("paper_step.decode_batch"), forward_times(here)
+    batch, ahead = choice_int("paper_step.decode_batch"), _forward_times(here)
     small = here.at(replace(here.point, tokens=batch))
     if here.point.direction != "fwd" or ahead is None or small is None:
         return None
     prompt = load_model(here.point.model).tokens_per_gpu
     prefill = ahead[0] + _beside(here).forward
-    return batch * prefill + DECODED * (small.time_us + decode_us(here, batch, prompt + DECODED / 2))
+    return batch * prefill + DECODED * (small.time_us + _decode_us(here, batch, prompt + DECODED / 2))
 
 
 def _beside(here: Seen) -> PassCost:
     """What is beside the experts of a layer, for one sequence of the paper's length per GPU."""
-    machine = machine_of(here)
+    machine = _machine_of(here)
     gpus = machine.cluster.n_gpus
-    return Block(model_of(here), machine, Layout(pp=STAGES, ep=gpus, dp=gpus), load_model(here.point.model).tokens_per_gpu).layer(0, None)
+    return Block(_model_of(here), machine, Layout(pp=STAGES, ep=gpus, dp=gpus), load_model(here.point.model).tokens_per_gpu).layer(0, None)
 
 
-def decode_us(here: Seen, batch: int, context: float) -> float:
+def _decode_us(here: Seen, batch: int, context: float) -> float:
     """What is beside the experts of a layer for one new token of `batch` requests: projections, and reading FP8 keys and values of all heads."""
-    model, machine = model_of(here), machine_of(here)
+    model, machine = _model_of(here), _machine_of(here)
     kv = model.attention.heads * (model.attention.qk_dim + model.attention.value_dim)
     return 4 * machine.gemm(batch, model.hidden, model.hidden, "fp8") + batch * context * kv / machine.cluster.hbm_bytes_per_us
 
 
 metric("generation_speedup", "speed-up of prefill and 512 decoded tokens", compares=True)(
-    lambda here, other: quotient(generation_us(other), generation_us(here))
+    lambda here, other: quotient(_generation_us(other), _generation_us(here))
 )
 metric("decode_layer_speedup", "speed-up of a MoE layer in decode", compares=True)(
     lambda here, other: other.time_us / here.time_us if here.point.tokens == choice_int("paper_step.decode_batch") else None

@@ -67,7 +67,7 @@ class Study:
 
 
 @dataclass(slots=True)
-class StudyOutcome:
+class _StudyOutcome:
     """Counts of a run of a study. `failed`: {label of the point: why}. `values`: objectives of each point of a search, in the order of draws."""
 
     done: int = 0
@@ -126,12 +126,12 @@ def _at(draw: Draw, name: str, u: float) -> Number:
 
 def run_study(
     study: Study, folder: StudyFolder, jobs: int = 1, progress: Progress | None = None, scheduler: str = "", simulate: Simulate | None = None
-) -> StudyOutcome:
+) -> _StudyOutcome:
     """Run what is not finished. Finished points stay in `folder`, whatever ends the run.
 
     `scheduler`: address of a dask scheduler, whose workers then run the points. `simulate`: what makes a Row of a point; None = `row_of`.
     """
-    outcome = StudyOutcome()
+    outcome = _StudyOutcome()
     local: Runner[dict[str, Any]] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
     try:
         with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
@@ -156,7 +156,7 @@ class _Todo:
     folder: StudyFolder
     run: Runner[dict[str, Any]]
     simulate: Simulate
-    outcome: StudyOutcome
+    outcome: _StudyOutcome
 
     def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, dict[str, Any] | Exception]]:
         """Run points and keep their Rows; yields (point, Row or why it failed) in the order in which they finish."""

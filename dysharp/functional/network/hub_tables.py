@@ -32,7 +32,7 @@ class TablesOwner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Lookups:
+class _Lookups:
     """A copy that waits in the hub until all its targets are translated. `t`: its transaction."""
 
     t: Transaction
@@ -60,7 +60,7 @@ class HubTables:
 
     def look_up(self, t: Transaction, experts: tuple[int, ...], block: int, served: Served) -> None:
         """Translate `block` for each local expert; stores allocate. `served` gets the places in ascending order when all of them are translated."""
-        lookups = Lookups(t, len(experts), served)
+        lookups = _Lookups(t, len(experts), served)
         for e in experts:
             self._al_counts["lookups"] += 1
             self._al_counts["hits"] += al_table.is_hit(self.al, (e, block))
@@ -103,7 +103,7 @@ class HubTables:
                 self._owner.unbound(out.packet.t, out.key)  # type: ignore[attr-defined]
 
 
-def _translated(lookups: Lookups, place: Place) -> None:
+def _translated(lookups: _Lookups, place: Place) -> None:
     lookups.places.append(place)
     lookups.missing -= 1
     if lookups.missing == 0:

@@ -39,7 +39,7 @@ class Instruction(Transaction):
         return slice(first, first + self.elements)
 
 
-def command_of(framing: Framing, kind: Kind) -> Command:
+def _command_of(framing: Framing, kind: Kind) -> Command:
     """The command of an op's request: listed if the framing has target lists, explicit if it repeats addresses."""
     if framing.targets_per_ext:
         return Command.DYLD if kind in PULLS else Command.DYST
@@ -88,7 +88,7 @@ class Decoder:
         """One instruction per size in bytes; -1 = gate weights or gate gradients."""
         p, fmt = self.p, self._fmt
         template, source, token = p.templates[p.ops.template[op]], int(p.ops.node[op]), int(p.ops.key[op])
-        command = command_of(framing, template.kind)
+        command = _command_of(framing, template.kind)
         dynamic = command in (Command.DYST, Command.DYLD)
         members = range(self.ptr[op], self.ptr[op + 1])
         remote = [m for m in members if self.node[m] != source]

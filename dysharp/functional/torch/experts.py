@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Layout:
+class _Layout:
     """The storage of weights in an experts module. `names`: names of the parameters, in the order W1, W2, b1, b2.
 
     `gated`: W1 holds gate and up. `transposed`: matrices are `[in, out]` (gpt-oss), else `[out, in]` as in `nn.Linear`.
@@ -32,7 +32,7 @@ class Layout:
         return len(self.names) == 4
 
 
-def layout_of(module: torch.nn.Module) -> Layout:
+def layout_of(module: torch.nn.Module) -> _Layout:
     """The layout of an experts module, from its parameters' shapes and the attributes of `use_experts_implementation`.
 
     Raises ConfigError with module and attributes in three cases: the parameters are not two weight tensors `[experts, ., .]` with at most one bias
@@ -49,7 +49,7 @@ def layout_of(module: torch.nn.Module) -> Layout:
     if getattr(module, "has_post_expert_norm", False):
         raise ConfigError(f"{kind}: found has_post_expert_norm, expected experts that end with down_proj")
     _check_activation(module, gated)
-    layout = Layout(names, gated, _transposed(module, first, gated))
+    layout = _Layout(names, gated, _transposed(module, first, gated))
     if layout.has_bias:
         _check_biases(module, layout)
     return layout
@@ -79,7 +79,7 @@ def _transposed(module: torch.nn.Module, first: str, gated: bool) -> bool:
     return transposed if stated is None else bool(stated)
 
 
-def _check_biases(module: torch.nn.Module, layout: Layout) -> None:
+def _check_biases(module: torch.nn.Module, layout: _Layout) -> None:
     out = 1 if not layout.transposed else 2
     for weight, bias in zip(layout.names[:2], layout.names[2:], strict=True):
         shape = getattr(module, weight).shape

@@ -35,7 +35,7 @@ NO_CHANGE = 0.005
 """A change of the layer time below this share is printed as none."""
 
 
-def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()) -> tuple[str, str, str]:
+def _answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()) -> tuple[str, str, str]:
     """(what to run, what limits it, what would help). `unjudged`: predictions without an error bar."""
     whole = [entry for entry in unjudged if not entry.row.dropped_rows]
     out = ", ".join(f"{entry.system} drops {entry.row.dropped_share:.1%}".replace("%", " %") for entry in unjudged if entry.row.dropped_rows)
@@ -43,7 +43,7 @@ def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[W
     return _run_line(best, ties, whole) + less, _limit_line(best, changes), _help_line(best, changes)
 
 
-def settings_of(entry: Predicted) -> str:
+def _settings_of(entry: Predicted) -> str:
     """Formats, and SMs of communication with how they were chosen."""
     if not entry.tried:
         return entry.formats
@@ -62,7 +62,7 @@ def percent(share: float) -> str:
 
 def _unchecked_line(best: Predicted, others: Sequence[Predicted]) -> str:
     near = [_short(entry) for entry in others if best.time_us <= entry.time_us <= NEAR * best.time_us and entry.system != best.system]
-    text = f"Fastest prediction, which no measurement checks: {best.system}, {best.time_us:.0f} us per layer. Settings: {settings_of(best)}."
+    text = f"Fastest prediction, which no measurement checks: {best.system}, {best.time_us:.0f} us per layer. Settings: {_settings_of(best)}."
     return text + (f" Close to it: {', '.join(near)}." if near else "")
 
 
@@ -70,7 +70,7 @@ def _run_line(best: Predicted, ties: Sequence[Predicted], others: Sequence[Predi
     bar = best.bar()
     if bar is None:
         return _unchecked_line(best, others)
-    text = f"Run {best.system}: {best.time_us:.0f} us per layer, error bar {bar[0]:.0f} to {bar[1]:.0f} us. Settings: {settings_of(best)}."
+    text = f"Run {best.system}: {best.time_us:.0f} us per layer, error bar {bar[0]:.0f} to {bar[1]:.0f} us. Settings: {_settings_of(best)}."
     if ties:
         names = ", ".join(_short(entry) for entry in ties)
         text += f" May be as fast (error bars overlap): {names}."
@@ -144,7 +144,7 @@ class Advice:
     @property
     def answer(self) -> tuple[str, str, str]:
         """What to run; what limits it; what would help."""
-        return answer_lines(self.best, self.ties(), self.what_if, self.unjudged)
+        return _answer_lines(self.best, self.ties(), self.what_if, self.unjudged)
 
     def ties(self) -> tuple[Predicted, ...]:
         """The systems whose error bars overlap the first system's bar: the fastest of them is not known."""

@@ -76,8 +76,8 @@ def search(
     left out. Where all settings take the same time for leading tokens, these do not tell. `runs` simulates Jobs.
     """
     request = workload.request
-    open_knobs = {name: [knob for knob in knobs if has_knob(system, request, options[name], knob)] for name, system in systems.items()}
-    grids = {name: grid(systems[name], request, own) for name, own in open_knobs.items() if own}
+    open_knobs = {name: [knob for knob in knobs if _has_knob(system, request, options[name], knob)] for name, system in systems.items()}
+    grids = {name: _grid(systems[name], request, own) for name, own in open_knobs.items() if own}
     most = {name: _few_tokens(request, systems[name]) for name in grids}
     sizes = {name: () if n is None else (n // 2, n) for name, n in most.items()}
     keys = [(name, setting) for name, settings in grids.items() for setting in settings]
@@ -87,7 +87,7 @@ def search(
     for (name, setting), rows in zip(keys, found, strict=True):
         if not isinstance(rows, DysharpError):
             tried[name].append((setting, _time(rows, request.tokens)))
-            unknown |= {name} if len(rows) > 1 and does_not_grow(*rows[-2:]) else set()
+            unknown |= {name} if len(rows) > 1 and _does_not_grow(*rows[-2:]) else set()
     unknown |= {name for name, entries in tried.items() if sizes[name] and len(entries) > 1 and len({us for _, us in entries}) == 1}
     return {name: _search(() if name in unknown else tried[name], len(grids[name]), sizes[name] or (request.tokens,)) for name in grids}
 
@@ -99,7 +99,7 @@ def _few_tokens(request: Request, system: System) -> int | None:
     return None if system.moves.sent == "none" or request.tokens * each <= SEARCH_ROWS or n >= request.tokens else n
 
 
-def does_not_grow(before: Row, row: Row) -> str:
+def _does_not_grow(before: Row, row: Row) -> str:
     """The operator whose time does not grow from `before` to `row`, which has more tokens; "" = none.
 
     Such an operator works in steps, for example a wave of chunks. Few tokens then say nothing about many.
@@ -120,9 +120,9 @@ def tune(systems: Mapping[str, System], request: Request) -> dict[str, TuningSea
         return search(lambda jobs: workers.rows(jobs, request.progress, "search"), workload, systems, options)
 
 
-def grid(system: System, request: Request, knobs: Sequence[str]) -> list[Mapping[str, int]]:
+def _grid(system: System, request: Request, knobs: Sequence[str]) -> list[Mapping[str, int]]:
     """The settings to try, at most `BUDGET`; the defaults are among them where they are tried at all. Several knobs share this number evenly."""
-    values = {knob: values_of(system, request, knob) for knob in knobs}
+    values = {knob: _values_of(system, request, knob) for knob in knobs}
     most = next(n for n in range(BUDGET, 0, -1) if n ** len(values) <= BUDGET)
     thinned = [_thinned(numbers, most, default_of(system, knob)) for knob, numbers in values.items()]
     return [dict(zip(values, setting, strict=True)) for setting in itertools.product(*thinned)]
@@ -133,14 +133,14 @@ def default_of(system: System, knob: str) -> object:
     return next(f.default for f in dataclasses.fields(system.options) if f.name == knob)
 
 
-def has_knob(system: System, request: Request, given: Mapping[str, Value], knob: str) -> bool:
+def _has_knob(system: System, request: Request, given: Mapping[str, Value], knob: str) -> bool:
     """Whether a system has an option `knob` that has an effect in this run and that `given` leaves open."""
     if knob in given or knob not in option_choices(system):
         return False
     return FIELDS[knob][1] == EVERYWHERE or is_real(str(given.get("form", "auto")), request.cluster)
 
 
-def values_of(system: System, request: Request, knob: str) -> tuple[int, ...]:
+def _values_of(system: System, request: Request, knob: str) -> tuple[int, ...]:
     """Values of a knob inside the range of its choice, and inside the measured range of SMs."""
     rule = option_choices(system)[knob]
     if rule is None:

@@ -19,7 +19,7 @@ FASTER = 2
 NO_COST = "the same transfers; no launches, barriers, rings or SMs are charged to communication"
 
 
-class Trial(NamedTuple):
+class _Trial(NamedTuple):
     """One change: its printed name, what it assumes, and the run that simulates it.
 
     `more_sms`: the same change with the most measured SMs of communication, where fewer were chosen. Faster links may feed more SMs, so
@@ -105,25 +105,25 @@ def _more_sms(changed: Predicted, best: Predicted) -> str:
     return f"{now} SMs, which alone bring {alone}" if now != before else ""
 
 
-def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[Trial], dict[str, str]]:
+def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[_Trial], dict[str, str]]:
     """The changes to simulate; and {change: why no machine can be built for it}."""
     cluster, model = runs.request.cluster, runs.request.model
     name, options = best.row.system, _given(best.row)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
     most = options | {KNOB: max(best.tried)} if best.tried and max(best.tried) != options.get(KNOB) else {}
 
-    def machine(trial_name: str, assumes: str, workload: Workload, note: str = "") -> Trial:
-        return Trial(trial_name, assumes, runs.job(name, options, workload), note, runs.job(name, most, workload) if most else None)
+    def machine(trial_name: str, assumes: str, workload: Workload, note: str = "") -> _Trial:
+        return _Trial(trial_name, assumes, runs.job(name, options, workload), note, runs.job(name, most, workload) if most else None)
 
     trials = []
     if not runs.request.placement.startswith(EPLB):
         assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
         spread = runs.workload(placement=EPLB)
         note = f"{spread.routing.placement.n_slots} expert slots instead of {runs.workload().routing.placement.n_slots}"
-        trials.append(Trial("EPLB-style replicas", assumes, runs.job(name, options, spread), note))
+        trials.append(_Trial("EPLB-style replicas", assumes, runs.job(name, options, spread), note))
     if options.get("dispatch") == "rows":
         assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
-        trials.append(Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
+        trials.append(_Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
     left_out: dict[str, str] = {}
     for gpus in _sizes(cluster):
         try:
@@ -133,21 +133,21 @@ def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[Trial], dict[str, s
             continue
         experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
         fewer = f"{experts} experts per GPU instead of {before}"
-        trials.append(Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
+        trials.append(_Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
     declared = sorted((s.shown.change.rank, s.name, s.shown.change, s) for s in all_systems().values() if s.shown.change is not None)
     trials += [
         machine(f"links x{FASTER}", "same software constants" + (", same switches" if cluster.n_switches else ""), runs.workload(faster)),
         *_between_domains(runs, machine),
-        Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
+        _Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
         *(
-            Trial(change.name, change.assumes + _needs(system, cluster), runs.job(other, _formats(best.row, system)))
+            _Trial(change.name, change.assumes + _needs(system, cluster), runs.job(other, _formats(best.row, system)))
             for _, other, change, system in declared
         ),
     ]
     return trials, left_out
 
 
-def _between_domains(runs: AdviceRuns, machine: Callable[..., Trial]) -> list[Trial]:
+def _between_domains(runs: AdviceRuns, machine: Callable[..., _Trial]) -> list[_Trial]:
     """For a cluster of several domains: faster NICs, half as many NICs, and all GPUs in one NVLink domain. `machine`: the Trial of a workload."""
     cluster = runs.request.cluster
     if cluster.scale_out is None or cluster.domains == 1:

@@ -18,7 +18,7 @@ from dysharp.specs import Cluster, choice_int
 
 
 @frozen
-class TlbParameters:
+class _TlbParameters:
     """`entries` of the TLB; `misses` under way; `waiters`: packets that wait; `experts` of the GPU; bits of the indices and of a packet's name."""
 
     entries: int
@@ -45,7 +45,7 @@ class AlTlb(Machine):
     Out, held until `out_ready`: `out_valid`, `out_packet`, `out_layout`, `out_unbound`.
     """
 
-    def pins(self, p: TlbParameters) -> dict[str, Any]:
+    def pins(self, p: _TlbParameters) -> dict[str, Any]:
         self.expert_bits = e = slot_bits(p.experts)
         miss = slot_bits(p.misses)
         return {
@@ -56,7 +56,7 @@ class AlTlb(Machine):
             "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_layout": Out(p.layout_bits), "out_unbound": Out(1),
         }  # fmt: skip
 
-    def build(self, m: Module, p: TlbParameters) -> None:
+    def build(self, m: Module, p: _TlbParameters) -> None:
         key_bits, miss_bits, wait_bits = self.expert_bits + p.index_bits, slot_bits(p.misses), slot_bits(p.waiters)
         m.submodules.cam = cam = Cam(p.entries, key_bits)
         m.submodules.order = order = OrderList(p.entries)
@@ -158,10 +158,10 @@ class AlTlb(Machine):
             m.d.sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
 
 
-class TlbModel(BlockModel):
+class _TlbModel(BlockModel):
     """Lookups of few rows, so that misses join; memory answers in any order."""
 
-    def __init__(self, parameters: TlbParameters, random: Random):
+    def __init__(self, parameters: _TlbParameters, random: Random):
         self.p = p = parameters
         super().__init__(max(p.entries, p.waiters, p.experts))
         self.state = al_table.empty(p.experts, p.entries, p.misses)
@@ -246,7 +246,7 @@ class TlbModel(BlockModel):
         return {"out_valid": 1, "out_packet": int(str(output.packet)), "out_layout": output.layout, "out_unbound": 0}
 
 
-class TlbProof(Proof, AlTlb, of=TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1):
+class TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1):
     """A packet leaves once for every time it asked, and none stays when memory answers: no deadlock. Assumed: a packet that is
     inside does not ask again; memory answers reads that it was sent."""
 
@@ -254,7 +254,7 @@ class TlbProof(Proof, AlTlb, of=TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1)
     patience = 7
     """Cycles without lookups, in which memory answers and the output takes, until no packet may be inside."""
 
-    def watch(self, m: Module, p: TlbParameters) -> None:
+    def watch(self, m: Module, p: _TlbParameters) -> None:
         pending = m.submodules.pending
         inside, quiet, sent = Signal(), Signal(4), Signal(2)
         asks = self.valid & self.ready & (self.packet == self.packet_of)
@@ -272,7 +272,7 @@ class TlbProof(Proof, AlTlb, of=TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1)
 
 
 BLOCK = Block(
-    "al-tlb", "algebraic to layout index, miss registers, waiting packets", TlbParameters, AlTlb, TlbModel,
-    small=(TlbParameters(2, 2, 4, 2, 3, 4, 5), TlbParameters(3, 1, 3, 1, 3, 4, 5), TlbParameters(4, 3, 4, 2, 3, 4, 5)),
+    "al-tlb", "algebraic to layout index, miss registers, waiting packets", _TlbParameters, AlTlb, _TlbModel,
+    small=(_TlbParameters(2, 2, 4, 2, 3, 4, 5), _TlbParameters(3, 1, 3, 1, 3, 4, 5), _TlbParameters(4, 3, 4, 2, 3, 4, 5)),
     proofs=(OrderProof, TlbProof),
 )  # fmt: skip

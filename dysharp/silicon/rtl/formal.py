@@ -20,7 +20,7 @@ from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
 from dysharp.specs.reading import read_text
 
 
-class Wrapped(wiring.Component):
+class _Wrapped(wiring.Component):
     """A block with proof inside; the solver chooses its constants once."""
 
     def __init__(self, dut: Any):
@@ -85,7 +85,7 @@ def proves(dut: Any, steps: int = 4) -> bool:
     """
     bound = getattr(dut, "bound", 0)
     script = read_text(Path(__file__).with_suffix(".ys")).format(kind="-tempinduct-baseonly" if bound else "-tempinduct", steps=bound or steps)
-    text = run_yosys(script, rtlil_of(Wrapped(dut), "top"), ("out.txt",))[1]["out.txt"]
+    text = run_yosys(script, rtlil_of(_Wrapped(dut), "top"), ("out.txt",))[1]["out.txt"]
     if "Import proof for assert" not in text:
         raise SimulationError(f"{type(dut).__name__}: found no assertion, expected at least one")
     return "SUCCESS!" in text

@@ -20,7 +20,7 @@ ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
 
 
 @frozen
-class MergeParameters:
+class _MergeParameters:
     """`places` for loads and sums; `askers`: GPUs; bits of the number of a 128 B line."""
 
     places: int
@@ -42,7 +42,7 @@ class MergeUnit(Machine):
     the data of `slot`), `has_place` (of event 2), `dropped` (a cached line left early).
     """
 
-    def pins(self, p: MergeParameters) -> dict[str, Any]:
+    def pins(self, p: _MergeParameters) -> dict[str, Any]:
         self.width = slot_bits(p.places)
         self.oldest = Signal(self.width)
         self.n_loads, self.n_sums, self.room = Signal(bits_for(p.places)), Signal(bits_for(p.places)), Signal()
@@ -54,7 +54,7 @@ class MergeUnit(Machine):
 
     order_list = OrderList
 
-    def build(self, m: Module, p: MergeParameters) -> None:
+    def build(self, m: Module, p: _MergeParameters) -> None:
         count = bits_for(p.askers)
         shape = data.StructLayout({"waiting": p.askers, "cached": 1, "count": count, "expected": count})
         table = Table(m, p.places, p.line_bits, "entries", shape, self.order_list)
@@ -121,10 +121,10 @@ class MergeUnit(Machine):
             ]
 
 
-class MergeModel(BlockModel):
+class _MergeModel(BlockModel):
     """Loads of few lines, responses in any order, sums that come and go, lines that expire."""
 
-    def __init__(self, parameters: MergeParameters, random: Random):
+    def __init__(self, parameters: _MergeParameters, random: Random):
         super().__init__(parameters.places)
         self.p = parameters
         self.state = merging.empty(parameters.places)
@@ -169,12 +169,12 @@ class MergeModel(BlockModel):
             self.out = {"out_valid": 1, "forward": forward, "merges": merges, "answers": answers, "has_place": place, "dropped": dropped}
 
 
-class MergeProof(Proof, MergeUnit, of=MergeParameters(2, 2, 1), line_of=1, asker_of=1):
+class MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, asker_of=1):
     """A load that waits is answered once, and places never exceed the table. Assumed: a GPU asks once; a sum gives back what it took."""
 
     order_list = WatchedList
 
-    def watch(self, m: Module, p: MergeParameters) -> None:
+    def watch(self, m: Module, p: _MergeParameters) -> None:
         cam, words = m.submodules.cam, slots(m.submodules.entries, m)
         taken = self.valid & self.ready
         live = [cam.live[i] & (cam.keys[i] == self.line_of) for i in range(p.places)]
@@ -220,7 +220,7 @@ class MergeProof(Proof, MergeUnit, of=MergeParameters(2, 2, 1), line_of=1, asker
 
 
 BLOCK = Block(
-    "merge-unit", "loads of one line that share request and response; places of sums", MergeParameters, MergeUnit, MergeModel,
-    small=(MergeParameters(2, 3, 4), MergeParameters(3, 4, 4), MergeParameters(4, 3, 4)),
+    "merge-unit", "loads of one line that share request and response; places of sums", _MergeParameters, MergeUnit, _MergeModel,
+    small=(_MergeParameters(2, 3, 4), _MergeParameters(3, 4, 4), _MergeParameters(4, 3, 4)),
     proofs=(OrderProof, MergeProof),
 )  # fmt: skip

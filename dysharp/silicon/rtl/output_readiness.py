@@ -16,7 +16,7 @@ from dysharp.specs import Cluster
 
 
 @frozen
-class ReadinessParameters:
+class _ReadinessParameters:
     """`entries` tokens on chip; `token_bits` of a token id; `topk`: most notices of a token."""
 
     entries: int
@@ -35,7 +35,7 @@ class OutputReadiness(CounterTable):
     A repeated notice of a token that is not ready counts once. A notice after the last one would begin a new entry: links deliver once.
     """
 
-    def counted(self, p: ReadinessParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+    def counted(self, p: _ReadinessParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
         return p.token_bits, {"notices": p.topk}, {"place": slot_bits(p.topk), "expected": p.topk.bit_length()}, {}
 
     def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
@@ -50,10 +50,10 @@ class OutputReadiness(CounterTable):
 TOKENS = 12
 
 
-class NoticeModel(CounterModel):
+class _NoticeModel(CounterModel):
     """Tokens with 1 .. top-k notices, in random order, some repeated before their token is ready."""
 
-    def __init__(self, parameters: ReadinessParameters, random: Random):
+    def __init__(self, parameters: _ReadinessParameters, random: Random):
         super().__init__(parameters.entries, random)
         self.expected = tuple(random.randint(1, parameters.topk) for _ in range(TOKENS))
         self.state = readiness.empty(self.expected, parameters.entries)
@@ -86,10 +86,10 @@ class NoticeModel(CounterModel):
         return sum(1 << place for place in readiness._announced(self.state, token))
 
 
-class NoticeProof(Proof, OutputReadiness, of=ReadinessParameters(2, 2, 2), token=2):
+class NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), token=2):
     """A token is ready once, and exactly when all its notices have come. Assumed: a notice comes once; memory gives back what it was given."""
 
-    def watch(self, m: Module, p: ReadinessParameters) -> None:
+    def watch(self, m: Module, p: _ReadinessParameters) -> None:
         cam, words = m.submodules.cam, slots(m.submodules.rows, m)
         topk, full = p.topk, (1 << p.topk) - 1
         came, waits_for, ready = Signal(topk), Signal(topk), Signal()  # notices that were taken in; the one that waits for memory
@@ -128,7 +128,7 @@ class NoticeProof(Proof, OutputReadiness, of=ReadinessParameters(2, 2, 2), token
 
 
 BLOCK = Block(
-    "output-readiness", "notices per token, spill", ReadinessParameters, OutputReadiness, NoticeModel,
-    small=(ReadinessParameters(2, 4, 3), ReadinessParameters(3, 4, 4), ReadinessParameters(4, 5, 2)),
+    "output-readiness", "notices per token, spill", _ReadinessParameters, OutputReadiness, _NoticeModel,
+    small=(_ReadinessParameters(2, 4, 3), _ReadinessParameters(3, 4, 4), _ReadinessParameters(4, 5, 2)),
     proofs=(OrderProof, NoticeProof),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from dysharp.specs import Cluster
 
 
 @frozen
-class PacketParameters:
+class _PacketParameters:
     """`peers` partitions of `entries` lines of `line_bytes` bytes; bits of a line's region and offset, of a row id, of an age, of a byte."""
 
     peers: int
@@ -44,7 +44,7 @@ class Partition(Machine):
     Send: `may` (some line may leave), `chosen`; `take` frees it. A line that is taken in this cycle is no hit.
     """
 
-    def pins(self, p: PacketParameters) -> dict[str, Any]:
+    def pins(self, p: _PacketParameters) -> dict[str, Any]:
         self.width = slot_bits(p.entries)
         n = p.entries
         self.rows, self.since = ([Signal(bits, name=f"{name}_{i}") for i in range(n)] for name, bits in (("row", p.row_bits), ("since", p.age_bits)))
@@ -58,7 +58,7 @@ class Partition(Machine):
             "may": Out(1), "chosen": Out(self.width), "take": In(1),
         }  # fmt: skip
 
-    def build(self, m: Module, p: PacketParameters) -> None:
+    def build(self, m: Module, p: _PacketParameters) -> None:
         n = p.entries
         m.submodules.cam = cam = self.cam
         leaves, stale, may = Signal(n), Signal(n), Signal(n)
@@ -120,7 +120,7 @@ class PacketManager(Machine):
     stores, whole lines before partial ones, the smallest row, the oldest.
     """
 
-    def pins(self, p: PacketParameters) -> dict[str, Any]:
+    def pins(self, p: _PacketParameters) -> dict[str, Any]:
         peer, n = slot_bits(p.peers), p.line_bytes
         self.now = Signal(p.age_bits)
         self.last = Signal(peer, init=p.peers - 1)  # the peer that was served last
@@ -134,7 +134,7 @@ class PacketManager(Machine):
             "out_mask": Out(n), "out_data": Out(n * p.byte_bits),
         }  # fmt: skip
 
-    def build(self, m: Module, p: PacketParameters) -> None:
+    def build(self, m: Module, p: _PacketParameters) -> None:
         parts = self.partitions
         for i, part in enumerate(parts):
             m.submodules[f"partition_{i}"] = part
@@ -187,10 +187,10 @@ class PacketManager(Machine):
             m.d.sync += self.last.eq(chosen)
 
 
-class PacketModel(BlockModel):
+class _PacketModel(BlockModel):
     """Stores of a few rows to all peers, links that stall, fences, and lines that grow old."""
 
-    def __init__(self, parameters: PacketParameters, random: Random):
+    def __init__(self, parameters: _PacketParameters, random: Random):
         super().__init__()
         self.p = p = parameters
         self.timer = random.choice((3, 6, 14))
@@ -241,11 +241,11 @@ class PacketModel(BlockModel):
         self.out["out_data"] = sum(packet.data[i * self.width] << i * self.p.byte_bits for i, bit in enumerate(valid) if bit)
 
 
-class PacketProof(Proof, PacketManager, of=PacketParameters(2, 3, 2, 1, 1, 2, 1), peer_of=1, tag_of=3, byte_of=1):
+class PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 1), peer_of=1, tag_of=3, byte_of=1):
     """A byte that was stored leaves once, with its last value; a fenced unit with a line sends (no deadlock); no peer is served twice while another
     one asks. Assumed: peer numbers in range."""
 
-    def watch(self, m: Module, p: PacketParameters) -> None:
+    def watch(self, m: Module, p: _PacketParameters) -> None:
         parts = self.partitions
         tags, masks, lines = (slots(memory, m) for memory in (m.submodules.tags, m.submodules.masks, m.submodules.lines))
         # A byte of one tag: inside the partition, and in the packet that leaves.
@@ -297,7 +297,7 @@ class PacketProof(Proof, PacketManager, of=PacketParameters(2, 3, 2, 1, 1, 2, 1)
 
 
 BLOCK = Block(
-    "packet-manager", "stores merge to lines per peer; the scheduler", PacketParameters, PacketManager, PacketModel,
-    small=(PacketParameters(1, 3, 2, 1, 3, 4, 8), PacketParameters(2, 2, 4, 1, 3, 4, 4), PacketParameters(3, 4, 2, 2, 4, 5, 2)),
+    "packet-manager", "stores merge to lines per peer; the scheduler", _PacketParameters, PacketManager, _PacketModel,
+    small=(_PacketParameters(1, 3, 2, 1, 3, 4, 8), _PacketParameters(2, 2, 4, 1, 3, 4, 4), _PacketParameters(3, 4, 2, 2, 4, 5, 2)),
     proofs=(PacketProof,),
 )  # fmt: skip

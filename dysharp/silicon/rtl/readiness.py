@@ -20,7 +20,7 @@ from dysharp.specs import Cluster
 
 
 @frozen
-class DamParameters:
+class _DamParameters:
     """`tiles` of the grid; `tile_rows` (a power of two); `producers`; bits of a tile's bytes, of all rows' number, of a row's bytes."""
 
     tiles: int
@@ -48,7 +48,7 @@ class Readiness(Machine):
     `ready` is 0 meanwhile. `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
     """
 
-    def pins(self, p: DamParameters) -> dict[str, Any]:
+    def pins(self, p: _DamParameters) -> dict[str, Any]:
         self.walks = Signal()
         self.begun = Signal()  # the counters are written after reset
         self.shift = p.tile_rows.bit_length() - 1
@@ -61,7 +61,7 @@ class Readiness(Machine):
             "is_ready": Out(1), "is_returnable": Out(1), "is_reclaim": Out(1), "all_ready": Out(1), "error": Out(1),
         }  # fmt: skip
 
-    def build(self, m: Module, p: DamParameters) -> None:
+    def build(self, m: Module, p: _DamParameters) -> None:
         records = bits_for(p.tile_rows)
         entry = data.StructLayout({"bytes": p.byte_bits, "records": records, "started": 1, "returnable": 1})
         _, read, write = memory(m, "counters", entry, p.tiles)
@@ -129,10 +129,10 @@ class Readiness(Machine):
             m.d.sync += self.error.eq(1)
 
 
-class DamModel(BlockModel):
+class _DamModel(BlockModel):
     """A region with fewer rows than its grid; bytes, records and announcements in mixed order."""
 
-    def __init__(self, parameters: DamParameters, random: Random):
+    def __init__(self, parameters: _DamParameters, random: Random):
         self.p = p = parameters
         super().__init__(p.tiles)
         self.row_bytes = random.randint(1, 2)
@@ -201,11 +201,11 @@ class DamModel(BlockModel):
                 self.out["out_rows"] = outputs[0].rows
 
 
-class DamProof(Proof, Readiness, of=DamParameters(2, 2, 2, 3, 3, 2), tile_of=1):
+class DamProof(Proof, Readiness, of=_DamParameters(2, 2, 2, 3, 3, 2), tile_of=1):
     """A tile is ready at most once, and ready or reclaimed but not both. Assumed: places in range, no more bytes than a
     tile holds, no bytes for a reclaimed tile."""
 
-    def watch(self, m: Module, p: DamParameters) -> None:
+    def watch(self, m: Module, p: _DamParameters) -> None:
         words = slots(m.submodules.counters, m)
         word = Mux(self.tile_of, Value.cast(words[1]), Value.cast(words[0]))
         started = word[-2]
@@ -235,7 +235,7 @@ class DamProof(Proof, Readiness, of=DamParameters(2, 2, 2, 3, 3, 2), tile_of=1):
 
 
 BLOCK = Block(
-    "readiness", "bytes and records per tile, announced totals, reclaim", DamParameters, Readiness, DamModel,
-    small=(DamParameters(3, 2, 2, 5, 4, 3), DamParameters(2, 4, 3, 5, 4, 3), DamParameters(4, 1, 2, 5, 4, 3)),
+    "readiness", "bytes and records per tile, announced totals, reclaim", _DamParameters, Readiness, _DamModel,
+    small=(_DamParameters(3, 2, 2, 5, 4, 3), _DamParameters(2, 4, 3, 5, 4, 3), _DamParameters(4, 1, 2, 5, 4, 3)),
     proofs=(DamProof,),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from dysharp.specs import Cluster
 from dysharp.specs.cluster import session_bytes
 
 
-class AdderStep(IntEnum):
+class _AdderStep(IntEnum):
     """What the answer does with the adder and the buffer of sums, which lie outside of the block."""
 
     NONE = 0
@@ -35,7 +35,7 @@ class AdderStep(IntEnum):
 
 
 @frozen
-class ReductionParameters:
+class _ReductionParameters:
     """`entries` sessions; `key_bits`: 20 of the tag and 3 of the attempt (the port faces one source); `count_bits`: targets of a session."""
 
     entries: int
@@ -58,7 +58,7 @@ class ReductionTable(Machine):
     breaks the protocol: a request of a live session or of no target, a response with more targets than are left or with none.
     """
 
-    def pins(self, p: ReductionParameters) -> dict[str, Any]:
+    def pins(self, p: _ReductionParameters) -> dict[str, Any]:
         self.width = slot_bits(p.entries)
         return {
             "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),
@@ -67,7 +67,7 @@ class ReductionTable(Machine):
             "out_key": Out(p.key_bits), "out_count": Out(p.count_bits), "error": Out(1),
         }  # fmt: skip
 
-    def build(self, m: Module, p: ReductionParameters) -> None:
+    def build(self, m: Module, p: _ReductionParameters) -> None:
         shape = data.StructLayout({"key": p.key_bits, "remaining": p.count_bits, "count": p.count_bits})
         table = Table(m, p.entries, p.key_bits, "entries", shape)
         cam, order, write, slot = table.cam, table.order, table.write, table.slot
@@ -108,16 +108,16 @@ class ReductionTable(Machine):
             m.d.sync += scan.eq(Mux(scan == p.entries - 1, 0, scan + 1))
         send, alone = Signal(3), entry.count == 0
         with m.If(response & ~cam.hit):
-            m.d.comb += send.eq(AdderStep.BYPASS)
+            m.d.comb += send.eq(_AdderStep.BYPASS)
         with m.Elif(response & last):
-            m.d.comb += send.eq(Mux(alone, Const(AdderStep.RESULT_ALONE, 3), Const(AdderStep.RESULT, 3)))
+            m.d.comb += send.eq(Mux(alone, Const(_AdderStep.RESULT_ALONE, 3), Const(_AdderStep.RESULT, 3)))
         with m.Elif(response):
-            m.d.comb += send.eq(Mux(alone, Const(AdderStep.PUT, 3), Const(AdderStep.ADD, 3)))
+            m.d.comb += send.eq(Mux(alone, Const(_AdderStep.PUT, 3), Const(_AdderStep.ADD, 3)))
         with m.Elif(((request & cam.at_live) | cam.clear) & has_sum):
-            m.d.comb += send.eq(AdderStep.PARTIAL)
+            m.d.comb += send.eq(_AdderStep.PARTIAL)
         with m.If(free):
             m.d.sync += [
-                self.out_valid.eq(send != AdderStep.NONE),
+                self.out_valid.eq(send != _AdderStep.NONE),
                 self.send.eq(send),
                 self.slot.eq(slot),
                 self.out_key.eq(Mux(response, self.key, entry.key)),
@@ -128,10 +128,10 @@ class ReductionTable(Machine):
             m.d.sync += self.error.eq(1)
 
 
-class ReductionModel(BlockModel):
+class _ReductionModel(BlockModel):
     """Draws requests, responses (late ones too) and looks, and predicts every pin."""
 
-    def __init__(self, parameters: ReductionParameters, random: Random):
+    def __init__(self, parameters: _ReductionParameters, random: Random):
         super().__init__(parameters.entries)
         self.p = parameters
         self.state: reduction.ReductionState[int] = reduction.empty(parameters.entries)
@@ -195,11 +195,11 @@ class ReductionModel(BlockModel):
         self.seen[type(event).__name__.lower()] += 1
         alone = before is None or before.value is None
         if isinstance(event, reduction.Response) and before is not None:
-            send = (AdderStep.RESULT_ALONE if alone else AdderStep.RESULT) if outputs else (AdderStep.PUT if alone else AdderStep.ADD)
+            send = (_AdderStep.RESULT_ALONE if alone else _AdderStep.RESULT) if outputs else (_AdderStep.PUT if alone else _AdderStep.ADD)
         else:
-            send = AdderStep.BYPASS if isinstance(event, reduction.Response) else AdderStep.PARTIAL if outputs else AdderStep.NONE
-        total = {AdderStep.PUT: value, AdderStep.BYPASS: value, AdderStep.RESULT_ALONE: value}.get(send, self.sums.get(slot, 0) + value)
-        if send in (AdderStep.PUT, AdderStep.ADD):
+            send = _AdderStep.BYPASS if isinstance(event, reduction.Response) else _AdderStep.PARTIAL if outputs else _AdderStep.NONE
+        total = {_AdderStep.PUT: value, _AdderStep.BYPASS: value, _AdderStep.RESULT_ALONE: value}.get(send, self.sums.get(slot, 0) + value)
+        if send in (_AdderStep.PUT, _AdderStep.ADD):
             self.sums[slot] = total
         for output in outputs:
             assert output.value == total, f"the buffer sends {total}, the protocol {output.value}"
@@ -208,23 +208,23 @@ class ReductionModel(BlockModel):
         if gone:
             self.front.insert(0, slot)
             del self.slot_of[session]
-        if send != AdderStep.NONE:
+        if send != _AdderStep.NONE:
             self.out = {"out_valid": 1, "send": int(send)}
-            if send != AdderStep.BYPASS:
+            if send != _AdderStep.BYPASS:
                 self.out["slot"] = slot
             if outputs:
                 self.out |= {"out_key": int(str(outputs[0].session)), "out_count": outputs[0].count}
 
 
-class ReductionProof(Proof, ReductionTable, of=ReductionParameters(2, 2, 3), key_of=2):
+class ReductionProof(Proof, ReductionTable, of=_ReductionParameters(2, 2, 3), key_of=2):
     """No contribution of a session is lost or counted twice. Assumed: a session has one request at a time, and no more answers than targets."""
 
-    def watch(self, m: Module, p: ReductionParameters) -> None:
+    def watch(self, m: Module, p: _ReductionParameters) -> None:
         cam = m.submodules.cam
         words = slots(m.submodules.entries, m)
         owed, came, went = Signal(p.count_bits), Signal(8), Signal(8)
         taken = self.valid & self.ready & (self.key == self.key_of)
-        leaves = self.out_valid & (self.out_key == self.key_of) & (self.send >= AdderStep.BYPASS)
+        leaves = self.out_valid & (self.out_key == self.key_of) & (self.send >= _AdderStep.BYPASS)
         with m.If(taken & self.is_request):
             m.d.sync += owed.eq(self.count)
         with m.Elif(taken):
@@ -244,16 +244,16 @@ class ReductionProof(Proof, ReductionTable, of=ReductionParameters(2, 2, 3), key
 
 
 BLOCK = Block(
-    "reduction-table", "sessions of a switch port: counts, LRU eviction, timeouts", ReductionParameters, ReductionTable, ReductionModel,
-    small=(ReductionParameters(2, 4, 4), ReductionParameters(3, 4, 4), ReductionParameters(4, 4, 4)),
+    "reduction-table", "sessions of a switch port: counts, LRU eviction, timeouts", _ReductionParameters, ReductionTable, _ReductionModel,
+    small=(_ReductionParameters(2, 4, 4), _ReductionParameters(3, 4, 4), _ReductionParameters(4, 4, 4)),
     proofs=(OrderProof, ReductionProof),
 )  # fmt: skip
 
 
-class ReplayModel(ReductionModel):
+class _ReplayModel(_ReductionModel):
     """The model with given steps in place of drawn ones. Each contribution has a value of its own, and each session's total must come out."""
 
-    def __init__(self, parameters: ReductionParameters, random: Random, steps: Sequence[PortStep]):
+    def __init__(self, parameters: _ReductionParameters, random: Random, steps: Sequence[PortStep]):
         super().__init__(parameters, random)
         self.steps, self.at = steps, 0
         self.looks = 0
@@ -288,11 +288,11 @@ def replay(steps: Sequence[PortStep], entries: int) -> Checked:
     """All `steps`, in order, through a block of `entries` sessions. Raises SimulationError where block, protocol and packet level differ."""
     if not steps:
         raise SimulationError("the port did nothing: found no step, expected at least one")
-    p = ReductionParameters(entries, key_bits=max(2, max(step.session for step in steps).bit_length()))
-    models: list[ReplayModel] = []
+    p = _ReductionParameters(entries, key_bits=max(2, max(step.session for step in steps).bit_length()))
+    models: list[_ReplayModel] = []
 
-    def model(random: Random) -> ReplayModel:
-        models.append(ReplayModel(p, random, steps))
+    def model(random: Random) -> _ReplayModel:
+        models.append(_ReplayModel(p, random, steps))
         return models[-1]
 
     done = check(ReductionTable(p), model, 1, 2 * len(steps) + entries + 8)

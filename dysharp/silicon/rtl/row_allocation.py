@@ -23,7 +23,7 @@ from dysharp.specs import Cluster, choice_int
 
 
 @frozen
-class RowParameters:
+class _RowParameters:
     """`sets` x `ways` rows of a bank (`sets` a power of two); `regions` of the GPU; bits of a row id, a place, a number of bytes."""
 
     sets: int
@@ -51,7 +51,7 @@ class RowAllocation(Machine):
     `set` writes a region and begins it anew; no row of it may be live.
     """
 
-    def pins(self, p: RowParameters) -> dict[str, Any]:
+    def pins(self, p: _RowParameters) -> dict[str, Any]:
         self.region_bits = r = slot_bits(p.regions)
         self.waits = Signal()  # a packet waits for the map
         return {
@@ -65,7 +65,7 @@ class RowAllocation(Machine):
             "out_place": Out(p.place_bits), "out_first": Out(1), "trap": Out(1),
         }  # fmt: skip
 
-    def build(self, m: Module, p: RowParameters) -> None:
+    def build(self, m: Module, p: _RowParameters) -> None:
         r = self.region_bits
         way = data.StructLayout({"live": 1, "region": r, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
         _, read, write = memory(m, "rat", data.ArrayLayout(way, p.ways), p.sets)
@@ -171,10 +171,10 @@ def _any(values: list[Any]) -> Any:
     return result
 
 
-class RowModel(SpillModel):
+class _RowModel(SpillModel):
     """Rows of a few regions in packets, in mixed order; some regions are too small."""
 
-    def __init__(self, parameters: RowParameters, random: Random):
+    def __init__(self, parameters: _RowParameters, random: Random):
         self.p = p = parameters
         super().__init__(p.sets)
         self.regions = tuple(aau.Region(0, random.randint(1, 3), random.randint(2, 5)) for _ in range(p.regions))
@@ -234,11 +234,11 @@ class RowModel(SpillModel):
                 self.out = {"out_valid": 1, "trap": 0, "out_packet": store.packet, "out_place": output.place, "out_first": first}  # type: ignore[dict-item]
 
 
-class RowProof(Proof, RowAllocation, of=RowParameters(1, 2, 2, 2, 3, 3, 1), first_row=2, other_row=2, region_of=1):
+class RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), first_row=2, other_row=2, region_of=1):
     """Two rows of a region never get one place, no place is beyond the capacity, and a first packet traps when and only when its region is full.
     Assumed: memory gives back what it was given."""
 
-    def watch(self, m: Module, p: RowParameters) -> None:
+    def watch(self, m: Module, p: _RowParameters) -> None:
         pointers, registers = slots(m.submodules.pointers, m), slots(m.submodules.apt, m)
         following = Mux(self.region_of, pointers[1].next, pointers[0].next)
         capacity = Mux(self.region_of, registers[1].capacity, registers[0].capacity)
@@ -273,7 +273,7 @@ class RowProof(Proof, RowAllocation, of=RowParameters(1, 2, 2, 2, 3, 3, 1), firs
 
 
 BLOCK = Block(
-    "row-allocation", "a RAT bank and the APT: place of a row, capacity", RowParameters, RowAllocation, RowModel,
-    small=(RowParameters(1, 2, 2, 3, 4, 4, 5), RowParameters(2, 2, 3, 3, 4, 4, 5), RowParameters(2, 3, 2, 3, 4, 4, 5)),
+    "row-allocation", "a RAT bank and the APT: place of a row, capacity", _RowParameters, RowAllocation, _RowModel,
+    small=(_RowParameters(1, 2, 2, 3, 4, 4, 5), _RowParameters(2, 2, 3, 3, 4, 4, 5), _RowParameters(2, 3, 2, 3, 4, 4, 5)),
     proofs=(RowProof,),
 )  # fmt: skip

@@ -18,7 +18,7 @@ ID_BITS = 16
 
 
 @frozen
-class TargetParameters:
+class _TargetParameters:
     """`ports`: GPUs behind the switch; `experts_per_gpu`: a power of two here, since the route is an integer division."""
 
     ports: int
@@ -39,7 +39,7 @@ class TargetLogic(Machine):
     per port). `error` (with the copies): a target twice or beyond the last port; its packet must not be replicated.
     """
 
-    def pins(self, p: TargetParameters) -> dict[str, Any]:
+    def pins(self, p: _TargetParameters) -> dict[str, Any]:
         self.shift = p.experts_per_gpu.bit_length() - 1
         if 1 << self.shift != p.experts_per_gpu:
             raise ValueError(f"experts_per_gpu: found {p.experts_per_gpu}, expected a power of two")
@@ -50,7 +50,7 @@ class TargetLogic(Machine):
             "out_valid": Out(1), "out_ready": In(1), "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
         }  # fmt: skip
 
-    def build(self, m: Module, p: TargetParameters) -> None:
+    def build(self, m: Module, p: _TargetParameters) -> None:
         taken, broken, listed = self.taken, self.broken, Signal(self.experts)
         bits = max(1, (self.experts - 1).bit_length())
         faults: list[Any] = []
@@ -74,7 +74,7 @@ class TargetLogic(Machine):
                 m.d.sync += self.out_ports.eq(Cat(listed[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu].any() for i in range(p.ports)))
 
 
-def replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
+def _replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
     """{GPU: its targets, counted from its first expert}."""
     found: dict[int, set[int]] = {}
     for target in targets:
@@ -82,10 +82,10 @@ def replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
     return found
 
 
-class TargetModel(BlockModel):
+class _TargetModel(BlockModel):
     """Draws lists of one or more flits, some with a target twice or out of range."""
 
-    def __init__(self, parameters: TargetParameters, random: Random):
+    def __init__(self, parameters: _TargetParameters, random: Random):
         super().__init__()
         self.p, self.experts = parameters, parameters.ports * parameters.experts_per_gpu
         self.rest: list[int] = []
@@ -112,7 +112,7 @@ class TargetModel(BlockModel):
             return
         wrong = len(set(self.listed)) < len(self.listed) or max(self.listed) >= self.experts
         self.seen["wrong list" if wrong else "list"] += 1
-        copies = replicas(self.listed, self.p.experts_per_gpu)
+        copies = _replicas(self.listed, self.p.experts_per_gpu)
         self.out = {"out_valid": 1, "error": int(wrong)}
         if not wrong:
             bits = sum(1 << gpu * self.p.experts_per_gpu + t for gpu, targets in copies.items() for t in targets)
@@ -120,10 +120,10 @@ class TargetModel(BlockModel):
         self.listed = []
 
 
-class TargetProof(Proof, TargetLogic, of=TargetParameters(3, 2, 2), target=3):
+class TargetProof(Proof, TargetLogic, of=_TargetParameters(3, 2, 2), target=3):
     """A target is in the copies of a good packet as often as in its list: once, or not at all. No assumption."""
 
-    def watch(self, m: Module, p: TargetParameters) -> None:
+    def watch(self, m: Module, p: _TargetParameters) -> None:
         listed, last, twice = Signal(), Signal(), Signal()
         is_it = [(self.ids[ID_BITS * i : ID_BITS * (i + 1)] == self.target) & (i < self.n_ids) for i in range(p.ids)]
         m.d.comb += Assume(self.target < self.experts)
@@ -141,7 +141,7 @@ class TargetProof(Proof, TargetLogic, of=TargetParameters(3, 2, 2), target=3):
 
 
 BLOCK = Block(
-    "target-logic", "lists of experts to output ports and replicas", TargetParameters, TargetLogic, TargetModel,
-    small=(TargetParameters(4, 2, 3), TargetParameters(5, 4, 8), TargetParameters(3, 1, 2)),
+    "target-logic", "lists of experts to output ports and replicas", _TargetParameters, TargetLogic, _TargetModel,
+    small=(_TargetParameters(4, 2, 3), _TargetParameters(5, 4, 8), _TargetParameters(3, 1, 2)),
     proofs=(TargetProof,),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from dysharp.specs import Cluster
 
 
 @frozen
-class TileParameters:
+class _TileParameters:
     """`entries` tiles on chip; bits of a tile's number; `experts` of the GPU; bits of a count of packets and of thread blocks."""
 
     entries: int
@@ -40,7 +40,7 @@ class TileStatus(CounterTable):
     `set_last`, `set_packets` = the last tile of `set_expert` and its packets. Constant pins: `tile_packets` of a whole tile, `blocks1`, `blocks2`.
     """
 
-    def counted(self, p: TileParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+    def counted(self, p: _TileParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
         expert = slot_bits(p.experts)
         constant = {"tile_packets": p.packet_bits, "blocks1": p.block_bits, "blocks2": p.block_bits}
         register = {"set": 1, "set_expert": expert, "set_last": p.tile_bits, "set_packets": p.packet_bits}
@@ -72,10 +72,10 @@ class TileStatus(CounterTable):
         return after, kind, kind == 3, Const(0, 1)
 
 
-class TileModel(CounterModel):
+class _TileModel(CounterModel):
     """Experts with whole tiles and a partial last one; packets in random order, then the blocks of both GEMMs."""
 
-    def __init__(self, parameters: TileParameters, random: Random):
+    def __init__(self, parameters: _TileParameters, random: Random):
         super().__init__(parameters.entries, random)
         self.p, rows = parameters, tuple(random.randint(1, 6) for _ in range(parameters.experts))
         self.shape = tracker.TileShape(2, random.randint(1, 2), rows, random.randint(1, 2), random.randint(1, 2))
@@ -139,14 +139,14 @@ class TileModel(CounterModel):
         return e.bytes | e.gemm1 << self.p.packet_bits | e.gemm2 << self.p.packet_bits + self.p.block_bits
 
 
-class TileProof(Proof, TileStatus, of=TileParameters(2, 1, 2, 2, 2), tile=2, whole=2, first_gemm=2, second_gemm=2):
+class TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, whole=2, first_gemm=2, second_gemm=2):
     """No packet and no thread block of a tile is lost or counted twice, and each of its three answers comes once, when the last one has come.
 
     Assumed: no more packets and blocks than the tile has; blocks of a GEMM finish after the answer that starts them; the register of an expert is
     set once, before its packets; memory gives back what it was given.
     """
 
-    def watch(self, m: Module, p: TileParameters) -> None:
+    def watch(self, m: Module, p: _TileParameters) -> None:
         cam, words, lasts = m.submodules.cam, slots(m.submodules.rows, m), slots(m.submodules.last, m)
         in_memory, stored, spilling = kept_in_memory(m, self, self.tile)
         mine = self.valid & self.ready & (self.key == self.tile)
@@ -198,7 +198,7 @@ class TileProof(Proof, TileStatus, of=TileParameters(2, 1, 2, 2, 2), tile=2, who
 
 
 BLOCK = Block(
-    "tile-status", "packets and thread blocks per tile, spill", TileParameters, TileStatus, TileModel,
-    small=(TileParameters(2, 2, 2, 4, 2), TileParameters(3, 2, 3, 4, 2), TileParameters(4, 2, 4, 4, 2)),
+    "tile-status", "packets and thread blocks per tile, spill", _TileParameters, TileStatus, _TileModel,
+    small=(_TileParameters(2, 2, 2, 4, 2), _TileParameters(3, 2, 3, 4, 2), _TileParameters(4, 2, 4, 4, 2)),
     proofs=(OrderProof, TileProof),
 )  # fmt: skip

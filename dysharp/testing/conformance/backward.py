@@ -23,7 +23,7 @@ STAGES = {"gemm1": ("gemm2_dgrad", "gemm2_wgrad"), "gemm2": ("gemm1_dgrad", "gem
 WITHOUT_DATA = set(CARRIES_NOTHING) - {"", LATE}  # an op of a system has a function, and no rank starts late here
 
 
-def ops_of(program: Program, *fns: str) -> Array:
+def _ops_of(program: Program, *fns: str) -> Array:
     """Ops of the templates with one of these functions."""
     templates = [i for i, t in enumerate(program.templates) if t.fn in fns]
     ops: Array = np.flatnonzero(np.isin(program.ops.template, templates))
@@ -47,7 +47,7 @@ def backward_mirrors_bytes(case: Passes) -> Lines:
             forward, backward = (one[side].get(operator, 0) for one in moved)
             if forward != backward:
                 yield f"{operator} {side}: found {backward} B backward, expected the forward pass's {forward} B"
-    out, back = riding_bytes(case.forward), riding_bytes(case.backward)
+    out, back = _riding_bytes(case.forward), _riding_bytes(case.backward)
     own = case.system.moves.back is not None
     for up, down in dict.fromkeys(sides_of(case.forward.program)):
         rides = own and all(out[side] * moved[1][side]["combine"] == back[side] * moved[0][side]["dispatch"] for side in (up, down))
@@ -57,7 +57,7 @@ def backward_mirrors_bytes(case: Passes) -> Lines:
             yield f"gate weights: found {out[up]} B {up}, expected more than 0 B if and only if Dispatch uses these links"
 
 
-def riding_bytes(case: CheckedPass) -> dict[str, int]:
+def _riding_bytes(case: CheckedPass) -> dict[str, int]:
     """Bytes on every side of operator "other", control words excluded."""
     control = moved_bytes(case.program)
     counted = traffic_bytes(case.program, case.trace)
@@ -84,7 +84,7 @@ def gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
 
 def _slot_ps(program: Program, *fns: str) -> int:
     """Slot-picoseconds: tasks times their duration."""
-    ops = ops_of(program, *fns)
+    ops = _ops_of(program, *fns)
     template = program.ops.template[ops]
     tasks, duration = (np.array([getattr(t, name) for t in program.templates]) for name in ("tasks", "duration"))
     return int((tasks[template] * program.durations[duration[template], program.ops.rows[ops]]).sum())
@@ -95,7 +95,7 @@ def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
     """Weight gradients have the lowest priority, no op but their sum over GPUs waits for them, and all of them finish."""
     case.backward.needs_gemms()
     program = case.backward.program
-    fillers, others = ops_of(program, *WEIGHTS), ops_of(program, *DATA)
+    fillers, others = _ops_of(program, *WEIGHTS), _ops_of(program, *DATA)
     e = program.edges
     sums = np.array([t.name == GRADIENTS for t in program.templates])
     of_ops = e.tail_kind <= Tail.OP_ISSUED
@@ -114,9 +114,9 @@ def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
 # ---- waits and buffers -----------------------------------------------------------------------------------
 
 
-def waits_of(program: Program, fn: str) -> set[str]:
+def _waits_of(program: Program, fn: str) -> set[str]:
     """The tails of a function's ops: functions of ops, or "tile"."""
-    ops = ops_of(program, fn)
+    ops = _ops_of(program, fn)
     e = program.edges
     into = (e.head_kind == Head.OP_ISSUE) & np.isin(e.head, ops)
     tiles = {"tile"} if (e.tail_kind[into] == Tail.TILE_READY).any() else set()
@@ -128,9 +128,9 @@ def backward_waits_as_forward(case: Passes) -> Lines:
     """Data gradient and weight gradient of a GEMM wait for the tails that the forward GEMM waits for."""
     case.forward.needs_gemms()
     for fn, gradients in STAGES.items():
-        expected = {STAGES[name][0] if name in STAGES else name for name in waits_of(case.forward.program, fn)}
+        expected = {STAGES[name][0] if name in STAGES else name for name in _waits_of(case.forward.program, fn)}
         for gradient in gradients:
-            waits = waits_of(case.backward.program, gradient)
+            waits = _waits_of(case.backward.program, gradient)
             if waits != expected:
                 yield f"{gradient}: found waits for {_listed(waits)}, expected waits for {_listed(expected)}, as {fn} has"
 

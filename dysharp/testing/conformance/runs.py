@@ -136,14 +136,14 @@ def packets_carry_the_same_bytes(case: CheckedPass) -> Lines:
             yield f"link {side} of GPU {g}: found {packets[g]} B in packets, expected the burst level's {burst[g]} B"
 
 
-def full_layer(tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> SmallLayer:
+def _full_layer(tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> SmallLayer:
     """A packaged model with its default routing on the paper's cluster."""
     model, cluster = load_model(model_name), paper_cluster(n_gpus)
     routing = make_routing(model.routing, model, n_gpus, tokens, seed=0, layer=None, placement="auto")
     return SmallLayer(f"{model_name}, {tokens} tokens", model, cluster, routing)
 
 
-def packet_differences(case: CheckedPass) -> tuple[float, float]:
+def _packet_differences(case: CheckedPass) -> tuple[float, float]:
     """Relative difference of time between packet level and burst level, and difference of mean up-link utilization."""
     wire_ps = case.trace.up_busy.mean() * PS_PER_US / case.layer.cluster.link_bytes_per_us
     return case.packets.time_ps / case.trace.time_ps - 1, abs(wire_ps / case.packets.time_ps - wire_ps / case.trace.time_ps)
@@ -152,9 +152,9 @@ def packet_differences(case: CheckedPass) -> tuple[float, float]:
 @rule("system", slow=True)
 def packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float = 0.02) -> Lines:
     """On S-8 with 32 GPUs and 256 tokens, packet level and burst level differ by less than 3 %."""
-    forward = CheckedPass(case.system, full_layer(256), "fwd", case.given)
+    forward = CheckedPass(case.system, _full_layer(256), "fwd", case.given)
     yield from packets_carry_the_same_bytes(forward)
-    time, use = packet_differences(forward)
+    time, use = _packet_differences(forward)
     if abs(time) >= time_bar:
         yield f"packet level: found {time:+.2%} of time, expected less than {time_bar:.0%} (causes: docs/deviations.md)"
     if use >= use_bar:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.engine.flit.curves import compare_curves, curve_errors, error_table, read_curves, setting
+from dysharp.engine.flit.curves import _setting, compare_curves, curve_errors, error_table, read_curves
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.flit.recorded import Stream, replay
+from dysharp.engine.flit.recorded import _Stream, replay
 
 SCATTER = (("fattree4x2_v4b8_p9_transpose", 0.70), ("xbar16_v4b8_p9_hot4", 0.25), ("xbar8_v16b256_p9_int2", 0.85))
 QUICK = (
@@ -108,7 +108,7 @@ def test_all_curves_on_packets_of_our_own() -> None:
     assert all(e.holds for e in errors), error_table([e for e in errors if not e.holds])
     for curve, load in SCATTER:
         row = next(r for r in read_curves()[curve] if float(r["offered_flits_per_cycle_node"]) == load)
-        network, traffic, protocol, injected = setting(row)
+        network, traffic, protocol, injected = _setting(row)
         latency = np.array([measure(network, traffic, injected, seed, protocol).packet_latency for seed in range(1, 25)])
         assert abs(float(row["packet_latency_avg"]) - latency.mean()) < 3 * latency.std(ddof=1)
 
@@ -116,10 +116,10 @@ def test_all_curves_on_packets_of_our_own() -> None:
 def test_streams_of_the_recorded_runs() -> None:
     """The check values printed with the two generators: 2010 batches of 1009 after seed 310952."""
     for fractions, first in ((False, 995235265), (True, 0.36410514377569680455)):
-        numbers = Stream(310952, fractions=fractions)
+        numbers = _Stream(310952, fractions=fractions)
         numbers.first(100 * 2010)
         assert numbers.first(100 * 2010)[-100] == first
-        assert list(Stream(7, fractions=fractions).first(250)[:120]) == list(Stream(7, fractions=fractions).first(120))
+        assert list(_Stream(7, fractions=fractions).first(250)[:120]) == list(_Stream(7, fractions=fractions).first(120))
 
 
 def test_replay_is_for_networks_like_the_recorded_ones() -> None:

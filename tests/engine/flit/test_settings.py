@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.engine.flit.curves import setting
+from dysharp.engine.flit.curves import _setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic
 from dysharp.engine.flit.recorded import replay
 
@@ -21,7 +21,7 @@ ROW = {
 @pytest.mark.parametrize(("saturated", "load"), [("0", 0.24), ("1", 0.25)])
 def test_a_row_of_a_hot_terminal(saturated: str, load: float) -> None:
     """Terminal 0 takes 0.8 of all 16 x 0.25 flits, a share of 1/5, against 15 terminals of weight 1: w / (w + 15) = 1/5."""
-    network, traffic, protocol, found = setting(ROW | {"saturated": saturated})
+    network, traffic, protocol, found = _setting(ROW | {"saturated": saturated})
     assert traffic.pattern == "hotspot"
     assert traffic.packet_flits == 9
     assert traffic.weights == pytest.approx((15 / 4,))
@@ -31,7 +31,7 @@ def test_a_row_of_a_hot_terminal(saturated: str, load: float) -> None:
 
 
 def test_a_row_of_even_traffic() -> None:
-    assert setting(ROW | {"traffic": "uniform"})[1] == Traffic("uniform", 9)
+    assert _setting(ROW | {"traffic": "uniform"})[1] == Traffic("uniform", 9)
 
 
 @pytest.mark.parametrize("wrong", [{"period": 0}, {"warmup_periods": 0}, {"max_periods": 3}, {"stuck_cycles": 0}])

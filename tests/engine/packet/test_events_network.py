@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.crossbar_events import measure_events
-from dysharp.api.network_curve import cluster_setting
+from dysharp.api.network_curve import _cluster_setting
 from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.specs import load_cluster
@@ -97,7 +97,7 @@ def test_routers_that_serve_packets_whole_agree_within_one_percent(name: str, fl
 
 
 def test_a_switch_of_the_paper_that_serves_packets_whole_agrees() -> None:
-    setting = cluster_setting(load_cluster("paper-gh200-nvl32"))
+    setting = _cluster_setting(load_cluster("paper-gh200-nvl32"))
     config = replace(setting.config, router=replace(setting.config.router, hold_switch=True))
     for load in (0.2, 0.9):
         _, latency, accepted = whole(config, setting.traffic, load, 1)

@@ -12,7 +12,7 @@ from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.registry import all_systems
 from dysharp.testing.conformance.case import CheckedPass, SystemCase
-from dysharp.testing.conformance.runs import full_layer, packet_differences, packet_time_agrees, packets_carry_the_same_bytes
+from dysharp.testing.conformance.runs import _full_layer, _packet_differences, packet_time_agrees, packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
 FAR = {"comet-flux": 0.04, "megatron-ag": 0.05, "fusion-only": 0.04, "explicit": 0.04, "mh-dep": 0.05, "moe-hub": 0.05}
@@ -21,9 +21,9 @@ FAR = {"comet-flux": 0.04, "megatron-ag": 0.05, "fusion-only": 0.04, "explicit":
 
 def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> tuple[float, float]:
     """Packet over burst level, minus one, and how far apart the mean use of the up links is; bytes on every link are equal."""
-    case = CheckedPass(get_system(name), full_layer(tokens, model_name, n_gpus), "fwd")
+    case = CheckedPass(get_system(name), _full_layer(tokens, model_name, n_gpus), "fwd")
     assert list(packets_carry_the_same_bytes(case)) == []
-    return packet_differences(case)
+    return _packet_differences(case)
 
 
 @pytest.mark.parametrize("name", ["dysharp", "deepep", *(pytest.param(n, marks=pytest.mark.slow) for n in ("comet", "fusion-only", "ideal"))])
@@ -54,7 +54,7 @@ def test_s8_agrees_within_three_percent(name: str) -> None:
 @pytest.mark.parametrize("name", ["comet-flux", "megatron-ag", "mh-dep", "moe-hub"])
 def test_rows_that_share_links_evenly_agree(name: str) -> None:
     """The levels part by 4 % only because a row starts at a hashed link: the burst level's one server shares all links evenly."""
-    case = CheckedPass(get_system(name), full_layer(256), "fwd")
+    case = CheckedPass(get_system(name), _full_layer(256), "fwd")
     even = run_packet(case.program, replace(fabric_of(case.layer.cluster), stripe="even"))
     assert abs(even.trace.time_ps / case.trace.time_ps - 1) < 0.015
 

@@ -32,20 +32,20 @@ def value(metric: str, at: Point, found: Rows) -> float | None:
 
 def test_decode_reads_all_keys_and_values_and_the_projections() -> None:
     """L-8, 8 requests of 8448 tokens: 2 x 7168 B a token of keys and values, four projections of 7168 x 7168 B (FP8), at 4.8 TB/s."""
-    found = whole_steps.decode_us(Seen(BASE, rows(1, 1)), 8, 8448)
+    found = whole_steps._decode_us(Seen(BASE, rows(1, 1)), 8, 8448)
     assert found == pytest.approx((8 * 8448 * 2 * 7168 + 4 * 7168**2) / 4.8e6, rel=0.01)
 
 
 def test_a_batch_is_prefilled_once_and_decodes_512_times() -> None:
     here = Seen(BASE, rows(3000.0, 100.0))
-    beside = whole_steps.decode_us(here, 8, 8192 + 256)
-    found, more = whole_steps.generation_us(here), whole_steps.generation_us(Seen(BASE, rows(4000.0, 100.0)))
+    beside = whole_steps._decode_us(here, 8, 8192 + 256)
+    found, more = whole_steps._generation_us(here), whole_steps._generation_us(Seen(BASE, rows(4000.0, 100.0)))
     assert found
     assert more
     assert more - found == pytest.approx(8 * 1000.0)
     assert found > 8 * 3000 + 512 * (100 + beside)
     with choices_overridden({"paper_step.decode_batch": 32}):
-        assert (whole_steps.generation_us(here) or 0) > 32 * 3000 + 512 * 200
+        assert (whole_steps._generation_us(here) or 0) > 32 * 3000 + 512 * 200
 
 
 def test_a_speedup_lies_between_those_of_prefill_and_decode() -> None:

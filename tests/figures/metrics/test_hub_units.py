@@ -6,7 +6,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.figures.metric import Seen, all_metrics
-from dysharp.figures.metrics.hub_units import PRODUCERS, HubUnits, hub_units
+from dysharp.figures.metrics.hub_units import PRODUCERS, _hub_units, _HubUnits
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point
 
@@ -15,18 +15,18 @@ POINT = Point("hub-units", "S-8", "paper-dgx-h800", "")
 
 
 def test_a_row_table_for_all_open_rows_reads_nothing() -> None:
-    wide = hub_units(POINT, HubUnits(rat_entries=PRODUCERS * 4, managed=False, **SMALL))
+    wide = _hub_units(POINT, _HubUnits(rat_entries=PRODUCERS * 4, managed=False, **SMALL))
     assert wide == {"map_reads_per_row": 0, "packet_payload": 128, "open_rows": PRODUCERS * 4}
-    assert hub_units(POINT, HubUnits(rat_entries=PRODUCERS * 4 - 1, managed=False, **SMALL))["map_reads_per_row"] > 0
+    assert _hub_units(POINT, _HubUnits(rat_entries=PRODUCERS * 4 - 1, managed=False, **SMALL))["map_reads_per_row"] > 0
 
 
 def test_partitions_for_all_lines_close_rows_one_by_one() -> None:
-    few, all_lines = (hub_units(POINT, HubUnits(partition_entries=n, **SMALL)) for n in (2, 64))
+    few, all_lines = (_hub_units(POINT, _HubUnits(partition_entries=n, **SMALL)) for n in (2, 64))
     assert all_lines["open_rows"] < few["open_rows"]
 
 
 def test_small_stores_merge_until_the_timer() -> None:
-    payload = {timer: hub_units(POINT, HubUnits(store_bytes=32, timer=timer, **SMALL))["packet_payload"] for timer in (0, 1000)}
+    payload = {timer: _hub_units(POINT, _HubUnits(store_bytes=32, timer=timer, **SMALL))["packet_payload"] for timer in (0, 1000)}
     assert payload[0] < payload[1000] == 128
 
 

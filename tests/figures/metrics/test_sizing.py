@@ -53,7 +53,7 @@ def test_rates() -> None:
         "ports": 8,
     }
     p = point(8, name="reduction_entries")
-    rows = {p: row(20.0, flits=120, **blocks), sizing.with_size(p, 0): row(20.0, flits=100, **blocks)}
+    rows = {p: row(20.0, flits=120, **blocks), sizing._with_size(p, 0): row(20.0, flits=100, **blocks)}
     assert value("al_hit_rate", p, rows) == 0.6
     assert value("al_read_rate", p, rows) == 0.3
     assert value("no_read_rate", p, rows) == 0.7
@@ -68,9 +68,9 @@ def test_rates() -> None:
 def test_figures_sweep_their_table_at_packet_level(name: str, option: str) -> None:
     figure = load_figure(name)
     assert {p.fidelity for p in figure.points} == {"packet"}
-    assert all(sizing.size_of(p) == (option, dict(p.options)[option]) for p in figure.points)
+    assert all(sizing._size_of(p) == (option, dict(p.options)[option]) for p in figure.points)
     rows: dict[Point, dict[str, Any]] = {p: {} for p in figure.points}
-    bases = {base.point for p in rows if (base := sizing.largest(Seen(p, rows)))}
+    bases = {base.point for p in rows if (base := sizing._largest(Seen(p, rows)))}
     assert bases <= set(figure.points)
     assert {dict(p.options)[option] for p in bases} == ({0} if name == "fig26" else {65536})
     words = figure.points[0].command()
@@ -90,7 +90,7 @@ def test_a_size_reaches_the_fabric_and_costs_what_it_adds() -> None:
 
 def test_a_point_with_both_tables_sweeps_the_reduction_table() -> None:
     both = replace(BASE, options=(("fabric.al_entries", 0), ("fabric.reduction_entries", 32)))
-    assert sizing.size_of(both) == ("fabric.reduction_entries", 32)
+    assert sizing._size_of(both) == ("fabric.reduction_entries", 32)
 
 
 def test_law_of_rows_counts_both_operators_and_no_more_rows_than_there_are() -> None:

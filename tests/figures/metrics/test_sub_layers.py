@@ -23,8 +23,8 @@ def test_communication_over_computation_adds_both_sub_layers() -> None:
     rows = {f"sub-layer:llama-7b:{one}": {"time_us": 100.0, "utilization": {"up": up, "down": 0.9}} for one, up in (("L1", 0.5), ("L2", 0.25))}
     here = seen(point, **rows)
     flops = sum(sum(parse_sub_layer(f"sub-layer:llama-7b:{one}", 8).flops) for one in ("L1", "L2"))
-    assert m.comm_over_comp(here) == pytest.approx(75.0 / (flops / (494.75e6 * 0.7)))
-    assert m.comm_over_comp(here.at(replace(point, model="sub-layer:llama-7b:L2"))) is None
+    assert m._comm_over_comp(here) == pytest.approx(75.0 / (flops / (494.75e6 * 0.7)))
+    assert m._comm_over_comp(here.at(replace(point, model="sub-layer:llama-7b:L2"))) is None
 
 
 def test_steady_use_is_that_of_the_middle_half() -> None:
@@ -44,7 +44,7 @@ def test_the_error_against_nccl_is_that_of_its_rows() -> None:
         point = Point("nccl-nvls", f"all-reduce:{size}GiB", cluster, "", gpus=8)
         here = seen(point, **{point.model: {"time_us": 1.1 * size * 2**30 * 1.75 / (busbw * 1e3)}})
         assert m._measured_us(here) == pytest.approx(here.time_us / 1.1)
-        assert m.nccl_mean_error(here) == pytest.approx(0.1)
+        assert m._nccl_mean_error(here) == pytest.approx(0.1)
 
 
 def test_the_area_is_bits_and_gates_over_densities() -> None:

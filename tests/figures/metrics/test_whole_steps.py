@@ -12,7 +12,7 @@ from dysharp.figures import judge, load_figure, variant_points
 from dysharp.figures.figure import Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.figures.metrics import whole_steps
-from dysharp.figures.verdict import variant_point
+from dysharp.figures.verdict import _variant_point
 from dysharp.runs.point import Point
 from dysharp.specs.choices import Scalar, choices_overridden
 
@@ -38,7 +38,7 @@ def both(times: float = 2.0) -> Rows:
 def test_a_backward_pass_is_the_longer_of_links_and_gemms() -> None:
     """Two matrices of L-8 take 1.944 ms at the FP8 peak, so twice as much backward."""
     gemms = 2 * 2 * 8192 * 8 * 7168 * 2048 * 2 / 1979e6
-    long, short = whole_steps.layer_times(Seen(BASE, {BASE: row(5000.0)})), whole_steps.layer_times(Seen(BASE, {BASE: row(2780.0, 800.0)}))
+    long, short = whole_steps._layer_times(Seen(BASE, {BASE: row(5000.0)})), whole_steps._layer_times(Seen(BASE, {BASE: row(2780.0, 800.0)}))
     assert long is not None
     assert long.backward == 5000.0
     assert short is not None
@@ -50,14 +50,14 @@ def test_few_tokens_grow_along_the_line_to_one_sequence() -> None:
     """From 512 and 1024 tokens to 8192: eight times 300 us, and the start of 10 us once."""
     half, full = replace(BASE, tokens=512), replace(BASE, tokens=1024)
     rows: Rows = {half: row(160.0, 20.0), full: row(310.0, 40.0)}
-    assert whole_steps.forward_times(Seen(full, rows)) == pytest.approx((2410.0, 320.0, 2410.0))
-    assert whole_steps.forward_times(Seen(half, rows)) is None
+    assert whole_steps._forward_times(Seen(full, rows)) == pytest.approx((2410.0, 320.0, 2410.0))
+    assert whole_steps._forward_times(Seen(half, rows)) is None
     assert value("step_speedup", rows, "deepep", full) is None
 
 
 def test_another_pass_has_no_step() -> None:
     back = replace(BASE, direction="bwd")
-    assert whole_steps.layer_times(Seen(back, {back: row(5000.0)})) is None
+    assert whole_steps._layer_times(Seen(back, {back: row(5000.0)})) is None
 
 
 def test_work_beside_the_layer_brings_the_ratio_nearer_to_one() -> None:
@@ -119,7 +119,7 @@ def test_a_head_on_the_last_stage_is_equal_for_all_systems() -> None:
 
 def test_weight_gradients_in_order_add_their_gemms_to_a_forward_pass() -> None:
     with choices_overridden({"paper_step.weights": "order"}):
-        found = whole_steps.layer_times(Seen(BASE, {BASE: row(5000.0, 3000.0)}))
+        found = whole_steps._layer_times(Seen(BASE, {BASE: row(5000.0, 3000.0)}))
     assert found is not None
     gemms = 2 * 8192 * 8 * 7168 * 2048 * 2 / 1979e6
     assert found.backward == pytest.approx(5000 + gemms, rel=0.001)
@@ -143,7 +143,7 @@ def test_dualpipe_hides_what_deepep_exposes_and_loses_sms() -> None:
 def test_free_inputs_do_not_run_a_layer_again_and_reach_the_metric() -> None:
     figure = load_figure("fig14")
     names = [name for variant in figure.variants for name, _ in variant.choices]
-    assert all(variant_point(p, v) == p for v in figure.variants for p in figure.points)
+    assert all(_variant_point(p, v) == p for v in figure.variants for p in figure.points)
     assert set(variant_points(figure, figure.points)) <= set(figure.points)
     assert {"paper_step.attention", "paper_step.layers", "paper_step.micro_batches", "paper_step.weights", "step.nic_rate"} <= set(names)
     points = tuple(both())
@@ -163,7 +163,7 @@ def test_every_model_of_a_figure_has_one_step(name: str) -> None:
     """So a check has one value per model and cluster."""
     figure = load_figure(name)
     rows: Rows = {p: row(10.0 + (p.tokens or 0)) for p in figure.points}
-    with_step = [p for p in figure.points if whole_steps.layer_times(Seen(p, rows))]
+    with_step = [p for p in figure.points if whole_steps._layer_times(Seen(p, rows))]
     assert len(with_step) == len(_names(with_step))
     assert _names(with_step) == _names(figure.points)
     assert {c.metric for c in figure.checks if c.bounded} == {"step_speedup", "step_over_dualpipe"}

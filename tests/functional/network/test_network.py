@@ -15,7 +15,7 @@ from dysharp.functional.network.source import Sources
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import number
-from dysharp.functional.orders import OldestPool, RandomPool
+from dysharp.functional.orders import RandomPool, _OldestPool
 from dysharp.isa.commands import Command, Dtype, Stage
 from dysharp.isa.packets import Packet, partial_sums
 from dysharp.protocol import al_table, tracker
@@ -189,7 +189,7 @@ def test_pulls_add_every_target_once_whatever_is_evicted(seed):
 
 
 def test_notifications_cross_the_switch_or_stay():
-    driver = Driver(OldestPool())
+    driver = Driver(_OldestPool())
     driver.network.notify(0, 2, token=5, expert=1, plane=0, tag=0)
     driver.network.notify(1, 1, token=6, expert=3, plane=0, tag=0)
     while len(driver.network.pool):
@@ -199,7 +199,7 @@ def test_notifications_cross_the_switch_or_stay():
 
 
 def test_the_queue_of_lists_refuses_and_lets_in_later():
-    driver = Driver(OldestPool())
+    driver = Driver(_OldestPool())
     sent, done = [], []
     units = LoadStoreUnits(driver.network, 2, 0, lambda t, attempt: sent.append((t.tag, attempt)), lambda t: done.append(t.tag))
     pulls = [pull(tag) for tag in range(4)]
@@ -215,7 +215,7 @@ def test_the_queue_of_lists_refuses_and_lets_in_later():
 
 
 def test_requests_are_sent_again_until_attempts_run_out():
-    driver = Driver(OldestPool())
+    driver = Driver(_OldestPool())
     sent = []
     units = LoadStoreUnits(driver.network, 2, 1, lambda t, attempt: sent.append(attempt), lambda t: None)
     units.enter(pull())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dysharp.functional.network.queues import PacketQueues, Wire
-from dysharp.functional.orders import OldestPool, TimedPool
+from dysharp.functional.orders import _OldestPool, _TimedPool
 
 A, B = (0, Wire(True, 0, 1, 0)), (0, Wire(True, 0, 1, 8))
 
 
 def test_a_queue_is_first_in_first_out_and_has_one_event():
-    pool = OldestPool()
+    pool = _OldestPool()
     queues = PacketQueues(pool)
     for item in "abc":
         queues.put(A, item)
@@ -24,7 +24,7 @@ def test_a_queue_is_first_in_first_out_and_has_one_event():
 
 
 def test_virtual_channels_of_a_link_overtake_each_other():
-    pool = TimedPool()
+    pool = _TimedPool()
     queues = PacketQueues(pool)
     queues.put(A, "early in the queue, late in time", time=9)
     queues.put(B, "overtakes", time=3)
@@ -32,7 +32,7 @@ def test_virtual_channels_of_a_link_overtake_each_other():
 
 
 def test_the_next_item_brings_its_own_time():
-    pool = TimedPool()
+    pool = _TimedPool()
     queues = PacketQueues(pool)
     queues.put(A, 1, time=2)
     queues.put(A, 2, time=7)
