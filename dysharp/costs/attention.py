@@ -195,9 +195,7 @@ def block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLik
     products = 2 * scores * product_widths(call, direction) / rate
     if direction == "backward":
         return np.asarray(products + softmax)
-    # Ampere's matrix instructions are synchronous: a warp waits for its product (FlashAttention-3, section 2.2).
-    power = 1.0 if gpu.arch == "ampere" else constants["sm.overlap"]
-    return overlap(products, softmax, power)
+    return overlap(products, softmax, constants["sm.overlap"])
 
 
 def exp_per_us(gpu: Gpu) -> float:
@@ -257,6 +255,9 @@ ALONE = {
 """Type of keys and width -> the tile where one group of warps takes all queries."""
 UNMASKED = {("bf16", 64): Tile(192, 192), ("bf16", 128): Tile(128, 176)}
 """The same, where every query sees every key."""
+FLASH_AMPERE = Tile(128, 64)
+"""FlashAttention-2 at width 128 on A100 (csrc/flash_attn/src/flash_fwd_launch_template.h). Two thread blocks share an SM: products of one are beside
+the softmax of the other, though Ampere's matrix instructions are synchronous."""
 LATENT = Tile(ONE_GROUP, 64)
 """The absorbed form of MLA."""
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.costs import moe
-from dysharp.costs.attention import COLUMNS, DECODE_ROWS, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
+from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
 from dysharp.measured.family import Case, Constants, family
@@ -87,6 +87,8 @@ def case(measurement: Measurement) -> _AttentionCase:
     if flash and arch == "hopper":
         together = queries * heads / kv_heads
         tile = LATENT_TILE if shape["absorbed"] else flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional)
+    elif flash and arch == "ampere":
+        tile = FLASH_AMPERE
     elif engine == "TensorRT-LLM" and arch != "blackwell" and not decodes:
         tile = fmha_tile(shape["qk"], dtype) if arch == "hopper" else Tile(DECODE_ROWS, COLUMNS)
     own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"

@@ -1,4 +1,7 @@
-"""A block of latent attention on one GPU, from the first projection to the last, by the kernels of a serving step; with and without an indexer."""
+"""A block of latent attention on one GPU, from the first projection to the last, by the kernels of a serving step; with and without an indexer.
+
+Prompts with an indexer are timed without a graph: each kernel takes a launch, measured on an H100's host, times what the GPU's host takes.
+"""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -6,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.costs.layer import OpTime
+from dysharp.costs.layer import SPARSE_HEADS, OpTime
 from dysharp.costs.machine import Machine
 from dysharp.costs.operators import light_us
 from dysharp.costs.regime import regime_of
@@ -24,15 +27,22 @@ MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "dee
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
 BESIDE = ("norms", "attention all-reduce")
 """Parts of a serving step that a measured block does not have."""
-NATIVE_NORM, NATIVE_ROPE, NATIVE_INDEXER = (8, 36.0), (14, 24.0), 17
+NATIVE_NORM, NATIVE_ROPE = (8, 36.0), (14, 24.0)
 """Kernels of PyTorch and bytes a value: of a norm, of positions (aiconfigurator collector/vllm/collect_mla_module.py, vLLM 0.24.0 config/vllm.py,
-ir/ops/layernorm.py, rotary_embedding/deepseek_scaling_rope.py); small kernels of an indexer (deepseek_v2.py, `Indexer.forward`)."""
+ir/ops/layernorm.py, rotary_embedding/deepseek_scaling_rope.py)."""
+INDEXER = {"": 0, "keys": 9, "whole": 17}
+"""What runs of an indexer -> kernels beside its products: nothing where a layer takes another's choice; keys alone, their product included (SGLang
+nsa_indexer.py, `_forward_cuda_k_only`); all (vLLM deepseek_v2.py, `Indexer.forward`; SGLang's are as many)."""
+FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
+"""Heads of FlashMLA's sparse kernel for prompts (TensorRT-LLM sparse/dsa/flash_mla.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
+    `indexer`: what runs of it (`INDEXER`). `eager`: a host launches the kernels (aiconfigurator, collect_mla_module.py of vllm, `use_cuda_graph`, and
+    of sglang). `flash`: prompts by FlashMLA.
     `native`: norms and positions are PyTorch's kernels, as vLLM's default configuration says outside of Inductor. Its MLA rows on B200 have none
     (chosen after they were seen: the smallest block takes 42 us there, 108 us elsewhere).
     """
@@ -43,13 +53,16 @@ class BlockCase(Case):
     queries: float
     past: float
     decodes: bool
+    indexer: str
+    eager: bool
+    flash: bool
     native: bool
     weights: str
     kv: str
 
 
 def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
-    """The sum of the block's kernels, with the gaps of a graph between them."""
+    """The sum of the block's kernels, with the gaps of a graph between them, or the host's launches where they take longer."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())))
     shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
     return np.array([_block_us(case, machine, *map(float, shape)) for shape in zip(*shapes, strict=True)])
@@ -65,14 +78,20 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     model = load_whole(case.model)
     replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), machine)
     step = StepBatch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
-    ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in BESIDE]
+    absent, small, a = BESIDE if case.indexer == "whole" else (*BESIDE, "indexer"), INDEXER[case.indexer], model.attention
+    ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in absent]
+    if case.flash:
+        padded = FLASHMLA_HEADS[machine.gpu.arch] / max(heads, SPARSE_HEADS)
+        ops = [op._replace(us=op.us * max(1.0, padded)) if op.name == "attention prefill" else op for op in ops]
     if case.native:
-        a, (n, norm), (m, rope) = model.attention, NATIVE_NORM, NATIVE_ROPE
+        (n, norm), (m, rope) = NATIVE_NORM, NATIVE_ROPE
         n_bytes = step.tokens * (norm * (a.q_rank + a.kv_rank) + rope * (heads + 1) * a.rope_dim)
-        kernels = 2 * n + m + (NATIVE_INDEXER if a.index_heads else 0)
+        kernels, small = 2 * n + m + small, 0
         light = kernels * light_us(machine.gpu, machine.constants)
         ops = [op for op in ops if op.name != "latent norms"] + [OpTime("native", light + machine.stream(n_bytes), kernels)]
-    return sum(op.us + op.kernels * machine.constants["serving.gap_us"] for op in ops)
+    launches = case.eager * (small + sum(op.kernels for op in ops))
+    host = launches * machine.constants["h100.host_call_us"] * machine.cluster.host_factor
+    return max(host, sum(op.us + op.kernels * machine.constants["serving.gap_us"] for op in ops))
 
 
 @family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us)
@@ -89,9 +108,13 @@ def case(m: Measurement) -> BlockCase:
         raise Unsupported(f"{heads} heads, which do not divide the {all_heads} of {model}")
     gpu = gpu_of(m)
     check_cluster(gpu, 1)
+    kernel, decodes = str(config.get("kernel", "")).lower(), m.kind.endswith("generation")
+    few = m.system.startswith("SGLang") and not decodes and past + queries <= load_whole(model).attention.index_top
     kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
     return BlockCase(
-        gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=m.kind.endswith("generation"),
+        gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
+        indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
+        eager=sparse and not decodes and not m.system.startswith("TensorRT"), flash=sparse and "flashmla" in kernel,
         native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip

@@ -37,6 +37,8 @@ def us(*entries: Parsed | Missing) -> list[float]:
     [
         ("mla-block", "TensorRT", 60, 13.4),  # 13.0 before one clock (docs/deviations.md)
         ("mla-block", "vLLM", 65, 9.0),
+        ("sparse-block", "vLLM", 15, 13.0),
+        ("sparse-block", "SGLang", 20, 24.0),
         ("hyper-connection", "TensorRT", 3, 3.0),
         ("linear-attention", "TensorRT", 30, 27.0),
     ],
@@ -71,6 +73,28 @@ def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> Non
     (index, without), (dense, alone) = pair("H200-SXM", "dsa_block_generation", **sparse), pair("H200-SXM", "mla_block_generation", past_len=64)
     values = fitted_values()
     assert np.isclose(index - without - (dense - alone), 17 * (values["attention.light_us"] + values["serving.gap_us"]))
+
+
+def test_prompts_with_an_indexer_take_the_launches_of_their_host() -> None:
+    """vLLM's 17 kernels beside the indexer's products; SGLang's keys alone; none where a layer takes another's choice."""
+    sparse = {"architecture": "GlmMoeDsaForCausalLM", "batch_size": 1, "num_heads": 8, "gemm_type": "bfloat16", "kv_cache_dtype": "bfloat16"}
+
+    def block(hardware: str, isl: int, past: int, kernel: str = "sglang_dsa_indexer_trtllm", system: str = "SGLang 0.5.14") -> float:
+        config = sparse | {"isl": isl, "step": past, "kernel": kernel}
+        text = line("x", kind="dsa_block_context", system=system, hardware=hardware, config=config, value=50)
+        return us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])[0]
+
+    launch = fitted_values()["h100.host_call_us"]
+    whole = block("H100-SXM", 16, 4096)
+    assert whole == pytest.approx(29 * launch) == block("H100-SXM", 64, 4096)
+    assert block("GB200", 16, 4096) == pytest.approx(1.45 * whole)
+    assert block("H100-SXM", 16, 4096, "sglang_dsa_skip_indexer_trtllm") == pytest.approx(8 * launch)
+    assert block("H100-SXM", 16, 1024) == pytest.approx(16 * launch)
+    assert block("H100-SXM", 16, 4096, system="TensorRT-LLM") < whole / 5  # a graph
+    assert block("H100-SXM", 16, 4096, system="vLLM 0.24.0") == pytest.approx(58 * launch)
+    long, padded = (block("GB200", 8192, 32768, f"sglang_dsa_indexer_{name}") for name in ("trtllm", "flashmla_sparse"))
+    assert 1.2 * long < padded < 2 * long  # 128 heads for 64, attention alone
+    assert block("H100-SXM", 8192, 32768) == block("H100-SXM", 8192, 32768, "sglang_dsa_indexer_flashmla_sparse")
 
 
 def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
