@@ -249,4 +249,4 @@ def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Format
         name = "bf16"
     else:
         raise Unsupported(f"no format is called like {experts!r}")
-    return formats_of(name, engine.kv if name != "bf16" else "bf16", model)
+    return formats_of(name, engine.cached(formats_of(name, model=model)), model)
