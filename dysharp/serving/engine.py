@@ -127,14 +127,14 @@ class Engine:
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]
 
-    def first_us(self, replica: Replica, decode: float) -> float:
+    def first_us(self, replica: Replica, decode: float, step: float = 0.0) -> float:
         """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.
 
-        `decode`: a step of decoding requests.
+        `decode`: a step of decoding requests, between which the engine looks. `step`: the mean step of a run, some of which have prompts.
         """
         constants = replica.machine.constants
-        steps = constants.get(f"serving.{self.name}_first_steps", OVERLAPPED) + (self.polled_steps - 1) / 2
-        return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
+        scheduled = constants.get(f"serving.{self.name}_first_steps", OVERLAPPED) * max(decode, step)
+        return constants.get(f"serving.{self.name}_first_us", 0.0) + scheduled + (self.polled_steps - 1) / 2 * decode
 
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""

@@ -74,7 +74,7 @@ RATIO = 0.8
 """Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
 FROM_NOTHING = "sgl-cookbook|token_position"
 """Sources whose lengths are uniform from nothing to twice their mean (SGLang's bench_serving; InferenceX, benchmark_serving_random.py)."""
-DRAWN_TOKEN_US = 2.2
+DRAWN_TOKEN_US = 3.3
 """`Engine.token_us` of drawn ids, whose words no tokenizer has seen (docs/notebook/2026-11-28-prompt-time-found.md)."""
 ACCEPTANCE = 0.8
 """Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
