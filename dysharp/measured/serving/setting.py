@@ -190,6 +190,8 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
     """The engine as the row's benchmark starts it."""
     if engine.name == "vllm" and WITHOUT_OVERLAP.match(row.text("engine_version")):
         engine = replace(engine, overlaps=False)
+    if engine.name == "vllm" and "MiniMax" in row.text("model") and "InferenceX" in row.text("where") and row.text("precision") == "fp8":
+        engine = replace(engine, memory_part=0.95)  # InferenceX's minimaxm2.5_fp8_*.sh: --gpu-memory-utilization
     if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
         engine = replace(engine, early="gpt-oss" in row.text("model"))
     if engine.name == "sglang" and TRITON_ON_CDNA3.match(row.text("engine_version")):
