@@ -98,7 +98,7 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
     """What all layouts share."""
     name = request["precision"] or published(whole)
-    formats = formats_of(name, request["kv"] or (rules.kv if formats_of(name, model=whole).narrow else "bf16"), whole)
+    formats = formats_of(name, request["kv"] or rules.cached(formats_of(name, model=whole)), whole)
     loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     start = Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)

@@ -15,7 +15,7 @@ from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.model.cache import index_bytes
 from dysharp.model.formats import Formats, WeightFormat
-from dysharp.model.operators import BF16, Core, DeltaNetState, LayerOperator, MemoryOp, Weight
+from dysharp.model.operators import BF16, FP32, Core, DeltaNetState, LayerOperator, MemoryOp, Weight
 
 SPARSE_HEADS = 64
 """Least heads of FlashMLA's sparse kernel for prompts; a GPU with fewer pads its queries."""
@@ -73,6 +73,8 @@ def moved_bytes(machine: Machine, op: MemoryOp, tokens: float, routed: Routed | 
 def product(machine: Machine, op: Weight, tokens: float, formats: Formats, routed: Routed | None = None) -> float:
     """A product of rows with a weight, forward."""
     form, dtype = machine_format(machine, op, formats)
+    if op.exact and machine.regime.fused:
+        return machine.lanes(op.rows * tokens, op.n, op.k)
     if op.n < FEW_COLUMNS:
         return machine.memory(BF16 * op.rows * tokens * op.k)
     if routed is None:
@@ -88,7 +90,8 @@ def machine_format(machine: Machine, op: Weight, formats: Formats) -> tuple[Weig
 
 def cast_us(machine: Machine, op: Weight, tokens: float, formats: Formats) -> float:
     """Casts of the input of a product, forward: a kernel that reads BF16 and writes the type of the product; 0 for BF16."""
-    per = machine.cast_bytes(machine_format(machine, op, formats)[1])
+    exact = op.exact and machine.regime.fused
+    per = BF16 + FP32 if exact else machine.cast_bytes(machine_format(machine, op, formats)[1])
     return machine.memory(per * op.rows * tokens * op.k) if per else 0.0
 
 

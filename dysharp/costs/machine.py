@@ -16,7 +16,7 @@ from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import RING_PART, collective_us
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
-from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
+from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
 from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
@@ -181,6 +181,12 @@ class Machine:
             part = self.constants[regime.stream] if regime.stream and grouped is not None else 1.0
             time = max(time, self.floor + float(hbm_us(self.gpu, self.constants, held * n * k * groups)) / part)
         return (BLOCK_SCALED if dtype == "mxfp8" else 1.0) * time + sums / self.cluster.hbm_bytes_per_us
+
+    def lanes(self, m: float, n: float, k: float) -> float:
+        """A GEMM [m, k] x [k, n] of FP32 values, which no tensor core multiplies unless asked to (torch: float32_matmul_precision "highest")."""
+        if not self.cluster.gpu:
+            return self.gemm(m, n, k, "bf16")
+        return self._once(("fp32", m, n, k), lambda: fp32_us(self.gpu, self.constants, m, n, k))
 
     def flops(self, count: float, dtype: str) -> float:
         """`count` FLOPs of large GEMMs."""

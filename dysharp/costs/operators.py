@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
-from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, Problem, feed, hides_stores, promoted, tiles_of
+from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, FP32_LANES, Problem, feed, hides_stores, promoted, tiles_of
 from dysharp.specs.gpu import Gpu, load_gpu
 
 Constants = Mapping[str, float]
@@ -120,6 +120,19 @@ def gemm_us(
         memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))
         added = np.where(split > 1, light_us(gpu, constants), 0.0)
         best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]) + added)
+    return launch_us(gpu, constants) + best
+
+
+def fp32_us(gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> F64:
+    """A GEMM `[m, k] x [k, n]` of FP32 values on the lanes of the SMs, in cuBLAS's tiles."""
+    p = Problem(*np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (m, n, k, 1.0))))
+    best = np.full(p.m.shape, np.inf)
+    for rows, columns, split, *_ in tiles_of("cublas", gpu, p):
+        waves = np.ceil(np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
+        compute = waves * (rows * columns * (p.k / split) / (FP32_LANES * gpu.boost_MHz) + constants["gemm.tile_us"])
+        moved = 4.0 * (p.m * p.k + p.n * p.k + p.m * p.n) + np.where(split > 1, 8.0 * split * p.m * p.n, 0.0)
+        added = np.where(split > 1, light_us(gpu, constants), 0.0)
+        best = np.minimum(best, overlap(compute, hbm_us(gpu, constants, moved), constants["sm.overlap"]) + added)
     return launch_us(gpu, constants) + best
 
 

@@ -103,7 +103,7 @@ class Weight(LayerOperator):
     """`count` equal matrices `[outputs, inputs]`, of which a token uses `used`; a vector has `inputs` 1 and no product.
 
     `rows`: per token. `n`, `k`: columns and depth of the product on one rank. `joined`: engines compute it in the kernel before. `expands`: it makes
-    keys and values per head from latent vectors, which prompts alone need.
+    keys and values per head from latent vectors, which prompts alone need. `exact`: engines multiply it in FP32.
     """
 
     part: Part
@@ -120,6 +120,7 @@ class Weight(LayerOperator):
     k: float = 0.0
     joined: bool = False
     expands: bool = False
+    exact: bool = False
 
     @property
     def parameters(self) -> int:
@@ -482,7 +483,7 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
     up = layer.n_matrices - 1
     kept = (*_norm_of_ffn(model, cut), SavedTensor("router", ROUTER_BYTES * n / cut.shard, "moe"))
     router = matrix("router", "router", hidden, n, cut, "none", name="router", piece=ROUTER, saves=kept, scope="moe_router")
-    yield router
+    yield replace(router, exact=model.router_fp32)
     yield MemoryOp(name="router", piece=ROUTER, launches=(16, 10), scope="moe_router", served=2 * n, kernels=3, steps=(16, 10), rows=1 / cut.shard)
     if model.router_bias:
         yield vector("router", "router bias", n)

@@ -13,6 +13,7 @@ from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
 from dysharp.costs.machine import Machine, Reducers
 from dysharp.costs.regime import regime_of
+from dysharp.model.formats import Formats
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
@@ -47,7 +48,7 @@ class Engine:
     """Part of the memory that weights, KV and activations share; of what weights leave free if `of_free`."""
     of_free: bool
     kv: Text
-    """Type of cached values for FP8 and FP4 checkpoints."""
+    """Type of cached values for FP8 and FP4 checkpoints (`cached`)."""
     overlaps: bool
     """The host prepares the next step while the GPU works on this one."""
     polled_steps: Count
@@ -73,6 +74,8 @@ class Engine:
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
     cdna3_dense: Text = ""
     """Library of block-scaled GEMMs on CDNA 3; "": Composable Kernel's."""
+    nvfp4_kv: Text = ""
+    """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
     blackwell_launch: Text = ""
     """`launch` on machines of Blackwell; "": as on others."""
     token_us: float = TOKEN_US
@@ -82,6 +85,10 @@ class Engine:
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
+
+    def cached(self, formats: Formats) -> str:
+        """Type of cached values for a checkpoint in `formats`."""
+        return "bf16" if not formats.narrow else self.nvfp4_kv or self.kv if "nvfp4" in formats.weights() else self.kv
 
     @property
     def reducers(self) -> Reducers:
@@ -120,14 +127,14 @@ class Engine:
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]
 
-    def first_us(self, replica: Replica, decode: float) -> float:
+    def first_us(self, replica: Replica, decode: float, step: float = 0.0) -> float:
         """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.
 
-        `decode`: a step of decoding requests.
+        `decode`: a step of decoding requests, between which the engine looks. `step`: the mean step of a run, some of which have prompts.
         """
         constants = replica.machine.constants
-        steps = constants.get(f"serving.{self.name}_first_steps", OVERLAPPED) + (self.polled_steps - 1) / 2
-        return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
+        scheduled = constants.get(f"serving.{self.name}_first_steps", OVERLAPPED) * max(decode, step)
+        return constants.get(f"serving.{self.name}_first_us", 0.0) + scheduled + (self.polled_steps - 1) / 2 * decode
 
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""

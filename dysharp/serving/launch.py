@@ -47,7 +47,7 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     table, layout, model = tables()[engine.name], replica.layout, replica.model
     host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
     usual = engine_of(engine.name)
-    kv, usual_kv = replica.formats.kv, usual.kv if replica.formats.narrow else "bf16"
+    kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
     one_sided = model.layer is not None and ep_system_of(replica) == "trtllm-a2a"
     experts = model.layer.n_experts if model.layer else 0
     values: dict[str, Any] = {

@@ -14,6 +14,10 @@ CASTS, CAST_AND_SCALED, UNFUSED = 4, 7.0, 3
 """Kernels that cast and scale the two absorbed weights of FP8 checkpoints, the bytes of a value, and kernels beside the one of positions and cache
 (SGLang 0.5.7 on gfx942, deepseek_v2.py: `w_kc.to(torch.bfloat16) * w_scale`; PR #18242)."""
 
+SUMS = 8.0
+"""Bytes of the sums of squares of a token's queries and keys, which a norm of all heads needs of every rank (vLLM: MiniMaxText01RMSNormTP.forward_qk,
+one kernel and one all-reduce before the norm; SGLang alike)."""
+
 
 def layer_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
     """The kernels of layer number `number` on one GPU."""
@@ -53,6 +57,9 @@ def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None)
             one = r.linear(op, tokens)
             yield _beside(r, one) if op.piece == SHARED else one
     else:
+        if op.name == "rope and cache" and r.model.attention.qk_norm_joint and r.layout.tp > 1 and isinstance(op, MemoryOp):
+            sums = r.machine.all_reduce(r.layout.tp, SUMS * batch.tokens, r.reducers)
+            yield OpTime("q and k norm", r.machine.memory(ELEMENT * batch.tokens * op.served / 2) + sums, 2)
         yield from (_beside(r, one) if op.piece == SHARED else one for one in kernels(r.machine, op, batch, r.formats))
         if isinstance(op, Core) and op.latent and r.casts_absorbed and batch.decodes and r.formats.attention != "bf16":
             values = op.heads * (op.qk_dim - op.rope_dim + op.v_dim) * op.kv_rank

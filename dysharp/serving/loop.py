@@ -117,7 +117,7 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * (tpot / 2 + own * parts * prompt**2 / (2 * decode)) + gathered
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside) + (decode if engine.mixed else 0.0)
-    alone = passes + engine.token_us * scenario.isl + engine.first_us(table.replica, decode if others else 0.0)
+    alone = passes + engine.token_us * scenario.isl + engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
     rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
 
@@ -186,7 +186,9 @@ class _Loop:
             self.decoded += count * took
             self._ends()
         n, now = len(self.arrived), self.now
-        return LoopRun(float(middle(self.tpots)), float(middle(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
+        beside = (self.table.decode_us(self.decoded / now), float(np.mean(self.tpots)) * self.scenario.accepted)
+        late = self.table.engine.first_us(self.table.replica, *(beside if self.users > 1 else (0.0,)))  # alone, nobody's step is under way
+        return LoopRun(float(middle(self.tpots)), float(middle(self.ttfts)) + late, n / now * 1e6, self.decoded / now, self.busy / now, n)
 
     def _read(self, request: int) -> None:
         """The text of a request becomes tokens, one request after the other."""
@@ -219,11 +221,9 @@ class _Loop:
         self.now += took
         self.busy += took
         self.steps += engine.mixed
-        scheduled = self.table.decode_us(count + len(ended)) if self.users > 1 else 0.0  # nobody else's step is under way
-        later = engine.first_us(self.table.replica, scheduled) + (self.table.stages - 1) * (took - beside)
         for request in ended:
             self.first[request] = self.now
-            self.ttfts.append(self.now - self.arrived[request] + later)
+            self.ttfts.append(self.now - self.arrived[request] + (self.table.stages - 1) * (took - beside))
             heapq.heappush(self.running, (self.steps + self.outputs[request] - 1, request))
         return took
 

@@ -47,7 +47,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "norm_vectors": family.get("norm_vectors", 1),
         "latent_experts": latent,
         "checkpoint": _checkpoint_of(config, layer is not None, _is_latent(config)),
-        **{key: _flag(config, family.get(key)) for key in ("tied", "router_bias", "expert_bias", "head_bias")},
+        **{key: _flag(config, family.get(key)) for key in ("tied", "router_bias", "router_fp32", "expert_bias", "head_bias")},
         "dense_bias": bool(dense) and _flag(config, family["dense_bias"]),
     }
     faults += [f"{key}: found {show(config[key])}, expected none: no operator of it" for key in family.get("without", ()) if config.get(key)]

@@ -168,6 +168,8 @@ class WholeModel:
     """Vectors of a norm: 1 = RMSNorm, 2 = LayerNorm (scale and bias)."""
     router_bias: Flag = False
     """A learned bias of the router, one per expert. The bias of balancing without a loss is a buffer and does not count."""
+    router_fp32: Flag = False
+    """Engines hold the router in FP32 and multiply it with FP32 rows."""
     expert_bias: Flag = False
     """A learned bias of every matrix of a routed expert."""
     latent_experts: Flag = False
@@ -252,7 +254,7 @@ def _conflicts(m: WholeModel) -> list[str]:
         wrong = {key: "in" if has else "not in" for key, has in given.items() if has != (key in letters)}
         faults += [f"stack: found {show(m.stack)}, expected {key} {where} it" for key, where in wrong.items()]
     if m.layer is None:
-        experts = ("shared_hidden", "shared_gate", "router_bias", "expert_bias")
+        experts = ("shared_hidden", "shared_gate", "router_bias", "router_fp32", "expert_bias")
         faults += [f"{key}: found {getattr(m, key)}, expected no such key in a model without MoE layers" for key in experts if getattr(m, key)]
     if not m.stack and (m.linear is None) != (m.full_every == 1):
         faults.append(f"full_every: found {m.full_every}, expected {'at least 2 beside' if m.linear else '1 without'} the table linear")

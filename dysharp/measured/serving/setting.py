@@ -74,7 +74,7 @@ RATIO = 0.8
 """Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
 FROM_NOTHING = "sgl-cookbook|token_position"
 """Sources whose lengths are uniform from nothing to twice their mean (SGLang's bench_serving; InferenceX, benchmark_serving_random.py)."""
-DRAWN_TOKEN_US = 2.2
+DRAWN_TOKEN_US = 3.3
 """`Engine.token_us` of drawn ids, whose words no tokenizer has seen (docs/notebook/2026-11-28-prompt-time-found.md)."""
 ACCEPTANCE = 0.8
 """Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
@@ -190,6 +190,8 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
     """The engine as the row's benchmark starts it."""
     if engine.name == "vllm" and WITHOUT_OVERLAP.match(row.text("engine_version")):
         engine = replace(engine, overlaps=False)
+    if engine.name == "vllm" and "MiniMax" in row.text("model") and "InferenceX" in row.text("where") and row.text("precision") == "fp8":
+        engine = replace(engine, memory_part=0.95)  # InferenceX's minimaxm2.5_fp8_*.sh: --gpu-memory-utilization
     if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
         engine = replace(engine, early="gpt-oss" in row.text("model"))
     if engine.name == "sglang" and TRITON_ON_CDNA3.match(row.text("engine_version")):
@@ -249,4 +251,4 @@ def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Format
         name = "bf16"
     else:
         raise Unsupported(f"no format is called like {experts!r}")
-    return formats_of(name, engine.kv if name != "bf16" else "bf16", model)
+    return formats_of(name, engine.cached(formats_of(name, model=model)), model)
