@@ -12,12 +12,12 @@ Chooses = Callable[[I32, I32, I32, int, int], I32]
 """(expert [tokens, topk], slots of every expert [n_experts, most] padded with -1, their number [n_experts], GPUs, slots of a GPU) -> slot."""
 
 
-def exact_moves(load: Ints, n_gpus: int, most: int) -> list[tuple[int, int, int]]:
+def exact_moves(load: Ints, n_gpus: int, most: int, least: int = 1) -> list[tuple[int, int, int]]:
     """(expert, GPU, rows) of every replica, so that all GPUs get equally many rows, one more where they do not divide.
 
     The GPU with the most rows too many fills the one with the most room, hottest expert first, even if it then has room itself: a GPU imports
-    from one home only, at most `most` experts, and a plan has at most `n_gpus` rounds. `load`: [n_experts] rows of each expert, at home on GPU
-    expert // (n_experts / n_gpus).
+    from one home only, at most `most` experts with `least` rows each, and a plan has at most `n_gpus` rounds. `load`: [n_experts] rows of each
+    expert, at home on GPU expert // (n_experts / n_gpus).
     """
     left, per = load.astype(np.int64), load.size // n_gpus
     held = left.reshape(n_gpus, per).sum(axis=1)
@@ -32,7 +32,7 @@ def exact_moves(load: Ints, n_gpus: int, most: int) -> list[tuple[int, int, int]
         own = left[giver * per : (giver + 1) * per]
         for local in np.argsort(-own, kind="stable")[:most].tolist():
             rows = int(min(own[local], room[taker]))
-            if rows:
+            if rows >= least:
                 moves.append((giver * per + local, taker, rows))
                 own[local] -= rows
                 room[[giver, taker]] += rows, -rows
@@ -40,7 +40,7 @@ def exact_moves(load: Ints, n_gpus: int, most: int) -> list[tuple[int, int, int]
     return moves
 
 
-def exact_slots(load: Ints, n_gpus: int, most: int | None) -> tuple[I32, I64, int]:
+def exact_slots(load: Ints, n_gpus: int, most: int | None, least: int = 1) -> tuple[I32, I64, int]:
     """The slots of `exact_moves`: (expert of each [n_slots], -1 = empty; rows of each [n_slots]; slots of a GPU behind those of its own experts).
 
     Raises ConfigError where GPUs do not divide the experts.
@@ -48,7 +48,7 @@ def exact_slots(load: Ints, n_gpus: int, most: int | None) -> tuple[I32, I64, in
     if load.size % n_gpus:
         raise ConfigError(f"placement exact: found {load.size} experts on {n_gpus} GPUs, expected a multiple")
     own = np.arange(load.size, dtype=np.int32).reshape(n_gpus, -1)
-    moves = exact_moves(load, n_gpus, own.shape[1] if most is None else most)
+    moves = exact_moves(load, n_gpus, own.shape[1] if most is None else most, least)
     taken = [[(expert, rows) for expert, to, rows in moves if to == gpu] for gpu in range(n_gpus)]
     spare = max(map(len, taken))
     slot_expert, quota = (np.pad(own, ((0, 0), (0, spare)), constant_values=-1), np.pad(load.reshape(n_gpus, -1), ((0, 0), (0, spare))))

@@ -10,13 +10,17 @@ import numpy as np
 from dysharp.base.arrays import F64, I32, Ints, Reals
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.reading import check_bounded, json_of, parse_toml, read_text
+from dysharp.specs import choice_int, choice_str
 from dysharp.workload.balance import CHOOSES, by_quota, exact_slots
-from dysharp.workload.routing import Placement, Routing
+from dysharp.workload.routing import PREFETCHES, Moved, Placement, Routing
 
-_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "eplb:choose=RULE", "exact", "exact:slots=N", "FILE.json", "FILE.toml")
+_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "exact", "NAME:choose=RULE", "FILE.json", "FILE.toml")
 _MAX_SLOTS = 1 << 20
-_OPTIONS = {"eplb": ("slots", "nodes", "groups", "choose"), "exact": ("slots",)}
-"""Kind of placement -> its options."""
+_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "eplb": {"slots": (), "nodes": (), "groups": ()},
+    "exact": {"slots": (), "least": (), "plan": (), "prefetch": PREFETCHES, "weights": ("direct", "relay")},
+}
+"""Kind of placement -> its options with their words, () = a whole number."""
 
 
 def contiguous(n_experts: int, n_gpus: int) -> Placement:
@@ -63,15 +67,20 @@ def eplb(load: Reals, n_gpus: int, n_slots: int | None = None, *, n_nodes: int =
     return Placement(n_gpus, n_slots // n_gpus, slot_expert, "eplb", _note(slot_expert, n_experts, n_gpus))
 
 
-def exact(load: Ints, n_gpus: int, slots: int | None = None) -> Placement:
+def exact(
+    load: Reals, n_gpus: int, slots: int | None = None, least: int = 1, plan: int | None = None, prefetch: str = "", weights: str = "direct"
+) -> Placement:
     """MoonEP's plan for a micro-batch with `load` rows per expert, [n_experts]: every GPU gets equally many rows.
 
-    Experts lie as in `contiguous`; a GPU fetches the weights of at most `slots` others (None: as many as it has experts; fewer may leave it with
-    less than its share). Raises ConfigError where GPUs do not divide the experts.
+    Experts lie as in `contiguous`; a GPU fetches the weights of at most `slots` others (None: as many as it has experts), each for `least` rows or
+    more (UltraEP: 1,024); both may leave it with less than its share. `plan`: us; None and "": the choices `balance.*`. `prefetch`, `weights` =
+    "relay": see `Moved`. Raises ConfigError where GPUs do not divide the experts.
     """
-    slot_expert, quota, spare = exact_slots(load, n_gpus, slots)
+    slot_expert, quota, spare = exact_slots(load.astype(np.int64), n_gpus, slots, max(1, least))
     note = f"{load.size} experts, {int((slot_expert >= 0).sum()) - load.size} replicas whose weights move, on {n_gpus} GPUs"
-    return Placement(n_gpus, len(slot_expert) // n_gpus, slot_expert, "exact", note, quota=quota, moved=spare)
+    plan_us = choice_int("balance.plan_us") if plan is None else plan
+    moved = Moved(spare, plan_us, prefetch or choice_str("balance.prefetch"), weights == "relay")
+    return Placement(n_gpus, len(slot_expert) // n_gpus, slot_expert, "exact", note, quota=quota, moved=moved)
 
 
 def _check_nodes(n_experts: int, n_gpus: int, n_nodes: int, n_groups: int) -> None:
@@ -171,19 +180,29 @@ def _parse(path: Path) -> Any:
 
 
 def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
-    """The placement of a name: contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G,choose=RULE, exact, exact:slots=N, or a .json / .toml file.
+    """The placement of a name: contiguous, auto, eplb:slots=N,nodes=N,groups=G, exact with the options of `exact`, or a .json / .toml file.
 
-    `load`: [n_experts] rows per expert, for eplb and exact only. Raises ConfigError for an unknown name.
+    All but exact may end in `:choose=RULE`. `load`: [n_experts] rows per expert, for eplb and exact only. Raises ConfigError for an unknown name.
     """
+    name, chosen, rule = name.partition(":choose=")
+    placed = _placed(name, n_experts, n_gpus, load)
+    if not chosen:
+        return placed
+    check_word(rule, ("turns", *CHOOSES), f"placement {name[:60]}: found choose={_shown(rule)}")
+    if placed.quota is not None:
+        raise ConfigError(f"placement {name[:60]}: found choose={rule}, expected none: the plan says which replica serves a row")
+    return replace(placed, choose=rule)
+
+
+def _placed(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     if name.endswith((".json", ".toml")):
         return from_file(Path(name.removeprefix("given:")), n_experts, n_gpus)
     head, _, rest = name.partition(":")
     if head in _OPTIONS:
-        given = _options(head, rest) if rest else {}
+        given = _options(head, rest)
         if head == "exact":
-            return exact(load, n_gpus, given.get("slots"))
-        placed = eplb(load, n_gpus, given.get("slots"), n_nodes=given.get("nodes", 1), n_groups=given.get("groups", 1))
-        return replace(placed, choose=given.get("choose", "turns"))
+            return exact(load, n_gpus, **given)
+        return eplb(load, n_gpus, given.get("slots"), n_nodes=given.get("nodes", 1), n_groups=given.get("groups", 1))
     if name == "contiguous":
         return contiguous(n_experts, n_gpus)
     if name == "auto":
@@ -193,16 +212,16 @@ def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
 
 def _options(kind: str, text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for part in text.split(","):
+    for part in text.split(",") if text else ():
         key, _, value = part.partition("=")
-        check_word(key, _OPTIONS[kind], f"placement {kind}: unknown option {key!r}")
+        check_word(key, tuple(_OPTIONS[kind]), f"placement {kind}: unknown option {key!r}")
         if key in found:
             raise ConfigError(f"placement {kind}: found {key} twice, expected it once")
-        if key == "choose":
-            check_word(value, ("turns", *CHOOSES), f"placement {kind}: found choose={_shown(value)}")
+        if words := _OPTIONS[kind][key]:
+            check_word(value, words, f"placement {kind}: found {key}={_shown(value)}")
         elif not value.isascii() or not value.isdigit() or len(value) > 9:
             raise ConfigError(f"placement {kind}: found {key}={_shown(value)}, expected a whole number")
-        found[key] = value if key == "choose" else int(value)
+        found[key] = value if words else int(value)
     return found
 
 

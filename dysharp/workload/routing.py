@@ -8,6 +8,22 @@ from dysharp.base.arrays import I32, I64, Bools, Ints, Reals
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 
+PREFETCHES = ("before", "beside", "hidden")
+"""When weights of replicas move: before Dispatch, on the links beside it, or earlier at no cost."""
+
+
+@frozen
+class Moved:
+    """Replicas whose weights move in each micro-batch: the last `slots` expert slots of every GPU (as they were before `in_parts`)."""
+
+    slots: int
+    plan_us: int
+    """From counts to the start of Dispatch."""
+    prefetch: str
+    """One of `PREFETCHES`."""
+    relay: bool = False
+    """Replicas of an expert send its weights on, one to the next. False: the home sends all of them."""
+
 
 @frozen
 class Placement:
@@ -29,8 +45,7 @@ class Placement:
     """Who chooses among the replicas of an expert: "turns" (by token number) | random | local | switch (`balance.CHOOSES`)."""
     quota: I64 | None = None
     """[n_slots] int64 rows that each slot serves, which a plan of this micro-batch gave. None: `choose` says."""
-    moved: int = 0
-    """The last `moved` expert slots of every GPU (as they were before `in_parts`) get their weights in each micro-batch, over links."""
+    moved: Moved | None = None
 
     @property
     def n_slots(self) -> int:
