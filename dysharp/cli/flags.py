@@ -155,7 +155,8 @@ class Words(click.ParamType[Any]):
 COMPLETE = {
     "cluster": complete_clusters, "model": complete_models, "systems": complete_systems, "baseline": complete_systems,
     "base": complete_clusters, "schedule": complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"),
-    "routing": _complete("routings"), "options": _complete("settings"), "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots="),
+    "routing": _complete("routings"), "options": _complete("settings"),
+    "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots=", "exact"),
     "workload": complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
 }  # fmt: skip
 """Argument -> completion of its values."""

@@ -92,7 +92,9 @@ GPUS = Argument(None, "GPUs in use. None: all GPUs of the cluster.", "G")
 ROUTING = Argument(None, f"{ROUTES} None: routing of the model.", "R")
 SEED = Argument(0, "seed of everything that is drawn.", "N", (0, None))
 CLUSTER = Argument(DEFAULT_CLUSTER, "name of a packaged cluster, a variant NAME,key=value,... or a TOML file.", "NAME|FILE")
-PLACEMENT = Argument("auto", "placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file.", "P")
+_BALANCED = "eplb[:slots=N,nodes=N,groups=G], exact[:slots=N,least=ROWS,plan=US,prefetch=before|beside|hidden,weights=relay]"
+_CHOOSE = "or a JSON or TOML file; :choose=random|local|switch behind it says who chooses among replicas."
+PLACEMENT = Argument("auto", f"placement of experts: contiguous, auto, {_BALANCED}, {_CHOOSE}", "P")
 SET = Argument(None, _OPTIONS, "SYSTEM.OPTION=VALUE", None, "--set settings")
 PROGRESS = Argument(None, "called with a `Step` while the simulation runs.")
 WORKLOAD = Argument(None, _WORKLOAD, "W")

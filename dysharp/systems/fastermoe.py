@@ -11,21 +11,14 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
 from dysharp.program import I32, I64, Discipline, Kind, frozen
-from dysharp.specs import Model, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
 from dysharp.systems.building.batch import Landing, Sends, ids
+from dysharp.systems.building.moved import GRADIENTS, n_weights
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.placement import with_shadows, worth_shadows
-
-GRADIENTS = "gradients"
-"""Name of the JOINs between weight gradients and their sum over GPUs. No other op waits for weight gradients (docs/design/0005-backward.md)."""
-
-
-def n_weights(model: Model) -> int:
-    """Weights of one expert."""
-    return model.n_matrices * model.hidden * model.expert_hidden
 
 
 def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:

@@ -198,6 +198,7 @@ def kernels(
 def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None, kind: KindOf | None = None) -> Whole:
     """The plan with five arguments."""
     from dysharp.systems.building.experts import one_after_another
+    from dysharp.systems.building.moved import with_moved_weights
     from dysharp.systems.building.paper_layers import begun
 
     if len(inspect.signature(plan).parameters) != 2:
@@ -213,6 +214,7 @@ def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None, kind: Kin
             builder.combine_free(one_after_another(builder, None, facts.costs if kind else None))
             return builder.build("none")
         plan(builder, options)
+        with_moved_weights(builder)
         return builder.build(facts.moves, options)
 
     return whole

@@ -54,7 +54,7 @@ def make_routing(
         Of a recording: the layer to replay (None: the layer of median imbalance).
         Of a distribution: another number gives another draw of the popularity.
     placement
-        `contiguous`, `auto`, `eplb`, `eplb:slots=N` or a `.json`/`.toml` file.
+        `contiguous`, `auto`, `eplb[:slots=N]`, `exact` or a `.json`/`.toml` file.
 
     Equal arguments give equal Routings. Raises ConfigError for arguments that do not fit each other or the model.
     """

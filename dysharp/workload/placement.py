@@ -1,4 +1,4 @@
-"""Placements of experts on GPUs: contiguous, `auto`, EPLB's greedy, global or by node, a file of the user; shadows of hot experts (FasterMoE)."""
+"""Placements of experts on GPUs: contiguous, `auto`, EPLB's greedy, global or by node, an exact plan, a file; shadows of hot experts (FasterMoE)."""
 
 import heapq
 from dataclasses import replace
@@ -10,12 +10,17 @@ import numpy as np
 from dysharp.base.arrays import F64, I32, Ints, Reals
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.reading import check_bounded, json_of, parse_toml, read_text
-from dysharp.workload.routing import Placement, Routing
+from dysharp.specs import choice_int, choice_str
+from dysharp.workload.balance import CHOOSES, by_quota, exact_slots
+from dysharp.workload.routing import PREFETCHES, Moved, Placement, Routing
 
-_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "FILE.json", "FILE.toml")
+_KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "exact", "NAME:choose=RULE", "FILE.json", "FILE.toml")
 _MAX_SLOTS = 1 << 20
-_OPTIONS = ("slots", "nodes", "groups")
-"""Options of `eplb`."""
+_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "eplb": {"slots": (), "nodes": (), "groups": ()},
+    "exact": {"slots": (), "least": (), "plan": (), "prefetch": PREFETCHES, "weights": ("direct", "relay")},
+}
+"""Kind of placement -> its options with their words, () = a whole number."""
 
 
 def contiguous(n_experts: int, n_gpus: int) -> Placement:
@@ -60,6 +65,22 @@ def eplb(load: Reals, n_gpus: int, n_slots: int | None = None, *, n_nodes: int =
     nodes = (own[_pack(*_replicate(load[own], n_slots // n_nodes, as_made=n_nodes > 1), n_gpus // n_nodes)] for own in experts)
     slot_expert = np.concatenate([*nodes])
     return Placement(n_gpus, n_slots // n_gpus, slot_expert, "eplb", _note(slot_expert, n_experts, n_gpus))
+
+
+def exact(
+    load: Reals, n_gpus: int, slots: int | None = None, least: int = 1, plan: int | None = None, prefetch: str = "", weights: str = "direct"
+) -> Placement:
+    """MoonEP's plan for a micro-batch with `load` rows per expert, [n_experts]: every GPU gets equally many rows.
+
+    Experts lie as in `contiguous`; a GPU fetches the weights of at most `slots` others (None: as many as it has experts), each for `least` rows or
+    more (UltraEP: 1,024); both may leave it with less than its share. `plan`: us; None and "": the choices `balance.*`. `prefetch`, `weights` =
+    "relay": see `Moved`. Raises ConfigError where GPUs do not divide the experts.
+    """
+    slot_expert, quota, spare = exact_slots(load.astype(np.int64), n_gpus, slots, max(1, least))
+    note = f"{load.size} experts, {int((slot_expert >= 0).sum()) - load.size} replicas whose weights move, on {n_gpus} GPUs"
+    plan_us = choice_int("balance.plan_us") if plan is None else plan
+    moved = Moved(spare, plan_us, prefetch or choice_str("balance.prefetch"), weights == "relay")
+    return Placement(n_gpus, len(slot_expert) // n_gpus, slot_expert, "exact", note, quota=quota, moved=moved)
 
 
 def _check_nodes(n_experts: int, n_gpus: int, n_nodes: int, n_groups: int) -> None:
@@ -159,15 +180,28 @@ def _parse(path: Path) -> Any:
 
 
 def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
-    """The placement of a name: contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a .json / .toml file.
+    """The placement of a name: contiguous, auto, eplb:slots=N,nodes=N,groups=G, exact with the options of `exact`, or a .json / .toml file.
 
-    `load`: [n_experts] rows per expert, for eplb only. Raises ConfigError for an unknown name.
+    All but exact may end in `:choose=RULE`. `load`: [n_experts] rows per expert, for eplb and exact only. Raises ConfigError for an unknown name.
     """
+    name, chosen, rule = name.partition(":choose=")
+    placed = _placed(name, n_experts, n_gpus, load)
+    if not chosen:
+        return placed
+    check_word(rule, ("turns", *CHOOSES), f"placement {name[:60]}: found choose={_shown(rule)}")
+    if placed.quota is not None:
+        raise ConfigError(f"placement {name[:60]}: found choose={rule}, expected none: the plan says which replica serves a row")
+    return replace(placed, choose=rule)
+
+
+def _placed(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     if name.endswith((".json", ".toml")):
         return from_file(Path(name.removeprefix("given:")), n_experts, n_gpus)
     head, _, rest = name.partition(":")
-    if head == "eplb":
-        given = _options(rest) if rest else {}
+    if head in _OPTIONS:
+        given = _options(head, rest)
+        if head == "exact":
+            return exact(load, n_gpus, **given)
         return eplb(load, n_gpus, given.get("slots"), n_nodes=given.get("nodes", 1), n_groups=given.get("groups", 1))
     if name == "contiguous":
         return contiguous(n_experts, n_gpus)
@@ -176,26 +210,33 @@ def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     raise ConfigError(f"unknown placement {name[:60]!r}{nearest(name, _KINDS)}")
 
 
-def _options(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in text.split(","):
+def _options(kind: str, text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
         key, _, value = part.partition("=")
-        check_word(key, _OPTIONS, f"placement eplb: unknown option {key!r}")
+        check_word(key, tuple(_OPTIONS[kind]), f"placement {kind}: unknown option {key!r}")
         if key in found:
-            raise ConfigError(f"placement eplb: found {key} twice, expected it once")
-        if not value.isascii() or not value.isdigit() or len(value) > 9:
-            raise ConfigError(f"placement eplb: found {key}={_shown(value)}, expected a whole number")
-        found[key] = int(value)
+            raise ConfigError(f"placement {kind}: found {key} twice, expected it once")
+        if words := _OPTIONS[kind][key]:
+            check_word(value, words, f"placement {kind}: found {key}={_shown(value)}")
+        elif not value.isascii() or not value.isdigit() or len(value) > 9:
+            raise ConfigError(f"placement {kind}: found {key}={_shown(value)}, expected a whole number")
+        found[key] = value if words else int(value)
     return found
 
 
 def replica_slots(expert: I32, placement: Placement, n_experts: int) -> I32:
     """The expert slot that serves each (token, expert) pair: [tokens, topk] int32, -1 = dropped.
 
-    The replicas of an expert take turns by token number. The turn of an expert is shifted by its id, so that
+    The replicas of an expert take turns by token number, or `choose` and `quota` of the placement say (tokens are then GPU by GPU, equally many).
+    The turn of an expert is shifted by its id, so that
     neighbouring experts do not turn in step. The result is deterministic, and replicas get even loads.
     """
     table, copies = _replica_table(placement, n_experts)
+    if placement.quota is not None:
+        return by_quota(expert, placement.quota, table, copies, placement.n_gpus, placement.slots_per_gpu)
+    if placement.choose != "turns":
+        return CHOOSES[placement.choose](expert, table, copies, placement.n_gpus, placement.slots_per_gpu)
     if table.shape[1] == 1:
         only = np.append(table[:, 0], np.int32(-1))  # -1 picks the last entry
         return only[expert]

@@ -8,6 +8,22 @@ from dysharp.base.arrays import I32, I64, Bools, Ints, Reals
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 
+PREFETCHES = ("before", "beside", "hidden")
+"""When weights of replicas move: before Dispatch, on the links beside it, or earlier at no cost."""
+
+
+@frozen
+class Moved:
+    """Replicas whose weights move in each micro-batch: the last `slots` expert slots of every GPU (as they were before `in_parts`)."""
+
+    slots: int
+    plan_us: int
+    """From counts to the start of Dispatch."""
+    prefetch: str
+    """One of `PREFETCHES`."""
+    relay: bool = False
+    """Replicas of an expert send its weights on, one to the next. False: the home sends all of them."""
+
 
 @frozen
 class Placement:
@@ -18,13 +34,18 @@ class Placement:
     slot_expert: I32
     """[n_gpus * slots_per_gpu] int32: the logical expert of every slot, -1 = empty slot."""
     kind: str
-    """contiguous | auto | eplb | given (from a file)."""
+    """contiguous | auto | eplb | exact | given (from a file)."""
     note: str
     """Replicas and empty slots in one line ("256 experts -> 288 slots on 72 GPUs"), "" for none."""
     parts: int = 1
     """Above 1: slot `s` is part `s % parts` of an expert slot that a system splits (`in_parts`)."""
     shadows: int = 0
     """The last `shadows` expert slots of every GPU hold copies of the same experts, for the GPU's own tokens (`with_shadows`)."""
+    choose: str = "turns"
+    """Who chooses among the replicas of an expert: "turns" (by token number) | random | local | switch (`balance.CHOOSES`)."""
+    quota: I64 | None = None
+    """[n_slots] int64 rows that each slot serves, which a plan of this micro-batch gave. None: `choose` says."""
+    moved: Moved | None = None
 
     @property
     def n_slots(self) -> int:

@@ -15,7 +15,7 @@ from dysharp.program import Program, Trace
 from dysharp.program.payload import moved_bytes
 from dysharp.specs import load_cluster
 from dysharp.systems import fastermoe, get_system
-from dysharp.systems.fastermoe import n_weights
+from dysharp.systems.building.moved import n_weights
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing, make_routing, rows_per_expert

@@ -56,7 +56,8 @@ class LayerBase(GpuBuilder):
 
     `p`: index arrays of the Routing. `ways`: its networks. `row_of`: `[useful rows]` region row. `tile_gpu`, `tile_slot`, `tile_rows`:
     `[tiles]` GPU, expert slot and rows of each expert tile. `row_columns`, `result_columns`: bytes of a row and of a result. `dispatched`,
-    `returned`: rows that are pushed out and results that are pushed back, padding included, batch by batch.
+    `returned`: rows that are pushed out and results that are pushed back, padding included, batch by batch. `gemms`: each grouped GEMM
+    (`experts.Gemm`) with its tiles and ops.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class LayerBase(GpuBuilder):
         self.result_columns: dict[str, Any] = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
         self.dispatched: list[Sends] = []
         self.returned: list[Returns] = []
+        self.gemms: list[tuple[Any, I32, I32]] = []
         self._add_regions(alloc)
 
     def _add_regions(self, alloc: Alloc) -> None:

@@ -231,6 +231,7 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
         template = Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
         urgency = filler if gemm.of_weights else prio
         ops.append(layer.add(template, gpu, issuer=issuer[gpu], prio=urgency, rows=layer.tile_rows[tiles], key=tiles))
+        layer.gemms.append((gemm, tiles, ops[-1]))
     return tuple(ops)
 
 

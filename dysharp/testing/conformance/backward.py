@@ -11,7 +11,7 @@ from dysharp.program import Head, Kind, Program, Tail, Template
 from dysharp.program.csr import owners
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
-from dysharp.systems.fastermoe import GRADIENTS
+from dysharp.systems.building.moved import GRADIENTS
 from dysharp.testing.conformance.case import WIDE, CheckedPass, Passes, SystemCase, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
