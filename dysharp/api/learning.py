@@ -34,13 +34,17 @@ Row = TrainingRow | ServingRow | Measurement
 KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
 KIND_OF = {"steps": TrainingRow, "serving": ServingRow}
 """Kind of rows, as intervals have them, -> its runs."""
+WHOLE = ("decoder-block", "decode-step")
+"""Families whose rows are votes: whole pieces of a model, which many costs share."""
 MOST_ROWS = 1_000_000
 DIGITS = 4
 """Of correlations in a cluster file. An eigenvalue of their matrix is off by what is rounded away, and not below 0 by more."""
 MOVED = 2
 """Rows that are named for a cost: those that moved it most."""
-SPREAD, SPREAD_OF_TIMES = 0.1, 0.4
-"""Priors of constants that are no named cost: rates and parts, and times, as those of `COSTS`."""
+SPREAD, SPREAD_OF_TIMES, SPREAD_OF_HOSTS = 0.1, 0.4, 1.5
+"""Priors of constants that are no named cost: rates and parts, and times, as those of `COSTS`; times of a host's launch, of which two machines had a
+fourth and a sixth of the packaged one (docs/notebook/2026-11-26-own-gpu-found.md)."""
+HOST_CALL = "host_call_us"
 FAR = 3.0
 """Standard deviations by which a row is off that contradicts the others."""
 
@@ -97,7 +101,7 @@ class Votes:
                 skipped.append({"id": row.id, "reason": reason})
             else:
                 runs.append(row)
-        parsed, others = rows_of([row for row in rows if isinstance(row, Measurement)], base.gpu)
+        parsed, others = rows_of([row for row in rows if isinstance(row, Measurement)], base.gpu, WHOLE)
         skipped += [{"id": m.id, "reason": reason} for m, reason in others]
         kernels = [entry for entry in parsed if entry.family.closed_us is not None]
         return cls(base, sorted(runs, key=lambda row: row.id), sorted(kernels, key=lambda entry: entry.measurement.id), skipped)
@@ -124,9 +128,18 @@ class Votes:
     def costs(self) -> tuple[Cost, ...]:
         """Costs that a row depends on, and constants that only kernels see."""
         named = {cost.name for cost in COSTS}
-        others = [Cost(name, SPREAD_OF_TIMES if one.unit == "us" else SPREAD, one.meaning) for name, one in fitted().items() if name not in named]
+        others = [Cost(name, _spread(name, one.unit), one.meaning) for name, one in fitted().items() if name not in named]
         kernels = Votes(self.base, [], self.kernels, []).predict
         return touched(self.predict, [cost for cost in COSTS if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
+
+
+def _spread(name: str, unit: str) -> float:
+    return SPREAD_OF_HOSTS if name.endswith(HOST_CALL) else SPREAD_OF_TIMES if unit == "us" else SPREAD
+
+
+def has_whole(rows: Sequence[Row]) -> bool:
+    """Whether a row is of a whole run or piece of a model."""
+    return any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows)
 
 
 def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:
