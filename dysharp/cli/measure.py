@@ -32,7 +32,7 @@ def measure(
     from dysharp.api.measuring import measure as measured
 
     with bar("measurements") as update:
-        done = measured(out, only or tuple(PARTS), minutes, models or MODELS, update)
+        done = measured(out, only or PARTS, minutes, models or MODELS, update)
     if not done:  # of a rank that wrote nothing
         return None
     if as_json:

@@ -24,6 +24,7 @@ from dysharp.specs import load_cluster
 from dysharp.specs.catalog import cluster_from_toml
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
+from dysharp.specs.reading import parse_toml, read_text
 from tests.measured.csv_lines import HEADER, Measured, line, write_own
 
 Call = Callable[..., Any]
@@ -31,19 +32,24 @@ TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5
 HEAD = 'base = "hw-dgx-h100"\nname = "mine"\n'
 
 
+def sizes(kind: str) -> list[list[int]]:
+    """What `dysharp measure` measures of a kind."""
+    rows = [row for part in parse_toml(read_text(measuring.FILE), "").values() for row in part if row["kind"] == kind]
+    return rows[0]["sizes"]
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     """A measured machine whose constants are known: what the formulas say with `TRUE`, and 2 % of noise."""
     gpu, constants, rng = load_gpu("h100-sxm"), fitted_values() | TRUE, np.random.default_rng(0)
     rows = []
-    for m, n, k in measuring.GEMMS:
+    for m, n, k in sizes("gemm_dense"):
         config = {"dtype": "bfloat16", "m": m, "n": n, "k": k, "timing": "cuda graph"}
         rows.append(Measured("gemm_dense", "torch", config, "latency", float(gemm_us(gpu, constants, m, n, k, "bf16")), "us"))
-    for each, groups in measuring.GROUPED:
-        for n, k in measuring.EXPERT:
-            config = {"dtype": "bf16", "m_per_group": each, "groups": groups, "n": n, "k": k}
-            us = float(grouped_gemm_us(gpu, constants, each, groups, n, k, "bf16"))
-            rows.append(Measured("grouped_gemm_contiguous", "torch", config, "latency", us, "us"))
+    for each, groups, n, k in sizes("grouped_gemm_contiguous"):
+        config = {"dtype": "bf16", "m_per_group": each, "groups": groups, "n": n, "k": k}
+        us = float(grouped_gemm_us(gpu, constants, each, groups, n, k, "bf16"))
+        rows.append(Measured("grouped_gemm_contiguous", "torch", config, "latency", us, "us"))
     noisy = [r._replace(value=r.value * rng.normal(1, 0.02)) for r in rows]
     noisy.append(Measured("hbm_bandwidth", "torch copy", {"bytes": 1 << 30}, "bandwidth", 0.9 * 3350, "GB/s"))
     noisy.append(Measured("kernel_launch", "torch add", {"timing": "cuda graph"}, "latency", 2.5, "us"))
@@ -162,7 +168,7 @@ def test_links_are_fitted_to_collectives(tmp_path: Path) -> None:
     rows = []
     for kind in ("alltoall", "all_gather", "reduce_scatter"):
         for gpus in (4, 8):
-            for size in measuring.COLLECTIVE_BYTES[1:]:
+            for (size,) in sizes("nccl_alltoall")[1:]:
                 us = float(collective_us(gpu, constants, kind, gpus, size))
                 rows.append(Measured(f"nccl_{kind}", "NCCL", {"bytes": size, "gpus": gpus}, "latency", us, "us"))
     write_own(tmp_path / "own.csv", rows, "8x NVIDIA H100 80GB HBM3", "a test")

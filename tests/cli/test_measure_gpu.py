@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from dysharp.specs.gpu import load_gpu
 
 Call = Callable[..., Any]
 MS = 0.5  # between any two events
-H100 = "1x NVIDIA H100 80GB HBM3"
+H100 = "NVIDIA H100 80GB HBM3"
 
 
 class Event:
@@ -62,8 +63,8 @@ class OnMeta:
         return lambda *args, device, **named: found(*args, device={"cuda": "meta"}[device], **named)
 
 
-def jobs(d: measuring.Device) -> list[measuring.Job]:
-    return [job for part in measuring.PARTS.values() for job in part(d, measuring.MODELS)]
+def rows_of(d: measuring.Device) -> list[Measurement]:
+    return [row for part in measuring.PARTS for row in measuring.to_measure(d, part)]
 
 
 def us_of(row: Measurement, constants: dict[str, float]) -> float:
@@ -79,26 +80,23 @@ def us_of(row: Measurement, constants: dict[str, float]) -> float:
 
 def test_every_measurement_of_one_gpu_is_made() -> None:
     d = measuring.Device(OnMeta(pytest.importorskip("torch")), "cuda")
-    many = jobs(d)
-    n_dense, n_grouped = 2 * len(measuring.GEMMS), len(measuring.GROUPED) * len(measuring.EXPERT)
-    assert Counter(job.kind for job in many) == {
-        "gemm_dense": n_dense, "grouped_gemm_contiguous": n_grouped, "hbm_bandwidth": 1, "kernel_launch": 2,
-        "attention_context": len(measuring.PREFILL), "attention_train_bwd": len(measuring.PREFILL), "attention_generation": len(measuring.DECODE),
-        "rmsnorm": len(measuring.NORM_WIDTHS), "decoder_block": 4, "decode_step": 4,
+    rows = rows_of(d)
+    assert Counter(row.kind for row in rows) == {
+        "gemm_dense": 14, "grouped_gemm_contiguous": 10, "hbm_bandwidth": 1, "kernel_launch": 2, "attention_context": 4, "attention_train_bwd": 4,
+        "attention_generation": 3, "rmsnorm": 4, "decoder_block": 4, "decode_step": 4,
     }  # fmt: skip
-    assert {job.us() for job in many if job.kind in ("gemm_dense", "decode_step")} == {1e3 * MS / measuring.GRAPH}
-    assert all(job.us() > 0 for job in many)
+    times = {row.kind: measuring.CALLS[row.kind](d, row.config) for row in rows}
+    assert times["gemm_dense"] == times["decode_step"] == 1e3 * MS / measuring.GRAPH
+    assert all(us > 0 for us in times.values())
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     """All rows of an H100 whose products, starts and host are known, with 3 % of noise."""
     true = fitted_values() | {"hopper.bf16_sustained": 0.7, "gpu.kernel_us": 2.0, "h100.host_call_us": 6.9}
-    rng, rows = np.random.default_rng(0), list[Measurement]()
-    for number, job in enumerate(jobs(measuring.Device(OnMeta(), "cuda"))):
-        told = ("bandwidth", 1.0, "GB/s") if job.moved else ("latency", 1.0, "us")
-        row = Measurement(f"mine-{number:04}", job.kind, job.system, H100, job.config, *told, "a test")
-        rows.append(Measurement(row.id, row.kind, row.system, H100, row.config, row.metric, us_of(row, true) * rng.normal(1, 0.03), row.unit, ""))
+    rng = np.random.default_rng(0)
+    bare = [replace(row, id=f"mine-{n}", value=1.0) for n, row in enumerate(rows_of(measuring.Device(OnMeta(), "cuda", name=H100)))]
+    rows = [replace(row, value=us_of(row, true) * rng.normal(1, 0.03)) for row in bare]
     measuring.write_rows(tmp_path / "own.csv", rows)
     return tmp_path / "own.csv"
 
@@ -130,22 +128,23 @@ def test_whole_pieces_take_a_little_longer_than_their_products_and_bytes() -> No
     assert steps[1] == pytest.approx(4 * steps[0])
     read = 4 * (2 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336) + 64 * 4096 * 2 * 2 * 1024)
     assert read / 3.35e6 < steps[2] < 1.7 * read / 3.35e6
-    with pytest.raises(ConfigError, match=r"models: found deepseek-v3 \(attention\), expected grouped queries"):
-        measuring.shape_of("deepseek-v3")
+    with pytest.raises(ConfigError, match=r"found deepseek-v3 \(its attention is not plain grouped queries of 128 elements\)"):
+        list(measuring.to_measure(measuring.Device(OnMeta(), "cuda"), "block", ["deepseek-v3"]))
 
 
 def test_experts_are_those_that_the_router_chose() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
-    d, s = measuring.Device(torch, "cpu"), measuring.shape_of("qwen3-30b", measuring.SMALL)
-    w, rows = measuring._weights(d, s, False), d.values(24, s.hidden)
-    parts, chosen = (rows @ w.router.t()).float().softmax(-1).topk(s.topk)
+    d = measuring.Device(torch, "cpu")
+    w = measuring._layer_of(d, "qwen3-30b")
+    rows = d.values(24, w.hidden)
+    parts, chosen = (rows @ w.router.t()).float().softmax(-1).topk(w.topk)
     expected = torch.zeros(rows.shape)
     for row, (part, experts) in enumerate(zip(parts / parts.sum(-1, keepdim=True), chosen, strict=True)):
         for each, expert in zip(part, experts, strict=True):
             gate, up = (w.first[expert].float() @ rows[row].float()).chunk(2)
             expected[row] += each * (w.second[expert].float() @ (torch.nn.functional.silu(gate) * up))
-    assert torch.allclose(measuring._experts(d, s, w, rows).float(), expected, atol=0.05 * float(expected.abs().max()))
+    assert torch.allclose(measuring._experts(d, w, rows).float(), expected, atol=0.05 * float(expected.abs().max()))
 
 
 def test_a_run_goes_on_where_it_stopped(dysharp: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +161,7 @@ def test_a_run_goes_on_where_it_stopped(dysharp: Call, tmp_path: Path, monkeypat
     assert json.loads(dysharp(*args, "--json").out)["rows"] == 2
     assert out.read_text() == text
     assert [row.kind for row in read_measurements(out)] == ["decode_step"] * 2
-    assert "narrower" in read_measurements(out)[0].config  # of no machine
-    with pytest.raises(ConfigError, match="found no row that is predicted"):
+    with pytest.raises(ConfigError, match="sizes of a machine without a GPU"):
         calibrate(out, tmp_path / "mine.toml")
 
 
