@@ -19,7 +19,7 @@ from dysharp.base.errors import ConfigError, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
-from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, learn, touched
+from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, kernels_of, learn, touched
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving.predictions import predict_row
@@ -28,7 +28,7 @@ from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
-from dysharp.specs.fitted import fitted
+from dysharp.specs.fitted import constant_of, fitted
 
 Row = TrainingRow | ServingRow | Measurement
 KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
@@ -130,7 +130,8 @@ class Votes:
         named = {cost.name for cost in COSTS}
         others = [Cost(name, _spread(name, one.unit), one.meaning) for name, one in fitted().items() if name not in named]
         kernels = Votes(self.base, [], self.kernels, []).predict
-        return touched(self.predict, [cost for cost in COSTS if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
+        served = kernels_of(setting_of(row).replica for row in self.runs if isinstance(row, ServingRow))
+        return touched(self.predict, [cost for cost in (*COSTS, *served) if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
 
 
 def _spread(name: str, unit: str) -> float:
@@ -166,8 +167,11 @@ def _posterior(done: Learned, votes: Votes) -> dict[str, Any]:
     return {"kinds": kinds, "rows": len(votes.ids), "noise": round(done.noise, 4), "freedom": round(done.freedom, 2), "correlation": together}
 
 
-def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
-    """What a cluster file knows of its costs if runs of `kind` (a key of `KIND_OF`) taught it; None for others. Raises `ConfigError`."""
+def posterior_of(cluster: NameOrPath | Cluster, kind: str, also: Sequence[Cost] = ()) -> Learned | None:
+    """What a cluster file knows of its costs if runs of `kind` (a key of `KIND_OF`) taught it; None for others. Raises `ConfigError`.
+
+    `also`: costs of the question, which have their priors where no row says more.
+    """
     learned = learned_table(cluster)
     table, widths = learned.get("posterior"), learned_spreads(learned)
     if not isinstance(table, dict) or not isinstance(kinds := table.get("kinds"), list) or kind not in kinds:
@@ -177,7 +181,7 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
         together, noise, freedom, rows = np.array(table["correlation"], np.float64), *(float(table[name]) for name in ("noise", "freedom", "rows"))
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f"{where}: found {', '.join(map(str, table))[:60]}, expected correlation, noise, freedom and rows, as numbers") from None
-    if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} | {*fitted()}]:
+    if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} and not constant_of(name)]:
         raise ConfigError(f"{cluster}: learned: found {show(unknown[0])}, expected a cost that calibrate writes")
     spread = np.array([*widths.values()]) / 100
     if together.shape != (n, n) or not (np.abs(together) <= 1).all() or not (spread >= 0).all():
@@ -187,7 +191,9 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
     if not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
         raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected a symmetric matrix as calibrate writes it")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
-    return Learned(costs, np.zeros(n), together * np.outer(spread, spread), noise, np.zeros(round(rows)), np.zeros((n, 0)), freedom)
+    more, covariance = tuple(cost for cost in also if cost.name not in widths), together * np.outer(spread, spread)
+    covariance = np.block([[covariance, np.zeros((n, len(more)))], [np.zeros((len(more), n)), np.diag([cost.spread**2 for cost in more])]])
+    return Learned((*costs, *more), np.zeros(n + len(more)), covariance, noise, np.zeros(round(rows)), np.zeros((n + len(more), 0)), freedom)
 
 
 def learned_bar(own: Interval, cluster: object) -> str:
