@@ -21,10 +21,10 @@ import numpy as np
 
 from dysharp.api.learning import Votes
 from dysharp.base.arrays import F64
-from dysharp.measured.learned import COSTS, Change, Cost, Learned, learn, next_rows, slopes, solve, touched
+from dysharp.measured.learned import COSTS, Change, Cost, Learned, kernels_of, learn, next_rows, slopes, solve, touched
 from dysharp.measured.measurements import CLUSTERS, Measurement, measurements_from_csv
 from dysharp.measured.serving.predictions import predict_row
-from dysharp.measured.serving.setting import ServingRow
+from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row, measured_s
 from dysharp.specs import load_cluster
@@ -110,7 +110,7 @@ def serving(rows: list[ServingRow], seed: int) -> None:
     for row in rows:
         if row.numbers["tpot_ms"]:
             cells.setdefault((row.text("hardware"), row.text("engine"), row.text("mode"), row.text("model")), []).append(row)
-    found: dict[tuple[str, ...], tuple[F64, F64]] = {}
+    found: dict[tuple[str, ...], tuple[F64, F64, tuple[Cost, ...]]] = {}
     within, across = Tally(), Tally()
     for key, every in cells.items():
         own = random.Random(f"{seed} {key}").sample(every, min(CELL, len(every)))
@@ -119,19 +119,27 @@ def serving(rows: list[ServingRow], seed: int) -> None:
             continue
         predict = lambda change, own=own: np.log([predict_row(row, change).tpot_ms for row in own])  # noqa: E731
         off = np.log([row.numbers["tpot_ms"] for row in own]) - predict(lambda cluster: cluster)
-        slope = slopes(predict, SERVED, np.zeros(len(SERVED)))
-        found[key] = slope, off
-        picked = next_rows(slope, slope, np.diag([cost.spread**-2.0 for cost in SERVED]), 3)
-        others, left, width = others_left(slope, off, SERVED, picked)
+        costs = SERVED + kernels_of(setting_of(row).replica for row in own)
+        slope = slopes(predict, costs, np.zeros(len(costs)))
+        found[key] = slope, off, costs
+        picked = next_rows(slope, slope, np.diag([cost.spread**-2.0 for cost in costs]), 3)
+        others, left, width = others_left(slope, off, costs, picked)
         within.add(" ".join(key), off[others], left, width)
-    for key, (slope, off) in found.items():
-        for other, (slope2, off2) in found.items():
+    for key, (slope, off, costs) in found.items():
+        for other, (slope2, off2, costs2) in found.items():
             if key[:3] == other[:3] and key != other:
-                picked = next_rows(slope, slope, np.diag([cost.spread**-2.0 for cost in SERVED]), 3)
-                done = solve(SERVED, slope[picked], off[picked])
+                picked = next_rows(slope, slope, np.diag([cost.spread**-2.0 for cost in costs]), 3)
+                every = tuple(dict.fromkeys((*costs, *costs2)))
+                slope2 = columns(slope2, costs2, every)
+                done = solve(every, columns(slope, costs, every)[picked], off[picked])
                 across.add(f"{other[3]} from {key[3]}", off2, off2 - slope2 @ done.mean, done.width(slope2))
     within.show("serving, three rows of a cell", "bars 6, 18")
     across.show("serving, three rows of another model", "bar: half of before")
+
+
+def columns(slope: F64, costs: Sequence[Cost], every: Sequence[Cost]) -> F64:
+    """`[rows, every]` slopes; 0 for costs that the rows do not have."""
+    return np.stack([slope[:, costs.index(cost)] if cost in costs else np.zeros(len(slope)) for cost in every], axis=1)
 
 
 SERVED = tuple(cost for cost in COSTS if cost.name.startswith(("serving", "hbm", "link")))

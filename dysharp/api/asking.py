@@ -15,7 +15,7 @@ from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_ro
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import learned_spreads, learned_table, list_clusters, load_cluster
-from dysharp.specs.fitted import fitted
+from dysharp.specs.fitted import KERNELS, constant_of, fitted
 from dysharp.specs.reading import parse_toml, read_text
 
 LEAST_GAIN = 0.99
@@ -100,7 +100,9 @@ def differences(first: str, second: str, answer: Answer | None = None) -> list[d
     one, other = load_cluster(first), load_cluster(second)
     widths = [learned_spreads(learned_table(path)) for path in (first, second)]
     own = {cost.name for cost in COSTS}
-    costs = [*COSTS, *(Cost(name, 0.0, known.meaning) for name, known in fitted().items() if name not in own)]
+    learned = [name for name, _ in (*one.constants, *other.constants) if name.startswith(KERNELS)]
+    others = [*(name for name in fitted() if name not in own), *dict.fromkeys(learned)]
+    costs = [*COSTS, *(Cost(name, 0.0, known.meaning) for name in others if (known := constant_of(name)))]
     base = _base_of(first)
     before = answer(cluster_text(base, "asked", one)) if answer else None
     rows = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.api.learning import Learning, Row, learning, renamed, rows_in, toml_of
+from dysharp.api.learning import Learning, Row, has_whole, learning, renamed, rows_in, toml_of
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
@@ -70,7 +70,7 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
     """Fit the constants that the measurements of files determine, and write a cluster TOML with them to `out`.
 
     `data`: files with rows of kernels and collectives (docs/measurements.md), or of whole runs of training or serving, as CSV or as logs. With a run
-    among them all rows are votes about named costs.
+    or a whole layer among them all rows are votes about named costs.
 
     Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
@@ -85,13 +85,12 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
     rows = rows_of_files(data, base, request["said"])
     if begun is not None:
         begun()
-    measurements = [row for row in rows if isinstance(row, Measurement)]
-    if len(measurements) < len(rows):
+    if has_whole(rows):
         learned, machine = learning(rows, load_cluster(base), str(path), called)
         write_text(path, toml_of(learned, machine, base, shown))
         return learned
     own = load_cluster(base).gpu
-    fit = fit_cluster(measurements, own, fitted())
+    fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], own, fitted())
     if not fit.n_rows:
         raise ConfigError(f"{shown}: found no row that is predicted on {own}{_first(fit)}, {EXPECTED}")
     if not fit.fitted:

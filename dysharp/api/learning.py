@@ -19,7 +19,7 @@ from dysharp.base.errors import ConfigError, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
-from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, learn, touched
+from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, kernels_of, learn, touched
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving.predictions import predict_row
@@ -28,19 +28,23 @@ from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
-from dysharp.specs.fitted import fitted
+from dysharp.specs.fitted import constant_of, fitted
 
 Row = TrainingRow | ServingRow | Measurement
 KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
 KIND_OF = {"steps": TrainingRow, "serving": ServingRow}
 """Kind of rows, as intervals have them, -> its runs."""
+WHOLE = ("decoder-block", "decode-step")
+"""Families whose rows are votes: whole pieces of a model, which many costs share."""
 MOST_ROWS = 1_000_000
 DIGITS = 4
 """Of correlations in a cluster file. An eigenvalue of their matrix is off by what is rounded away, and not below 0 by more."""
 MOVED = 2
 """Rows that are named for a cost: those that moved it most."""
-SPREAD, SPREAD_OF_TIMES = 0.1, 0.4
-"""Priors of constants that are no named cost: rates and parts, and times, as those of `COSTS`."""
+SPREAD, SPREAD_OF_TIMES, SPREAD_OF_HOSTS = 0.1, 0.4, 1.5
+"""Priors of constants that are no named cost: rates and parts, and times, as those of `COSTS`; times of a host's launch, of which two machines had a
+fourth and a sixth of the packaged one (docs/notebook/2026-11-26-own-gpu-found.md)."""
+HOST_CALL = "host_call_us"
 FAR = 3.0
 """Standard deviations by which a row is off that contradicts the others."""
 
@@ -97,7 +101,7 @@ class Votes:
                 skipped.append({"id": row.id, "reason": reason})
             else:
                 runs.append(row)
-        parsed, others = rows_of([row for row in rows if isinstance(row, Measurement)], base.gpu)
+        parsed, others = rows_of([row for row in rows if isinstance(row, Measurement)], base.gpu, WHOLE)
         skipped += [{"id": m.id, "reason": reason} for m, reason in others]
         kernels = [entry for entry in parsed if entry.family.closed_us is not None]
         return cls(base, sorted(runs, key=lambda row: row.id), sorted(kernels, key=lambda entry: entry.measurement.id), skipped)
@@ -124,9 +128,19 @@ class Votes:
     def costs(self) -> tuple[Cost, ...]:
         """Costs that a row depends on, and constants that only kernels see."""
         named = {cost.name for cost in COSTS}
-        others = [Cost(name, SPREAD_OF_TIMES if one.unit == "us" else SPREAD, one.meaning) for name, one in fitted().items() if name not in named]
+        others = [Cost(name, _spread(name, one.unit), one.meaning) for name, one in fitted().items() if name not in named]
         kernels = Votes(self.base, [], self.kernels, []).predict
-        return touched(self.predict, [cost for cost in COSTS if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
+        served = kernels_of(setting_of(row).replica for row in self.runs if isinstance(row, ServingRow))
+        return touched(self.predict, [cost for cost in (*COSTS, *served) if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
+
+
+def _spread(name: str, unit: str) -> float:
+    return SPREAD_OF_HOSTS if name.endswith(HOST_CALL) else SPREAD_OF_TIMES if unit == "us" else SPREAD
+
+
+def has_whole(rows: Sequence[Row]) -> bool:
+    """Whether a row is of a whole run or piece of a model."""
+    return any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows)
 
 
 def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:
@@ -153,8 +167,11 @@ def _posterior(done: Learned, votes: Votes) -> dict[str, Any]:
     return {"kinds": kinds, "rows": len(votes.ids), "noise": round(done.noise, 4), "freedom": round(done.freedom, 2), "correlation": together}
 
 
-def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
-    """What a cluster file knows of its costs if runs of `kind` (a key of `KIND_OF`) taught it; None for others. Raises `ConfigError`."""
+def posterior_of(cluster: NameOrPath | Cluster, kind: str, also: Sequence[Cost] = ()) -> Learned | None:
+    """What a cluster file knows of its costs if runs of `kind` (a key of `KIND_OF`) taught it; None for others. Raises `ConfigError`.
+
+    `also`: costs of the question, which have their priors where no row says more.
+    """
     learned = learned_table(cluster)
     table, widths = learned.get("posterior"), learned_spreads(learned)
     if not isinstance(table, dict) or not isinstance(kinds := table.get("kinds"), list) or kind not in kinds:
@@ -164,7 +181,7 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
         together, noise, freedom, rows = np.array(table["correlation"], np.float64), *(float(table[name]) for name in ("noise", "freedom", "rows"))
     except (KeyError, TypeError, ValueError):
         raise ConfigError(f"{where}: found {', '.join(map(str, table))[:60]}, expected correlation, noise, freedom and rows, as numbers") from None
-    if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} | {*fitted()}]:
+    if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} and not constant_of(name)]:
         raise ConfigError(f"{cluster}: learned: found {show(unknown[0])}, expected a cost that calibrate writes")
     spread = np.array([*widths.values()]) / 100
     if together.shape != (n, n) or not (np.abs(together) <= 1).all() or not (spread >= 0).all():
@@ -174,7 +191,9 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str) -> Learned | None:
     if not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
         raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected a symmetric matrix as calibrate writes it")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
-    return Learned(costs, np.zeros(n), together * np.outer(spread, spread), noise, np.zeros(round(rows)), np.zeros((n, 0)), freedom)
+    more, covariance = tuple(cost for cost in also if cost.name not in widths), together * np.outer(spread, spread)
+    covariance = np.block([[covariance, np.zeros((n, len(more)))], [np.zeros((len(more), n)), np.diag([cost.spread**2 for cost in more])]])
+    return Learned((*costs, *more), np.zeros(n + len(more)), covariance, noise, np.zeros(round(rows)), np.zeros((n + len(more), 0)), freedom)
 
 
 def learned_bar(own: Interval, cluster: object) -> str:

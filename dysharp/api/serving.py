@@ -16,6 +16,7 @@ from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base.errors import ConfigError, show
 from dysharp.costs.machine import machine_of
+from dysharp.measured.learned import kernels_of
 from dysharp.model.formats import formats_of, published
 from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
@@ -67,7 +68,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
         (*told, *_header(whole, start, scenario, request)), best_disaggregated(start, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
-    if best and (own := posterior_of(cluster, "serving")):
+    if best and (own := posterior_of(cluster, "serving", kernels_of([start]))):
         at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
         found = replace(found, learned=own.interval(at))
     tell = partial(tick, len(tried), len(tried))

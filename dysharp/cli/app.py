@@ -13,6 +13,7 @@ from dysharp.cli.explain import explain
 from dysharp.cli.flags import Json, Plot, complete_systems, complete_words, draw, import_flag, options
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.lint import lint
+from dysharp.cli.measure import measure
 from dysharp.cli.model import model
 from dysharp.cli.network import network
 from dysharp.cli.plan import plan
@@ -162,8 +163,8 @@ def list_(what: str, as_json: Json) -> None:
 
 
 for command in (
-    advise, calibrate, capture, emulate, explain, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep, trace,
-    validate,
+    advise, calibrate, capture, emulate, explain, measure, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep,
+    trace, validate,
 ):  # fmt: skip
     cli.add_command(command)
 routing.add_command(lint)

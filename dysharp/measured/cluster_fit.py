@@ -183,14 +183,16 @@ def _with_bare(classified: Classified) -> Classified:
     return Classified(tuple(parsed), tuple(missing))
 
 
-def rows_of(measurements: Sequence[Measurement], gpu: str) -> tuple[list[Parsed], list[tuple[Measurement, str]]]:
-    """(rows that closed forms predict for this GPU, others with the reason)."""
+def rows_of(measurements: Sequence[Measurement], gpu: str, more: Sequence[str] = ()) -> tuple[list[Parsed], list[tuple[Measurement, str]]]:
+    """(rows that closed forms predict for this GPU, others with the reason). `more`: families beyond the bars that count, too."""
     own, others = measurements_of(measurements, gpu)
     everything = classify(own)
     classified, beyond = _with_bare(everything.in_bars()), everything.beyond_bars()
     parsed = [entry for entry in classified.parsed if not is_weak(entry.measurement)]
     skipped = [*others, *((entry.measurement, entry.reason) for entry in classified.missing)]
-    skipped += [(entry.measurement, BEYOND) for entry in beyond.entries]
+    wanted = [entry for entry in beyond.parsed if entry.family.name in more]
+    parsed += wanted
+    skipped += [(entry.measurement, BEYOND) for entry in beyond.entries if entry not in wanted]
     return parsed, skipped + [(entry.measurement, WEAK) for entry in classified.parsed if is_weak(entry.measurement)]
 
 

@@ -59,7 +59,7 @@ def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) ->
     for op in (*ends, *hops(replica, batch.tokens), *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels
-    return StepTime(parts, kernels, kernels * replica.gap)
+    return StepTime({name: replica.over * us for name, us in parts.items()}, kernels, replica.over * kernels * replica.gap)
 
 
 def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
@@ -82,7 +82,7 @@ def draft_us(replica: Replica, batch: StepBatch) -> float:
     one = replace(batch, queries=1, prompts=0.0)
     joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
     ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - (not replica.model.stack)), *head_ops(replica, one.decodes)]
-    return sum(op.us + op.kernels * replica.gap for op in ops)
+    return replica.over * sum(op.us + op.kernels * replica.gap for op in ops)
 
 
 def _kinds(replica: Replica) -> list[tuple[int, int]]:

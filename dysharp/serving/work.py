@@ -11,6 +11,7 @@ from dysharp.costs.machine import NCCL_AND_OWN, Machine, Reducers
 from dysharp.model.formats import Formats
 from dysharp.model.operators import Weight
 from dysharp.serving.layout import ServeLayout
+from dysharp.specs.fitted import KERNELS
 from dysharp.specs.whole import WholeModel
 
 Loads = tuple[float, ...]
@@ -61,6 +62,16 @@ class Replica:
     def stage_part(self) -> float:
         """Part of the layers that the largest stage has."""
         return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
+
+    @property
+    def own(self) -> str:
+        """Constant: time of the kernels of this model in its format over that of their forms, where rows of a machine say it."""
+        return f"{KERNELS}{self.model.name} {self.formats.experts if self.model.layer else self.formats.dense}"
+
+    @property
+    def over(self) -> float:
+        """The value of `own`."""
+        return self.machine.constants.get(self.own, 1.0)
 
     @property
     def gap(self) -> float:

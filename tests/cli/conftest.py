@@ -1,11 +1,7 @@
-"""The command line in this process: exit code, stdout, stderr; and the script that measures a GPU, as a module."""
+"""The command line in this process: exit code, stdout, stderr."""
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -34,16 +30,3 @@ def dysharp(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         return Result(code, streams.out, streams.err)
 
     return call
-
-
-@pytest.fixture(scope="session")
-def measure() -> ModuleType:
-    """`examples/measure_gpu.py`."""
-    path = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
-    spec = importlib.util.spec_from_file_location("measure_gpu", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measure_gpu"] = module
-    spec.loader.exec_module(module)
-    return module

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dysharp as ds
+from dysharp.api import measuring
 from dysharp.api.calibration import calibrate
 from dysharp.base.errors import ConfigError
 from dysharp.costs.collectives import collective_us
@@ -24,32 +24,38 @@ from dysharp.specs import load_cluster
 from dysharp.specs.catalog import cluster_from_toml
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
-from tests.measured.csv_lines import HEADER, line
+from dysharp.specs.reading import parse_toml, read_text
+from tests.measured.csv_lines import HEADER, Measured, line, write_own
 
 Call = Callable[..., Any]
 TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5, "h100.host_call_us": 3.9}
 HEAD = 'base = "hw-dgx-h100"\nname = "mine"\n'
 
 
+def sizes(kind: str) -> list[list[int]]:
+    """What `dysharp measure` measures of a kind."""
+    rows = [row for part in parse_toml(read_text(measuring.FILE), "").values() for row in part if row["kind"] == kind]
+    return rows[0]["sizes"]
+
+
 @pytest.fixture
-def own(measure: ModuleType, tmp_path: Path) -> Path:
+def own(tmp_path: Path) -> Path:
     """A measured machine whose constants are known: what the formulas say with `TRUE`, and 2 % of noise."""
     gpu, constants, rng = load_gpu("h100-sxm"), fitted_values() | TRUE, np.random.default_rng(0)
     rows = []
-    for m, n, k in measure.GEMMS:
+    for m, n, k in sizes("gemm_dense"):
         config = {"dtype": "bfloat16", "m": m, "n": n, "k": k, "timing": "cuda graph"}
-        rows.append(measure.Measured("gemm_dense", "torch", config, "latency", float(gemm_us(gpu, constants, m, n, k, "bf16")), "us"))
-    for each, groups in measure.GROUPED:
-        for n, k in measure.EXPERT:
-            config = {"dtype": "bf16", "m_per_group": each, "groups": groups, "n": n, "k": k}
-            us = float(grouped_gemm_us(gpu, constants, each, groups, n, k, "bf16"))
-            rows.append(measure.Measured("grouped_gemm_contiguous", "torch", config, "latency", us, "us"))
-    noisy = [measure.Measured(r.kind, r.system, r.config, r.metric, r.value * rng.normal(1, 0.02), r.unit) for r in rows]
-    noisy.append(measure.Measured("hbm_bandwidth", "torch copy", {"bytes": 1 << 30}, "bandwidth", 0.9 * 3350, "GB/s"))
-    noisy.append(measure.Measured("kernel_launch", "torch add", {"timing": "cuda graph"}, "latency", 2.5, "us"))
-    noisy.append(measure.Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", 3.9, "us"))
+        rows.append(Measured("gemm_dense", "torch", config, "latency", float(gemm_us(gpu, constants, m, n, k, "bf16")), "us"))
+    for each, groups, n, k in sizes("grouped_gemm_contiguous"):
+        config = {"dtype": "bf16", "m_per_group": each, "groups": groups, "n": n, "k": k}
+        us = float(grouped_gemm_us(gpu, constants, each, groups, n, k, "bf16"))
+        rows.append(Measured("grouped_gemm_contiguous", "torch", config, "latency", us, "us"))
+    noisy = [r._replace(value=r.value * rng.normal(1, 0.02)) for r in rows]
+    noisy.append(Measured("hbm_bandwidth", "torch copy", {"bytes": 1 << 30}, "bandwidth", 0.9 * 3350, "GB/s"))
+    noisy.append(Measured("kernel_launch", "torch add", {"timing": "cuda graph"}, "latency", 2.5, "us"))
+    noisy.append(Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", 3.9, "us"))
     path = tmp_path / "own.csv"
-    measure.write_csv(path, noisy, "my box", "a test")
+    write_own(path, noisy, "my box", "a test")
     return path
 
 
@@ -91,21 +97,21 @@ def test_eager_launches_are_those_of_the_own_host(dysharp: Call, own: Path, tmp_
     assert waited[1] == pytest.approx(3.9 / fitted_values()["h100.host_call_us"] * waited[0])
 
 
-def test_the_host_alone_can_be_measured(measure: ModuleType, tmp_path: Path) -> None:
+def test_the_host_alone_can_be_measured(tmp_path: Path) -> None:
     from dysharp.api.calibration import calibrate
 
-    launches = [measure.Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", us, "us") for us in (4.0, 6.0, 5.0)]
-    measure.write_csv(tmp_path / "own.csv", launches, "my box", "a test")
+    launches = [Measured("kernel_launch", "torch add", {"timing": "eager"}, "latency", us, "us") for us in (4.0, 6.0, 5.0)]
+    write_own(tmp_path / "own.csv", launches, "my box", "a test")
     done = calibrate(tmp_path / "own.csv", tmp_path / "mine.toml", base="hw-dgx-b200")
     assert dict(done.fit.fitted) == {"b200.host_call_us": 5.0}
     assert done.fit.errors[0].family == "host"
     assert done.fit.errors[0].after.median_ape == pytest.approx(100 / 6)
 
 
-def test_rows_that_are_not_used_are_named(dysharp: Call, measure: ModuleType, own: Path, tmp_path: Path) -> None:
-    more = [measure.Measured("kernel_launch", "torch add", {"timing": "by hand"}, "latency", 4.0, "us"),
-            measure.Measured("gemm_dense", "torch", {"dtype": "int8", "m": 128, "n": 128, "k": 128}, "latency", 4.0, "us")]
-    measure.write_csv(tmp_path / "more.csv", more, "my box", "a test")
+def test_rows_that_are_not_used_are_named(dysharp: Call, own: Path, tmp_path: Path) -> None:
+    more = [Measured("kernel_launch", "torch add", {"timing": "by hand"}, "latency", 4.0, "us"),
+            Measured("gemm_dense", "torch", {"dtype": "int8", "m": 128, "n": 128, "k": 128}, "latency", 4.0, "us")]
+    write_own(tmp_path / "more.csv", more, "my box", "a test")
     lines = [line.replace("mine-", "more-") for line in (tmp_path / "more.csv").read_text().splitlines()[1:]]
     own.write_text(own.read_text() + "\n".join(lines) + "\n")
     out = dysharp("calibrate", str(own), "-o", str(tmp_path / "mine.toml")).out
@@ -157,15 +163,15 @@ def test_validate_refuses_other_machines(dysharp: Call, own: Path, tmp_path: Pat
     assert message in done.err.splitlines()[-1]
 
 
-def test_links_are_fitted_to_collectives(measure: ModuleType, tmp_path: Path) -> None:
+def test_links_are_fitted_to_collectives(tmp_path: Path) -> None:
     gpu, constants = load_gpu("h100-sxm"), fitted_values() | {"link.fraction": 0.7}
     rows = []
     for kind in ("alltoall", "all_gather", "reduce_scatter"):
         for gpus in (4, 8):
-            for size in measure.COLLECTIVE_BYTES[1:]:
+            for (size,) in sizes("nccl_alltoall")[1:]:
                 us = float(collective_us(gpu, constants, kind, gpus, size))
-                rows.append(measure.Measured(f"nccl_{kind}", "NCCL", {"bytes": size, "gpus": gpus}, "latency", us, "us"))
-    measure.write_csv(tmp_path / "own.csv", rows, "8x NVIDIA H100 80GB HBM3", "a test")
+                rows.append(Measured(f"nccl_{kind}", "NCCL", {"bytes": size, "gpus": gpus}, "latency", us, "us"))
+    write_own(tmp_path / "own.csv", rows, "8x NVIDIA H100 80GB HBM3", "a test")
     from dysharp.api.calibration import calibrate
 
     done = calibrate(tmp_path / "own.csv", tmp_path / "mine.toml")
@@ -238,13 +244,9 @@ def test_the_script_writes_the_columns(own: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_needs_no_gpu(measure: ModuleType, tmp_path: Path) -> None:
-    import os
-
-    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    out = tmp_path / "x.csv"
-    done = subprocess.run([sys.executable, str(measure.__file__), "-o", str(out)], capture_output=True, text=True, check=False, env=hidden)
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 1
-    assert "nothing measured" in done.stdout
-    assert not out.exists()
+def test_the_script_is_the_verb(tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[2] / "examples" / "measure_gpu.py"
+    line = [sys.executable, str(script), "--only", "nothing", "-o", str(tmp_path / "x.csv")]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "measure: only: found 'nothing'" in done.stderr

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from dysharp.api.measuring import write_rows
 from dysharp.measured.measurements import COLUMNS, Measurement, measurements_from_csv
 
 HEADER = ",".join(COLUMNS)
@@ -62,6 +63,23 @@ def write(folder: Path, *lines: str) -> Path:
     two = [line(), line("a-2", config=GEMM | {"m": 2048}, value=87.0)]
     path.write_text("\n".join([HEADER, *(lines or two)]) + "\n")
     return path
+
+
+class Measured(NamedTuple):
+    """What `dysharp measure` finds: one number."""
+
+    kind: str
+    system: str
+    config: dict[str, Any]
+    metric: str
+    value: float
+    unit: str
+
+
+def write_own(path: Path, rows: list[Measured], hardware: str, source: str) -> None:
+    """Rows as `dysharp measure` writes them."""
+    numbered = enumerate(rows, start=1)
+    write_rows(path, [Measurement(f"mine-{n:04}", r.kind, r.system, hardware, *r[2:], source) for n, r in numbered])
 
 
 def changed(config: dict[str, Any], **values: object) -> dict[str, Any]:

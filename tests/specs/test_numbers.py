@@ -122,13 +122,13 @@ def test_numbers_that_were_chosen_in_sight_of_measurements_are_counted() -> None
     names = [(module, statement) for module, text in _modules() for statement in _said(text)]
     kinds = _kinds()
     assert [(module, said) for module, said in names if "counted" not in [kinds.get((module, name)) for name in said]] == []
-    assert {("dysharp.training.recipe", "SAVE_STATES"), ("dysharp.measured.families.mla_block", "BlockCase()")} <= {(m, s[0]) for m, s in names}
+    assert {("dysharp.training.recipe", "SAVE_STATES"), ("dysharp.measured.families.blocks", "BlockCase()")} <= {(m, s[0]) for m, s in names}
 
 
 CHOSEN = (
     *("training.recipe: SAVE_STATES", "costs.operators: KEPT", "model.operators: PASSES", "model.operators: MLA_PASSES"),
     *("measured.training.setting: NEW_FROM", "measured.families.attention: XQA_HEADS", "measured.families.operator: GemmsCase()"),
-    *("measured.families.attention: _with_surroundings()", "measured.families.mla_block: BlockCase()", "measured.serving.setting: _setting()"),
+    *("measured.families.attention: _with_surroundings()", "measured.families.blocks: BlockCase()", "measured.serving.setting: _setting()"),
     *("serving.balance: SPREAD", "serving.balance: BALANCED_FROM"),
 )
 """What a review found uncounted (bench/findings/trust.csv, A1)."""
