@@ -65,11 +65,10 @@ FACTS = Facts(
 def _written(layer: LayerBuilder, options: Options, operator: str, sends: Sends, begun: I32 | None, flagged: bool) -> None:
     """`sends` follow the work of a vector core each, which follows `begun[gpu]`."""
     row = options.row_ns + options.flag_ns * (flagged and options.flags == "apart")
-    cores = layer.sms(operator, options.cores)
-    turn = np.arange(len(sends.op)) % options.cores
+    cores = layer.issuers(operator, slots=options.cores)  # a row takes the next free core; the kernels give each an equal run
     durations = [0, *(ns_to_ps(row + hop) for hop in options.hops_ns)]
     rows = options.level(sends.node, sends.to) + np.int64(1)
-    work = layer.copies(operator, durations, sends.node, cores[sends.node, turn], rows, name="core", begun=begun)
+    work = layer.copies(operator, durations, sends.node, cores[sends.node], rows, name="core", begun=begun)
     layer.wait_each(sends.op, work.op)
 
 
