@@ -58,7 +58,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert", formats=("rows", "int8")),
     costs=Costs(permutes=0, fused=False, drops="launches, barriers of cores, the sum of a token beside its rows"),
     shown=Shown("#B22222"),
-    today=True,
 )
 
 
