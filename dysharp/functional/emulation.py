@@ -133,8 +133,8 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     if chosen.is_integer != (block == "integer"):
         raise ConfigError(f"dtype: found {chosen.name} with block {block}, expected int32 for block integer, a float type for other blocks")
     errors = _Errors()
-    sent = str(machine.options.get("dispatch", "rows"))  # a format that somebody asked for
-    rounded = sent if block in PLAIN_BLOCKS and not chosen.is_integer and sent != "rows" else ""
+    asked = str(machine.options.get("dispatch", ""))
+    rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer else ""
     if block in PLAIN_BLOCKS:
         what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors, rounded)
     else:

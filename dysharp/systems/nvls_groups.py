@@ -31,7 +31,7 @@ class Options:
     "tokens" of the pass, an upper end. `cover`: "greedy", or "exact", the fewest rows, up to 10 GPUs. `offsets`: of rows, from "counts" that the
     GPUs tell each other, or of fixed places ("capacity": `capacity` percent of the use in the history; tokens beyond go by unicast).
     `reduction`: "pull", or "push", in which each GPU adds at the source (`red`). `dispatch_window`, `combine_window`: tokens in flight per source
-    GPU, 0 = automatic. `dispatch`: format of rows, as of `dysharp`. `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    GPU, 0 = automatic. `dispatch`: format of rows, as of `dysharp`. `compute` = False leaves the GEMMs out: a row is ready when it has arrived.
     """
 
     groups: int = choice_int("nvls_groups.groups")
