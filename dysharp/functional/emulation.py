@@ -61,7 +61,7 @@ class Emulation:
     rows: str = ""
     """Format of the rows of Dispatch, where they are floats of a plain block. "": the payload's own."""
     rows_error: float = 0.0
-    """Root mean square of the output's difference from products of unrounded rows in `reference`, over that of the output."""
+    """Root mean square of the output's difference from `reference` of unrounded rows, over that of the output (plain blocks of floats)."""
 
     @property
     def holds(self) -> bool:
@@ -133,8 +133,8 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     if chosen.is_integer != (block == "integer"):
         raise ConfigError(f"dtype: found {chosen.name} with block {block}, expected int32 for block integer, a float type for other blocks")
     errors = _Errors()
-    asked = str(machine.options.get("dispatch", ""))
-    rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer else ""
+    asked = str(machine.options.get("dispatch", "rows"))
+    rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer and asked != "rows" else ""
     if block in PLAIN_BLOCKS:
         what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors, rounded)
     else:
@@ -169,7 +169,7 @@ def _run_plain(
     y, context = machine.forward(n.store(through(rounded, x)) if rounded else x, expert, weight, experts)
     forward = machine.passes["forward"].tensors
     errors.see(y, dense_forward(forward))
-    if rounded:
+    if not n.is_integer:
         exact = dense_forward(replace(forward, tokens=x))
         errors.rows = float(np.sqrt(np.mean((y.astype(np.float64) - exact) ** 2) / np.mean(exact**2)))
     if backward:
