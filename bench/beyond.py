@@ -8,7 +8,8 @@
 | levels | packet level over burst level at N drawn points |
 | oracle | whether engine and oracle agree on the small layers, and the mutants of the new rules that both tell apart |
 | tensors | whether tensors equal the dense layer bit for bit, by path and fault |
-| h200 | operators and start barriers of `deepep-v2` on H200 against DIR/deepepv2_h200_visible4.csv; `sync-switch` beside them |
+| h200 | operators, start barriers and what follows them of `deepep-v2` on H200 against DIR/deepepv2_h200_visible4.csv; `sync-switch` beside them |
+| ascend | `cann-ep` against DIR/ascend_visible4.csv: ranks are packages or dies, a port of 196 or 392 GB/s, without hops |
 | share | share of DySHARP's gain over `fusion-only` by groups, model, GPUs and batch |
 
 Exits with 1 where a bar is missed. Expected: docs/notebook/2026-11-28-beyond-expected.md.
@@ -22,6 +23,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +45,9 @@ NEW: dict[str, tuple[dict[str, object], ...]] = {
     "nvls-groups": ({}, {"own": "kept"}, {"reduction": "push"}, {"cover": "exact"}, {"offsets": "capacity"}, {"history": "tokens"}),
     "sync-switch": ({},),
     "sync-dysharp": ({},),
+    "cann-ep": ({}, {"mode": "low-latency"}, {"flags": "inside", "dispatch": "int8"}, {"card": 2, "node": 16}),
 }
-LEVELS, PHASES, STRIPE = 0.03, 0.10, FabricConfig().stripe
+LEVELS, PHASES, ASCEND, STRIPE = 0.03, 0.10, 0.20, FabricConfig().stripe
 TENSOR_RULES = (
     "integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows", "packets_equal_rows_in_floats",
     "hard_routings_are_served",
@@ -74,7 +78,8 @@ def main() -> int:
     asked = flags.parse_args()
     parts = {
         "conformance": lambda: _conformance(None), "levels": lambda: _levels(asked.random, asked.seed), "oracle": _oracle,
-        "tensors": lambda: _conformance(TENSOR_RULES), "h200": lambda: _h200(asked.data), "share": _share,
+        "tensors": lambda: _conformance(TENSOR_RULES), "h200": lambda: _h200(asked.data), "ascend": lambda: _ascend(asked.data),
+        "share": _share,
     }  # fmt: skip
     return int(not all([parts[name]() for name in asked.parts or parts]))
 
@@ -110,7 +115,7 @@ def _oracle() -> bool:
 
 def _h200(data: Path) -> bool:
     errors: dict[str, list[float]] = {}
-    rows = [(r, json.loads(r["config_json"])) for r in csv.DictReader((data / "deepepv2_h200_visible4.csv").open()) if "post" not in r["kind"]]
+    rows = [(r, json.loads(r["config_json"])) for r in csv.DictReader((data / "deepepv2_h200_visible4.csv").open())]
     cells = sorted({(c["ep"], c["tokens_per_rank"]) for _, c in rows})
     ours, switched = ({cell: _phases(system, *cell) for cell in cells} for system in ("deepep-v2", "sync-switch"))
     for row, c in rows:
@@ -123,18 +128,61 @@ def _h200(data: Path) -> bool:
     return max(median.values()) <= PHASES
 
 
+def _ascend(data: Path) -> bool:
+    rows = [(r, json.loads(r["config_json"])) for r in csv.DictReader((data / "ascend_visible4.csv").open())]
+    dies, flat = {"card": 2, "node": 16}, {"card_ns": 929, "far_ns": 929}
+    runs: tuple[tuple[str, int, dict[str, object]], ...] = (
+        ("packages", 196, {}), ("packages", 392, {}), ("dies", 196, dies), ("no levels", 196, flat), ("flags inside", 196, {"flags": "inside"}),
+    )  # fmt: skip
+    good = True
+    for name, rate, options in runs:
+        errors = []
+        for row, c in rows:
+            mode, n = "normal" if "normal" in row["system"] else "low-latency", c["tokens_per_rank"] * c["topk"]
+            us = _cann(c["ep"], c["tokens_per_rank"], rate, options | {"mode": mode})[int("combine" in row["kind"])]
+            sent = 14336 if "combine" in row["kind"] else 7168 if mode == "normal" else 7408
+            errors.append((us if row["metric"] == "latency" else n * sent / us / 1000) / float(row["value"]) - 1)
+            if (name, rate) in (("packages", 196), ("flags inside", 196)):
+                print(f"{name} EP {c['ep']} {mode} {row['kind']} {row['metric']}: {row['value']}, ours {us:.0f} us ({errors[-1]:+.1%})")
+        size, inside = np.abs(errors), int((np.abs(errors) <= ASCEND).sum())
+        print(f"ascend: {name}, {rate} GB/s: {inside} of {len(size)} within 20 %, median {np.median(size):.1%}, worst {size.max():.0%}")
+        good &= inside == len(size) or bool(options)
+    return good
+
+
+@cache
+def _line(ep: int, rate: int, options: str) -> np.ndarray:
+    """us of Dispatch and Combine at 96 and 192 tokens: whole rounds of 48 cores, between which and beyond time is a straight line."""
+    one, times = get_system("cann-ep"), []
+    for tokens in (96, 192):
+        model = Model("ascend", 7168, 2048, 256, 8, tokens, 3, 2, "bf16")
+        cluster = replace(load_cluster("paper-cloudmatrix384").with_gpus(ep), link_bytes_per_us=rate * 1000)
+        chosen = one.options(compute=False, dispatch="int8", **json.loads(options))
+        program = one.plan(model, cluster, make_routing("uniform", model, ep, tokens), "fwd", chosen)
+        trace = run_burst(program)[0]
+        sent = max(at for name, at in _done(program, trace) if name.startswith("dispatch"))
+        times.append((sent / 1e6, (trace.time_ps - sent) / 1e6))
+    return np.array(times)
+
+
+def _cann(ep: int, tokens: int, rate: int, options: dict[str, object]) -> np.ndarray:
+    few, many = _line(ep, rate, json.dumps(options))
+    return few + (many - few) * (tokens - 96) / 96
+
+
 def _phases(system: str, ep: int, tokens: int) -> dict[str, float]:
-    """us inside the kernel: whole operators, and what passes before data may go."""
+    """us inside the kernels: whole operators (the second kernel copies or sums), and the first kernel up to its start barrier and from there."""
     model = Model("h200", 7168, 2048, 256, 8, tokens, 3, 2, "bf16")
     cluster = load_cluster("hw-dgx-h200").with_gpus(ep)
     one = get_system(system)
     program = one.plan(model, cluster, make_routing("uniform", model, ep, tokens), "fwd", one.options(compute=False))
     trace, out = run_burst(program)[0], {}
-    for verb in ("dispatch", "combine"):
-        done = {name: at for name, at in _done(program, trace) if name.startswith(verb)}
+    done = dict(_done(program, trace))
+    for verb, last in (("dispatch", "received"), ("combine", "combined")):
         start = done[f"{verb}.launch"]
-        out[f"ep_{verb}"] = (done[f"{verb}.ended"] - start) / 1e6
-        out[f"ep_{verb}_prebarrier"] = (done.get(f"{verb}.begun", start) - start) / 1e6
+        out[f"ep_{verb}"] = (done[last] - start) / 1e6
+        begun = done.get(f"{verb}.begun", start)
+        out[f"ep_{verb}_prebarrier"], out[f"ep_{verb}_post"] = (begun - start) / 1e6, (done[f"{verb}.ended"] - begun) / 1e6
     return out
 
 

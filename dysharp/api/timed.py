@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.analysis.death import death
 from dysharp.analysis.timeline import Recording, Timeline, Window, make_timeline, record
 from dysharp.analysis.timeline.chakra import write_chakra
 from dysharp.analysis.timeline.links import GROUPS, POOL_GROUP
@@ -39,6 +40,8 @@ class Timed:
     row: Row
     timeline: Timeline
     recording: Recording
+    dies: tuple[tuple[str, str], ...] = ()
+    """Facts of what dies (`analysis.death`)."""
 
     @property
     def words(self) -> str:
@@ -60,7 +63,8 @@ class Timed:
         line = self.timeline
         busy = [{"group": group, "track": name, "mean_us": mean, "max_us": most} for group, name, mean, most in self.busy()]
         counts = {"slices": len(line.slices), "tracks": len(line.tracks), "flows": len(line.flows), "merged": line.merged}
-        return {"row": self.row.to_dict(), "timeline": {**counts, "busy": busy}}
+        found = {"row": self.row.to_dict(), "timeline": {**counts, "busy": busy}}
+        return found | ({"dies": [list(fact) for fact in self.dies]} if self.dies else {})
 
     def save(self, path: str | Path) -> Path:
         """Write a Perfetto trace to `path`; compressed where the name ends in .gz. Raises ConfigError where the file cannot be written."""
@@ -85,6 +89,7 @@ def trace(
     end_us: float | None = None,
     only: Sequence[int] = (),
     follow: Sequence[int] | None = None,
+    dies: str | None = None,
     **request: Unpack[RequestArgs],
 ) -> Timed:
     """Simulate one pass of one system at burst level, and keep every train of a link and every GEMM.
@@ -93,13 +98,15 @@ def trace(
     only              keep slices of these global tokens (GPU * tokens per GPU + token). (): of all
     follow            global tokens whose way is drawn as flows. None: the first token of each GPU, or those of `only`
 
+    dies              "gpu:3@50" or "plane:0@50": say what is lost if it dies at 50 percent of the pass, who notices, how long it takes
+
     The Row is equal to the Row of `run`. Raises TypeError and ConfigError as `run`, and ConfigError for packet level and for two passes.
     """
     if request["fidelity"] != "burst":
         raise ConfigError(f'trace: found fidelity "{request["fidelity"]}", expected "burst"')
     if request["workload"] is not None:
-        if only or follow:
-            raise ConfigError("trace: found tokens to keep or to follow beside a workload, expected none (a collective has no tokens)")
+        if only or follow or dies:
+            raise ConfigError("trace: found tokens, or what dies, beside a workload, expected none (a collective has no tokens)")
         row, run = _recorded_collective(get_collective(system), make_collective_request(request))
         return Timed(row, make_timeline(run, None, window=_window(start_us, end_us)), run)
     asked = make_request(request)
@@ -114,7 +121,9 @@ def trace(
     followed = follow if follow is not None else only or tuple(range(0, asked.tokens * asked.cluster.n_gpus, asked.tokens))
     _check_tokens(followed, asked.tokens * asked.cluster.n_gpus, "follow")
     row, run, options = _recorded(chosen, given, workload)
-    return Timed(row, make_timeline(run, chosen.served(workload.routing, options), follow=tuple(followed), window=window), run)
+    routing = chosen.served(workload.routing, options)
+    lost = death(dies, run.program, run.trace, routing, asked.cluster, chosen) if dies else ()
+    return Timed(row, make_timeline(run, routing, follow=tuple(followed), window=window), run, tuple(lost))
 
 
 def _window(start_us: float, end_us: float | None) -> Window:

@@ -108,6 +108,7 @@ def _print_emulation(done: Emulation) -> None:
         ("largest error", f"{done.max_abs_error:.3g}; relative to the largest value {done.max_rel_error:.3g} (allowed {done.bound:.3g})"),
         ("bits", "equal to the sum in the recorded order" if done.exact else "NOT equal to the sum in the recorded order"),
     ]
+    rows += done.rounding
     if done.packets:
         rows.append(("packets", ", ".join(f"{name} {n}" for name, n in done.packets.items())))
         rows.append(("flits", ", ".join(f"{name} {n}" for name, n in done.flits.items())))

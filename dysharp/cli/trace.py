@@ -10,13 +10,14 @@ import click
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import ENDINGS, Json, Out, Plot, complete_systems, draw, options
 from dysharp.runs.arguments import Argument, RequestArgs
-from dysharp.show.output import print_answer, print_header, print_lines, print_table
+from dysharp.show.output import print_answer, print_facts, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.timed import Timed
 
 _OUT = f"file to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it."
 _CHAKRA = "also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et."
+_DIES = "say what is lost if GPU G, or a plane of switches, dies at P percent of the pass, who notices, and how long it takes."
 PARTS = Argument(None, "with --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM. None: 8.", "N", (1, None))
 
 
@@ -33,7 +34,7 @@ def trace(
     end_us: Annotated[float | None, Argument(None, "keep what begins before this time. None: the end.", "US", None, "--to")],
     only: Annotated[str | None, Argument(None, "keep the trains and tiles of these tokens, counted over all GPUs. None: all.", "T,T,...|A:B")],
     follow: Annotated[str | None, Argument(None, "tokens whose way is drawn with arrows. None: the first token of each GPU.", "T,T,...|A:B")],
-    as_json: Json, **workload: Any,
+    dies: Annotated[str | None, Argument(None, _DIES, "gpu:G@P|plane:N@P")], as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Write a timeline of one run of SYSTEM: trains of links, GEMM tiles, ways of tokens.
 
@@ -44,14 +45,14 @@ def trace(
     from dysharp.api.comparison import header_lines
     from dysharp.cli.progress_bar import progress_bar
 
-    if out is None and plot is None and chakra is None:
-        raise click.UsageError("Missing option '-o', '--plot' or '--chakra'")
+    if out is None and plot is None and chakra is None and dies is None:
+        raise click.UsageError("Missing option '-o', '--plot', '--chakra' or '--dies'")
     if chakra is None and parts is not None:
         raise ConfigError("--parts: found no --chakra, expected the folder of the Chakra traces")
     kept = () if only is None else _tokens("--only", only)
     followed = None if follow is None else _tokens("--follow", follow)
     with progress_bar() as progress:
-        done = trace_system(system, start_us, end_us, kept, followed, progress=progress, **workload)
+        done = trace_system(system, start_us, end_us, kept, followed, dies, progress=progress, **workload)
         if out is not None:
             done.save(out)
         files = done.save_chakra(chakra, parts or 8) if chakra is not None else []
@@ -60,7 +61,9 @@ def trace(
     if as_json:
         print_answer(done.to_dict() | ({"chakra": [str(path) for path in files]} if files else {}))
         return
-    _print(done, out)
+    print_facts(done.dies)
+    if dies is None or out:
+        _print(done, out)
     if files:
         megabytes = sum(path.stat().st_size for path in files) / 1e6
         print_lines([f"{files[0]} to {files[-1].name}: {megabytes:.1f} MB of Chakra execution traces, one file per GPU"])

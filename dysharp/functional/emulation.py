@@ -18,6 +18,7 @@ from dysharp.functional.machine import Machine, Pass
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
+from dysharp.functional.wire import through
 from dysharp.workload import needed_gpus
 
 PLAIN_BLOCKS = {
@@ -57,11 +58,20 @@ class Emulation:
     injected: dict[str, int]
     not_injected: dict[str, str]
     dump: tuple[str, ...] = ()
+    rows: str = ""
+    """Format of the rows of Dispatch, where they are floats of a plain block. "": the payload's own."""
+    rows_error: float = 0.0
+    """Root mean square of the output's difference from `reference` of unrounded rows, over that of the output (plain blocks of floats)."""
 
     @property
     def holds(self) -> bool:
         """Whether the results are exact and the errors stay within their limits."""
         return self.exact and self.max_rel_error <= self.bound
+
+    @property
+    def rounding(self) -> list[tuple[str, str]]:
+        """What the format of rows costs, as a printed fact."""
+        return [("rows out", f"{self.rows}: the output is {self.rows_error:.2%} off (root mean square) unrounded rows")] if self.rows else []
 
     def __str__(self) -> str:
         """Whether the tensors are right, in a few lines."""
@@ -74,6 +84,7 @@ class Emulation:
                 ("largest error", f"{self.max_rel_error:.3g} of the largest value (allowed {self.bound:.3g})"),
                 ("bits", f"{'equal to' if self.exact else 'NOT equal to'} the sum in the recorded order"),
                 *faults,
+                *self.rounding,
                 ("result", "right" if self.holds else "WRONG"),
             ]
         )
@@ -102,6 +113,7 @@ class _Errors:
 
     absolute: float = 0.0
     relative: float = 0.0
+    rows: float = 0.0
 
     def see(self, found: Array, expected: Array) -> None:
         found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
@@ -121,8 +133,10 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     if chosen.is_integer != (block == "integer"):
         raise ConfigError(f"dtype: found {chosen.name} with block {block}, expected int32 for block integer, a float type for other blocks")
     errors = _Errors()
+    asked = str(machine.options.get("dispatch", "rows"))
+    rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer and asked != "rows" else ""
     if block in PLAIN_BLOCKS:
-        what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors)
+        what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors, rounded)
     else:
         what = _run_torch(machine, block, shape, tokens, chosen, backward, kinds, errors)
     passes = list(machine.passes.values())
@@ -136,11 +150,13 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
         bound=BOUNDS[chosen.name], exact=_is_exact(passes), reference=what, packets=_sum_counts([s.packets for s in statistics]),
         flits=_sum_counts([s.flits for s in statistics]), tables=tables, injected=injected,
         not_injected={kind: why_not(kind, machine.system, tables, machine.gpus // domain_nodes) for kind, n in injected.items() if not n},
-        dump=tuple(text for s in statistics for text in s.dump),
+        dump=tuple(text for s in statistics for text in s.dump), rows=rounded, rows_error=errors.rows,
     )  # fmt: skip
 
 
-def _run_plain(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:
+def _run_plain(
+    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors, rounded: str
+) -> str:
     rng = np.random.default_rng([machine.seed, 1])
     family = IntegerExperts if block == "integer" else GatedExperts
     experts = family(shape.experts, shape.hidden, shape.expert_hidden, machine.seed)
@@ -150,9 +166,12 @@ def _run_plain(machine: Machine, block: str, shape: Shape, tokens: int, n: Numbe
     size = (2, n_tokens, shape.hidden)
     x, dy = n.store(rng.integers(-3, 4, size) if n.is_integer else rng.standard_normal(size))
     weight: Array = rng.integers(1, 4, expert.shape) if n.is_integer else rng.dirichlet(np.ones(shape.topk), n_tokens)
-    y, context = machine.forward(x, expert, weight, experts)
+    y, context = machine.forward(n.store(through(rounded, x)) if rounded else x, expert, weight, experts)
     forward = machine.passes["forward"].tensors
     errors.see(y, dense_forward(forward))
+    if not n.is_integer:
+        exact = dense_forward(replace(forward, tokens=x))
+        errors.rows = float(np.sqrt(np.mean((y.astype(np.float64) - exact) ** 2) / np.mean(exact**2)))
     if backward:
         dx, gate = machine.backward(context, dy, experts)
         grads = experts.take_grads()

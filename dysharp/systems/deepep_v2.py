@@ -4,22 +4,25 @@
 |---|---|
 | launch, barrier of all GPUs | the same |
 | an SM loads a token once and stores it once per GPU | an SM loads a result and stores it at the source |
-| counts and a barrier | a barrier |
+| counts, beside the rows, and a barrier | a barrier |
 | the second kernel copies the received rows together, on all SMs | the second kernel adds the rows of a token |
 
 Over several NVLink domains (hybrid mode) a row goes once per remote domain by NIC, and SMs there forward it.
 """
 
 import math
+from functools import cached_property
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.collectives import SYNC_GPUS
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown, deepep, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, Sends, TwoHop, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
+from dysharp.systems.building.gpus import Software
 from dysharp.workload.closed import expected_copies
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
@@ -48,6 +51,12 @@ CHUNK = 6
 MOST_CHANNELS = 8
 SHARED_BYTES, ROW_EXTRA, COUNT_BYTES = 232448, 128, 4
 """Shared memory of an SM of Hopper and Blackwell; what a row has there besides its values: indices, weights, a barrier; a count."""
+
+LOADED, AT_ONCE, WARPS = 2048, 2, 32
+"""Bytes of a load of a warp that adds a token, copies that it loads at once where there are no more, and the most warps of an SM.
+
+Source: DeepEP impls/combine_utils.cuh, combine_reduce; csrc/kernels/elastic/combine.hpp.
+"""
 
 
 def channels_of_sm(model: Model, gpus: int, sent_bytes: int) -> int:
@@ -101,6 +110,11 @@ FACTS = Facts(
 class _Elastic(Kernels):
     """Both kernels of each call on one NVLink domain. The first one has `n_sm` SMs."""
 
+    @cached_property
+    def costs(self) -> Software:
+        """A thread per GPU sends a flag and all fly at once, so an exchange does not grow with the GPUs (nvlink_barrier_wo_local_sync)."""
+        return Software(self.cluster, SYNC_GPUS)
+
     def prepare(self) -> None:
         if not 0 <= self.options.n_sm <= self.cluster.n_sms:
             found = f"found {self.options.n_sm}, expected 0 (the library's own number) to {self.cluster.n_sms} SMs"
@@ -130,18 +144,27 @@ class _Elastic(Kernels):
         rows = self.counted(self.p.gpu)
         return self.delay(name, [self.costs.memory_ps(2 * int(n) * self.sent_bytes) for n in rows], after=after)
 
-    def summed(self, name: str, received: np.ndarray, after: I32) -> None:
-        """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
-        tokens = self.counted(self.p.sent_source)
-        moved = ((received + tokens) * self.model.row_bytes).tolist()
-        self.delay(name, [self.costs.memory_ps(n) for n in moved], after=after)
+    def summed(self, name: str, source: I32, token: I32, after: I32) -> None:
+        """The second kernel of Combine: reads row i of `token[i]` on `source[i]` and writes one per token. A warp adds a token by loads in turn."""
+        row, tokens = self.model.row_bytes, self.counted(self.p.sent_source)
+        copies = np.zeros(self.n_gpus, np.int64)
+        np.maximum.at(copies, source, np.bincount(token)[token])
+        turns = -(-tokens // (self.cluster.n_sms * min(WARPS, SHARED_BYTES // row)))
+        loads = turns * np.where(copies > AT_ONCE, copies, 1) * -(-row // LOADED)
+        moved = (self.counted(source) + tokens) * row
+        memory = [self.costs.memory_ps(n) for n in moved.tolist()]
+        self.delay(name, np.maximum(memory, self.costs.kernel_ps + loads * self.costs.load_ps), after=after)
+
+    def counts(self, begun: I32) -> I32:
+        """GPUs tell each other their counts of rows beside the rows (notify warps). Returns `[gpus]` DELAYs."""
+        return self.barrier("dispatch.counts", "dispatch.counted", begun)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has its rows in one piece."""
         begun = self.begin("dispatch", None)
         puts = self.dispatch_puts(Discipline.READY_FIFO)
         self.stored("dispatch", puts, self.p.token, self.sent_bytes, begun)
-        return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, puts))
+        return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", self.counts(begun), puts))
 
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
@@ -149,7 +172,7 @@ class _Elastic(Kernels):
         puts = self.combine_puts(Discipline.READY_FIFO)
         self.stored("combine", puts, self.p.token[puts.unit], self.model.row_bytes, begun)
         ended = self.barrier_after("combine", "combine.ended", begun, puts)
-        self.summed("combined", self.counted(self.p.source), ended)
+        self.summed("combined", self.p.source, self.p.token, ended)
 
 
 class _Hybrid(_Elastic):
@@ -216,7 +239,7 @@ class _Hybrid(_Elastic):
         chunk, last = self.chunks(far)
         self.wait_each(returns[far], added.op[last[chunk]])
         ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
-        self.summed("combined", self.counted(hop.source), ended)
+        self.summed("combined", hop.source, hop.token, ended)
 
 
 kernels("deepep-v2", FACTS, between=_Hybrid)(_Elastic)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from dysharp.program import I32, Discipline, Framing, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
-from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, Transfers, fused, in_pairs, one_after_another
+from dysharp.systems.building import DYMULTIMEM, ROWS, WIRE, LayerBuilder, Transfers, fused, in_pairs, one_after_another
 from dysharp.systems.building.between.in_switch import sums_in_switch
 from dysharp.systems.building.layer import EXPLICIT
 
@@ -16,7 +16,8 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
-    `dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-ue8m0", "mxfp8" or "nvfp4"; sums come back as the model's rows.
+    `weights`: "model", "fp4", "mxfp8" or "nvfp4".
     `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
@@ -32,7 +33,7 @@ class Options:
 FACTS = Facts(
     source=SOURCE,
     options=Options,
-    moves=Moves("multicast", between="dysharp", formats=ROWS),
+    moves=Moves("multicast", between="dysharp", formats=WIRE),
     costs=Costs(permutes=0, fused=True, drops="AL TLB misses, TS/OR overflow, polling"),
     reach=Reach(domains=("paper",), assumes="a hypothetical scale-out switch that multicasts and sums", switch=SUMS),
     shown=Shown(

@@ -16,7 +16,7 @@ import numpy as np
 from dysharp.program import I32, I64, Discipline, Framing, Kind, To, frozen, runs, spans
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
-from dysharp.systems.building import MULTIMEM, STORE, LayerBuilder, fused, placed
+from dysharp.systems.building import MULTIMEM, STORE, WIRE, LayerBuilder, fused, placed
 from dysharp.systems.building.groups import Wanted, multicasts, pieces
 from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.workload import Routing
@@ -31,7 +31,7 @@ class Options:
     "tokens" of the pass, an upper end. `cover`: "greedy", or "exact", the fewest rows, up to 10 GPUs. `offsets`: of rows, from "counts" that the
     GPUs tell each other, or of fixed places ("capacity": `capacity` percent of the use in the history; tokens beyond go by unicast).
     `reduction`: "pull", or "push", in which each GPU adds at the source (`red`). `dispatch_window`, `combine_window`: tokens in flight per source
-    GPU, 0 = automatic. `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    GPU, 0 = automatic. `dispatch`: format of rows, as of `dysharp`. `compute` = False leaves the GEMMs out: a row is ready when it has arrived.
     """
 
     groups: int = choice_int("nvls_groups.groups")
@@ -43,6 +43,7 @@ class Options:
     reduction: str = choice_str("nvls_groups.reduction")
     dispatch_window: int = choice_int("nvls_groups.dispatch_window")
     combine_window: int = choice_int("nvls_groups.combine_window")
+    dispatch: str = "rows"
     compute: bool = True
 
     def pieces(self, routing: Routing) -> I64:
@@ -70,7 +71,7 @@ def returns(routing: Routing, options: Options) -> Rows:
 FACTS = Facts(
     source="PTX multimem.st, multimem.ld_reduce; nccl #2072, #2077; docs/design/0041-beyond-the-papers.md",
     options=Options,
-    moves=Moves(sends, returns),
+    moves=Moves(sends, returns, formats=WIRE),
     costs=Costs(permutes=0, fused=True, drops="instructions, the making of groups, the list of rows by expert that GEMMs gather by"),
     reach=Reach(switch=SUMS),
     shown=Shown("#999933"),

@@ -58,6 +58,9 @@ class _Synced(_Elastic):
         self.told = ready(self, name, late, self.row_columns if name == "dispatch" else self.result_columns)
         return start
 
+    def counts(self, begun: I32) -> I32:
+        return begun  # READY has them
+
     def barrier_after(self, name: str, ends: str, start: I32, sends: Batch) -> I32:
         here = self.join(f"{name}.here", start, tiles=sends.tile) if isinstance(sends, Returns) else self.rows_here(start)
         self.wait_tiles(here, self.told)

@@ -39,8 +39,10 @@ class ExpertFormat(NamedTuple):
 ROW_FORMATS: Mapping[str, RowFormat] = {
     "rows": RowFormat("", False, lambda model: model.row_bytes),
     "fp8": RowFormat("FP8", True, lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK)),
+    "fp8-ue8m0": RowFormat("FP8 with UE8M0 scales", True, lambda model: model.hidden + -(-model.hidden // FP8_BLOCK)),
     "fp8-plain": RowFormat("FP8 without scales", True, lambda model: model.hidden),
     "mxfp8": RowFormat("MXFP8", True, lambda model: model.hidden + -(-model.hidden // MX_BLOCK)),
+    "int8": RowFormat("INT8", False, lambda model: model.hidden + 4),
     "fp4-plain": RowFormat("FP4 without scales", False, lambda model: -(-model.hidden // 2)),
     "nvfp4": RowFormat("NVFP4", False, lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK)),
 }
@@ -50,10 +52,12 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
 |---|---|
 | rows | the model's own type |
 | fp8 | FP8 values, an FP32 scale per 128 |
+| fp8-ue8m0 | FP8 values, an 8-bit power of two per 128 |
 | fp8-plain | FP8 values, no scales |
 | mxfp8 | FP8 values, an 8-bit scale per 32 |
+| int8 | INT8 values, an FP32 scale |
 | fp4-plain | FP4 values, no scales |
-| nvfp4 | FP4 values, an 8-bit scale per 16 |
+| nvfp4 | FP4 values, an FP8 scale per 16 (an FP32 scale of the row is not counted) |
 """
 WEIGHT_FORMATS: Mapping[str, ExpertFormat] = {
     "model": ExpertFormat("", None),

@@ -20,6 +20,9 @@ from dysharp.program import CLASSES, I32, I64, Discipline, Framing, Head, Ints, 
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch, ids
 
+L2_CLOCKS = 281
+"""From a load to its value out of L2 (GH200; B200 295)."""
+
 
 class Software:
     """Costs in ps on the GPU of a cluster. `n_gpus`: GPUs that communicate (default: all GPUs of the cluster).
@@ -78,6 +81,11 @@ class Software:
     def stream_ps(self, n_bytes: float) -> int:
         """Time of a step inside a kernel that moves `n_bytes` (reads plus writes) through the memory of its GPU."""
         return round(float(hbm_us(self._gpu, self._fitted, n_bytes)) * PS_PER_US)
+
+    @property
+    def load_ps(self) -> int:
+        """Time of a load of a warp from L2."""
+        return round(L2_CLOCKS * PS_PER_US / self._gpu.boost_MHz)
 
     def moved_ps(self, n_bytes: float) -> int:
         """Time of a step in which all SMs move `n_bytes` (reads plus writes): their loads and stores per clock, or memory."""

@@ -57,6 +57,8 @@ USUAL = {"one_copy_per_gpu": copy_per_gpu, "one_copy_per_expert": copy_per_exper
 
 ROWS = ("rows", "fp8", "mxfp8")
 """Row formats that Dispatch may send: the model's rows, DeepEP's FP8 rows, Mega MoE's FP8 rows."""
+WIRE = (*ROWS, "fp8-ue8m0", "nvfp4")
+"""Those that a switch multicasts as bits."""
 ROW_STEP = 16  # the rows of a partial tile are rounded up to a multiple of this
 TILE_ROWS = ((8.5, 16), (16.5, 32), (32.5, 64), (64.5, 96), (96.5, 128), (np.inf, 192))
 """(largest number of expected rows per expert, rows of a tile): block configurations of Mega MoE in DeepGEMM."""

@@ -1,0 +1,85 @@
+"""cann-ep: CANN's EP and DeepEP-Ascend: vector cores write a row per (token, expert) into the memory of another NPU, and a flag behind it.
+
+| step | Dispatch | Combine |
+|---|---|---|
+| counts | `mode` normal: every NPU reads the counts of all NPUs and experts | - |
+| a vector core, one row at a time | reads, casts, writes; low latency: a flag behind each row | reads, writes, a flag behind each row |
+| a row is written | after the latency of its level: NPUs of one card, of one node (one switch), of two nodes (two switches) | the same |
+
+Source: sgl-project/sgl-kernel-npu, csrc/deepep/ops/op_kernel/cam_moe_dispatch_normal.h and cam_moe_combine_normal.h.
+"""
+
+import numpy as np
+
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import ns_to_ps
+from dysharp.program import I32, Discipline, frozen
+from dysharp.specs import choice_int, choice_str
+from dysharp.systems import Costs, Facts, Moves, Shown, system
+from dysharp.systems.building import LayerBuilder, Sends, one_after_another
+
+
+@frozen
+class Options:
+    """`mode`: "normal", or "low-latency", whose fixed windows need no counts. `flags`: a flag of its own behind each row ("apart"), or 32 B of every
+    512 B that are written whole ("inside", UBEP). `cores`: vector cores that send. `row_ns`, `flag_ns`: of a core for a row and for its flag.
+    `count_ns`: for a number of the counts. `card`, `node`: NPUs of a card and of a node; `card_ns`, `node_ns`, `far_ns`: one way inside a card,
+    through one switch level, through two. `dispatch`: format of rows. `compute` = False leaves the GEMMs out.
+    """
+
+    mode: str = choice_str("cann_ep.mode")
+    flags: str = choice_str("cann_ep.flags")
+    cores: int = choice_int("cann_ep.cores")
+    row_ns: int = choice_int("cann_ep.row_ns")
+    flag_ns: int = choice_int("cann_ep.flag_ns")
+    count_ns: int = choice_int("cann_ep.count_ns")
+    card: int = choice_int("cann_ep.card")
+    node: int = choice_int("cann_ep.node")
+    card_ns: int = choice_int("cann_ep.card_ns")
+    node_ns: int = choice_int("cann_ep.node_ns")
+    far_ns: int = choice_int("cann_ep.far_ns")
+    dispatch: str = "rows"
+    compute: bool = True
+
+    def level(self, node: I32, to: I32) -> I32:
+        """`[n]` level of a write from `node[i]` to `to[i]`: 0 own memory, 1 the card, 2 the node, 3 two switch levels."""
+        apart = [node != to, node // self.card != to // self.card, node // self.node != to // self.node]
+        return np.sum(apart, axis=0, dtype=np.int32)
+
+    @property
+    def hops_ns(self) -> tuple[int, ...]:
+        """One way by level."""
+        return 0, self.card_ns, self.node_ns, self.far_ns
+
+
+FACTS = Facts(
+    source="sgl-project/sgl-kernel-npu (DeepEP-Ascend); UBEP, arXiv 2607.06202, and CloudMatrix384, arXiv 2506.12708, by notes",
+    options=Options,
+    moves=Moves("one_copy_per_expert", formats=("rows", "int8")),
+    costs=Costs(permutes=0, fused=False, drops="launches, barriers of cores, the sum of a token beside its rows"),
+    shown=Shown("#B22222"),
+)
+
+
+def _written(layer: LayerBuilder, options: Options, operator: str, sends: Sends, begun: I32 | None, flagged: bool) -> None:
+    """`sends` follow the work of a vector core each, which follows `begun[gpu]`."""
+    row = options.row_ns + options.flag_ns * (flagged and options.flags == "apart")
+    cores = layer.issuers(operator, slots=options.cores)  # a row takes the next free core; the kernels give each an equal run
+    durations = [0, *(ns_to_ps(row + hop) for hop in options.hops_ns)]
+    rows = options.level(sends.node, sends.to) + np.int64(1)
+    work = layer.copies(operator, durations, sends.node, cores[sends.node], rows, name="core", begun=begun)
+    layer.wait_each(sends.op, work.op)
+
+
+@system("cann-ep", FACTS)
+def plan(layer: LayerBuilder, options: Options) -> None:
+    """Dispatch, the GEMMs, Combine."""
+    if options.node % options.card:
+        raise ConfigError(f"cann-ep.node: found {options.node} NPUs on cards of {options.card}, expected a multiple")
+    normal = options.mode == "normal"
+    known = normal and layer.direction == "bwd"  # a backward pass knows the counts
+    told = options.count_ns * layer.n_gpus * layer.model.n_experts
+    counts = layer.delay("dispatch.counts", ns_to_ps(told)) if normal and not known else None
+    _written(layer, options, "dispatch", layer.dispatch_rows(Discipline.READY_FIFO), counts, not normal)
+    finished = one_after_another(layer)
+    _written(layer, options, "combine", layer.combine_rows(Discipline.READY_FIFO), finished, True)
