@@ -40,7 +40,7 @@ EP_LIBRARIES: dict[str, tuple[str, Dispatcher]] = {"deepep": ("DeepEP", "deepep"
 
 
 @frozen
-class _OperatorTime:
+class OperatorTime:
     """An operator of a run: means over the ranks that were read, in microseconds of the whole profile.
 
     `expected`, `low`, `high`: of the kernels that shapes or the model say, None where they say nothing; `timed`: what these kernels took.
@@ -62,7 +62,7 @@ class _OperatorTime:
 
 
 @frozen
-class _Loss:
+class Loss:
     """Time that the run could do without. `kind`: host, wait, slow, copy, batch, library."""
 
     kind: str
@@ -89,8 +89,8 @@ class Explanation:
     """Of the first rank, from one attention call to the next: microseconds from start to start (`whole`), idle ones, and those by operator."""
     exchange_us: float
     hidden_us: float
-    losses: tuple[_Loss, ...]
-    operators: tuple[_OperatorTime, ...]
+    losses: tuple[Loss, ...]
+    operators: tuple[OperatorTime, ...]
     what_if: tuple[tuple[str, float], ...] = ()
     remarks: tuple[str, ...] = ()
     group: int = 1
@@ -114,7 +114,7 @@ class Explanation:
         return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
 
 
-def _near(operators: Sequence[_OperatorTime]) -> float:
+def _near(operators: Sequence[OperatorTime]) -> float:
     judged = [one for one in operators if one.expected]
     near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
     return near / sum(one.timed for one in judged) if judged else math.nan
@@ -241,7 +241,7 @@ def _remarks(profile: Profile) -> list[str]:
     return out + ([f"{profile.left_out} events without a finite time and duration were left out"] if profile.left_out else [])
 
 
-def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> _OperatorTime:
+def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
     events = [r.of(name) for r in ranks]
     us = _mean(r.us[own].sum() for r, own in zip(ranks, events, strict=True))
     known = [own & ~np.isnan(r.expected) for r, own in zip(ranks, events, strict=True)]
@@ -261,7 +261,7 @@ def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | N
     libraries = Counter(kind_of(r.profile.names[n]).library or "driver" for r, own in zip(ranks, events, strict=True) for n in r.profile.name[own])
     floor = _mean(r.floors[own].sum() for r, own in zip(ranks, events, strict=True))
     wait = float(waited[name].mean()) if name in waited else None
-    return _OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
+    return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
 
 
 def _overlap(ranks: list[Rank]) -> tuple[float, float]:
@@ -276,12 +276,12 @@ def _overlap(ranks: list[Rank]) -> tuple[float, float]:
     return _mean(every), _mean(hidden)
 
 
-def _losses(ranks: list[Rank], rows: Sequence[_OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[_Loss]:
+def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
     out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
     for row in rows:
         if row.operator == WAITING and not waited:
-            out.append(_Loss("wait", row.us, f"{row.kernels} kernels wait {row.us:,.0f} us for other ranks to say how many rows come; "
+            out.append(Loss("wait", row.us, f"{row.kernels} kernels wait {row.us:,.0f} us for other ranks to say how many rows come; "
                             "profiles of all ranks show whom they wait for"))  # fmt: skip
         elif row.operator == COPY:
             longest = max(ranks, key=lambda r: r.us[r.of(COPY)].max(initial=0.0))
@@ -289,16 +289,16 @@ def _losses(ranks: list[Rank], rows: Sequence[_OperatorTime], machine: Machine, 
             worst = int(own[np.argmax(longest.us[own])])
             where = f"{longest.us[worst]:,.0f} us at {longest.profile.start[worst] / 1e3:,.2f} ms"
             name = longest.profile.names[longest.profile.name[worst]][:60]
-            out.append(_Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
+            out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
         elif row.expected and row.timed - (row.wait or 0.0) > row.expected:
             over = row.timed - (row.wait or 0.0) - row.expected
             at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) == 1 else ""
-            out.append(_Loss("slow", over, f"{row.operator}: {row.timed:,.0f} us where {machine.cluster.name} needs {row.expected:,.0f} "
+            out.append(Loss("slow", over, f"{row.operator}: {row.timed:,.0f} us where {machine.cluster.name} needs {row.expected:,.0f} "
                             f"({row.low:,.0f} to {row.high:,.0f}): {over:,.0f} us{at_most}"))  # fmt: skip
     return out
 
 
-def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[_Loss]:
+def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     """The rank that comes last, what the others wait, and what it does longer than they do."""
     if not waited:
         return []
@@ -319,10 +319,10 @@ def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[_Loss]:
     if mean < WAIT_US:
         return []
     most = max(waited, key=lambda name: float(waited[name].sum()))
-    return [_Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
+    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
 
 
-def _host(ranks: list[Rank], span: float) -> list[_Loss]:
+def _host(ranks: list[Rank], span: float) -> list[Loss]:
     host, unknown = _mean(r.idle.host for r in ranks), _mean(r.idle.unknown for r in ranks)
     worst = max((r.idle for r in ranks), key=lambda one: one.largest)
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
@@ -330,14 +330,14 @@ def _host(ranks: list[Rank], span: float) -> list[_Loss]:
     if host:
         gaps = round(_mean(r.idle.gaps for r in ranks))
         what = f"the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {gaps} gaps, {longest}"
-        out.append(_Loss("host", host, f"the host launches late: {what}; a graph of the step has none of them"))
+        out.append(Loss("host", host, f"the host launches late: {what}; a graph of the step has none of them"))
     if unknown:
         what = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%})"
-        out.append(_Loss("host", unknown, f"{what}, and no launch says why; {longest}"))
+        out.append(Loss("host", unknown, f"{what}, and no launch says why; {longest}"))
     return out
 
 
-def _small(ranks: list[Rank], machine: Machine) -> list[_Loss]:
+def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
     """GEMMs with so few rows that they wait for weights."""
     lead = ranks[0]
     own = lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9))
@@ -348,11 +348,11 @@ def _small(ranks: list[Rank], machine: Machine) -> list[_Loss]:
     over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
     more = float(np.median(lead.expected[own] / lead.floors[own]))
     over = min(over, took - float(lead.floors[own].sum()))
-    return [_Loss("batch", max(0.0, over), f"{int(own.sum())} GEMMs with few rows ({rows}) wait for weights: {over:,.0f} of {took:,.0f} us; "
+    return [Loss("batch", max(0.0, over), f"{int(own.sum())} GEMMs with few rows ({rows}) wait for weights: {over:,.0f} of {took:,.0f} us; "
                  f"{more:.0f} times the rows take about as long")]  # fmt: skip
 
 
-def _library(found: Mapping[str, _OperatorTime], library: str) -> list[_Loss]:
+def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
     """Another library than the one that was asked for moved the rows."""
     if not library:
         return []
@@ -362,4 +362,4 @@ def _library(found: Mapping[str, _OperatorTime], library: str) -> list[_Loss]:
         return []
     us = sum(row.us for row in wrong)
     names = " and ".join(dict.fromkeys(row.library for row in wrong))
-    return [_Loss("library", us, f"{names} moved the rows ({us:,.0f} us), and not {library}, which was asked for")]
+    return [Loss("library", us, f"{names} moved the rows ({us:,.0f} us), and not {library}, which was asked for")]

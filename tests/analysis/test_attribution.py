@@ -13,7 +13,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.runs import causes_add_up
+from dysharp.testing.conformance.runs import _causes_add_up
 
 HARDWARE = Hardware(
     rate=1_000_000, lat=100_000, ack=200_000, notify=200_000, responder=50_000, local=70_000, n_vcs=1, vc_bytes=0, n_links=1
@@ -23,7 +23,7 @@ HARDWARE = Hardware(
 @pytest.mark.parametrize("routing", ["uniform", "lognormal:0.8", "dropped", "one GPU"])
 @pytest.mark.parametrize("system", all_systems())
 def test_parts_sum_to_the_time(finished: Callable[..., Any], system: str, routing: str) -> None:
-    assert list(causes_add_up(finished(system, routing))) == []
+    assert list(_causes_add_up(finished(system, routing))) == []
 
 
 def test_an_sm_that_takes_ops_in_turn_was_not_busy_before_the_first() -> None:

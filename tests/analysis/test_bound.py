@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.runs import bound_adds_up, time_above_bounds
+from dysharp.testing.conformance.runs import _bound_adds_up, _time_above_bounds
 
 WITH_COMPUTE = ("deepep", "dysharp", "dysharp-basic", "dysharp-comet", "explicit", "nvls", "fusion-only")
 
@@ -15,7 +15,7 @@ WITH_COMPUTE = ("deepep", "dysharp", "dysharp-basic", "dysharp-comet", "explicit
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("system", all_systems())
 def test_no_time_is_below_a_bound(finished: Callable[..., Any], system: str, routing: str, direction: str) -> None:
-    assert list(time_above_bounds(finished(system, routing, direction))) == []
+    assert list(_time_above_bounds(finished(system, routing, direction))) == []
 
 
 @pytest.mark.parametrize("system", WITH_COMPUTE)
@@ -28,7 +28,7 @@ def test_no_time_of_pure_communication_is_below_a_bound(finished: Callable[..., 
 
 @pytest.mark.parametrize("system", all_systems())
 def test_every_summand_counts(finished: Callable[..., Any], system: str) -> None:
-    assert list(bound_adds_up(finished(system))) == []
+    assert list(_bound_adds_up(finished(system))) == []
 
 
 def test_link_bound_is_the_wire_time_of_one_direction(finished: Callable[..., Any]) -> None:

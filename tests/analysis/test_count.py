@@ -10,19 +10,19 @@ import pytest
 from dysharp.analysis import traffic_bytes
 from dysharp.analysis.count import group_transfers
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.runs import payload_is_declared, wire_bytes_are_explained
+from dysharp.testing.conformance.runs import _payload_is_declared, _wire_bytes_are_explained
 
 CASES = [(s, r) for s in all_systems() for r in ("uniform", "lognormal:0.8", "dropped", "one GPU")]
 
 
 @pytest.mark.parametrize(("system", "routing"), CASES)
 def test_wire_bytes_equal_what_the_links_sent(finished: Callable[..., Any], system: str, routing: str) -> None:
-    assert list(wire_bytes_are_explained(finished(system, routing))) == []
+    assert list(_wire_bytes_are_explained(finished(system, routing))) == []
 
 
 @pytest.mark.parametrize(("system", "routing"), CASES)
 def test_payload_equals_the_closed_form_and_is_on_the_wire(finished: Callable[..., Any], system: str, routing: str) -> None:
-    assert list(payload_is_declared(finished(system, routing))) == []
+    assert list(_payload_is_declared(finished(system, routing))) == []
 
 
 def test_gate_weights_and_control_are_other(finished: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dysharp.analysis import both_passes
 from dysharp.analysis.phases import union_ps
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.runs import shares_lie_within_the_run
+from dysharp.testing.conformance.runs import _shares_lie_within_the_run
 
 INTERVAL = st.tuples(st.integers(0, 40), st.integers(0, 10))
 
@@ -28,7 +28,7 @@ def test_union_is_the_number_of_covered_instants(intervals: list[tuple[int, int]
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("system", all_systems())
 def test_shares_and_phases_are_within_the_run(finished: Callable[..., Any], system: str, direction: str) -> None:
-    assert list(shares_lie_within_the_run(finished(system, direction=direction))) == []
+    assert list(_shares_lie_within_the_run(finished(system, direction=direction))) == []
 
 
 def test_operators_one_after_the_other_expose_what_is_not_compute(finished: Callable[..., Any]) -> None:

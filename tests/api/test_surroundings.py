@@ -123,7 +123,7 @@ def test_what_a_system_has_in_its_program_is_not_charged_again() -> None:
 
 @pytest.mark.parametrize("system", sorted(name for name, s in all_systems().items() if s.has_real_form and hasattr(s.options, "compute")))
 def test_pure_communication_has_no_surroundings(system: str) -> None:
-    assert list(surroundings.pure_communication_has_no_surroundings(SystemCase(get_system(system)))) == []
+    assert list(surroundings._pure_communication_has_no_surroundings(SystemCase(get_system(system)))) == []
 
 
 def test_paper_clusters_have_none() -> None:

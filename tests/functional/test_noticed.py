@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.broken import broken_ops_are_noticed
+from dysharp.testing.conformance.broken import _broken_ops_are_noticed
 from dysharp.testing.conformance.case import SystemCase
 
 SYSTEMS = all_systems()
@@ -14,4 +14,4 @@ SYSTEMS = all_systems()
 @pytest.mark.parametrize("samples", [20, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_broken_ops(system, samples):
-    assert list(broken_ops_are_noticed(SystemCase(SYSTEMS[system]), samples)) == []
+    assert list(_broken_ops_are_noticed(SystemCase(SYSTEMS[system]), samples)) == []

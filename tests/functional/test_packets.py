@@ -34,7 +34,7 @@ def _packets(system: str, kinds: tuple[str, ...] = (), **settings) -> Machine:
 @pytest.mark.parametrize("kinds", EACH_FAULT, ids="+".join)
 @pytest.mark.parametrize("system", CARRIED)
 def test_integers_equal_the_row_path_whatever_goes_wrong(system, kinds):
-    assert list(emulation.packets_equal_rows(SystemCase(SYSTEMS[system]), kinds)) == []
+    assert list(emulation._packets_equal_rows(SystemCase(SYSTEMS[system]), kinds)) == []
 
 
 FLOATS = [(dtype, kinds) for dtype in ("float32", "bfloat16") for kinds in FAULTS]
@@ -56,7 +56,7 @@ def test_floats_equal_the_recorded_sums_bit_for_bit(dtype, kinds):
 @pytest.mark.parametrize("dtype", emulation.FLOATS)
 @pytest.mark.parametrize("system", CARRIED)
 def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
-    assert list(emulation.packets_equal_rows_in_floats(SystemCase(SYSTEMS[system]), dtype)) == []
+    assert list(emulation._packets_equal_rows_in_floats(SystemCase(SYSTEMS[system]), dtype)) == []
 
 
 @pytest.mark.parametrize("local_experts", [emulation.SLOTS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in emulation.SLOTS[1:])])
@@ -64,7 +64,7 @@ def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
 @pytest.mark.parametrize("system", CARRIED)
 def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction, local_experts):
     case = SystemCase(SYSTEMS[system], NO_OWN_COPIES.get(system))
-    assert list(emulation.packets_have_the_engine_bytes(case, (direction, local_experts))) == []
+    assert list(emulation._packets_have_the_engine_bytes(case, (direction, local_experts))) == []
 
 
 @pytest.mark.parametrize("kind", sorted(MACHINE))
@@ -87,7 +87,7 @@ def test_evictions_send_partial_sums_and_later_responses_pass_by():
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k != "drop" else k for k in sorted(ROUTING)])
 @pytest.mark.parametrize("system", CARRIED)
 def test_hard_routings(system, kind):
-    assert list(emulation.hard_routings_are_served(SystemCase(SYSTEMS[system]), kind)) == []
+    assert list(emulation._hard_routings_are_served(SystemCase(SYSTEMS[system]), kind)) == []
 
 
 @pytest.mark.parametrize("kind", sorted(ROUTING))

@@ -34,18 +34,18 @@ def _machine(system: str, order: str = "random", gpus: int = 4, seed: int = 0) -
 @pytest.mark.parametrize("order", emulation.UNTIMED)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_integers_equal_the_dense_layer(system, order):
-    assert list(emulation.integers_equal_the_dense_layer(SystemCase(SYSTEMS[system]), order)) == []
+    assert list(emulation._integers_equal_the_dense_layer(SystemCase(SYSTEMS[system]), order)) == []
 
 
 @pytest.mark.parametrize("dtype", emulation.FLOATS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_floats_equal_the_recorded_sums_bit_for_bit(system, dtype):
-    assert list(emulation.floats_equal_the_recorded_sums(SystemCase(SYSTEMS[system]), dtype)) == []
+    assert list(emulation._floats_equal_the_recorded_sums(SystemCase(SYSTEMS[system]), dtype)) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_order_of_the_engine_binds_the_rows_of_its_trace(system):
-    assert list(emulation.engine_order_binds_the_trace_rows(SystemCase(SYSTEMS[system]))) == []
+    assert list(emulation._engine_order_binds_the_trace_rows(SystemCase(SYSTEMS[system]))) == []
 
 
 def test_orders_change_the_layout_and_not_the_result():

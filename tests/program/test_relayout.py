@@ -56,12 +56,12 @@ def columns(program: Program) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_slots_are_those_of_the_forward_run(system, layer):
-    assert list(rules.backward_takes_the_forward_rows(both(system, layer))) == []
+    assert list(rules._backward_takes_the_forward_rows(both(system, layer))) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_rows_keep_what_they_are_for(system):
-    assert list(rules.rows_keep_what_they_are_for(both(system, "lognormal"))) == []
+    assert list(rules._rows_keep_what_they_are_for(both(system, "lognormal"))) == []
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -75,7 +75,7 @@ def test_the_even_layout_changes_nothing(layer):
 
 @pytest.mark.parametrize("system", [pytest.param(s, marks=pytest.mark.slow) if i % 2 else s for i, s in enumerate(SYSTEMS)])
 def test_engine_and_oracle_agree_on_it(system):
-    assert list(rules.oracle_agrees_on_the_forward_rows(both(system, "lognormal"))) == []
+    assert list(rules._oracle_agrees_on_the_forward_rows(both(system, "lognormal"))) == []
 
 
 def test_points_of_rows_move_along():

@@ -41,25 +41,25 @@ def both(system: str, layer: str) -> Passes:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_payload_is_that_of_the_forward_pass(system: str, layer: str) -> None:
     passes = both(system, layer)
-    assert list(rules.backward_mirrors_bytes(passes)) == []
+    assert list(rules._backward_mirrors_bytes(passes)) == []
     assert (rules._riding_bytes(passes.forward)["up"] > 0) == (system != "ideal" and layer != "one GPU")
 
 
 @pytest.mark.parametrize("experts", ["plain", "gated"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_gradients_are_twice_the_work(system: str, experts: str) -> None:
-    assert list(rules.gradients_are_twice_the_work(SystemCase(get_system(system)), experts)) == []
+    assert list(rules._gradients_are_twice_the_work(SystemCase(get_system(system)), experts)) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_nothing_waits_for_weight_gradients(system: str) -> None:
-    assert list(rules.nothing_waits_for_weight_gradients(both(system, "lognormal"))) == []
+    assert list(rules._nothing_waits_for_weight_gradients(both(system, "lognormal"))) == []
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_stages_wait_as_in_the_forward_pass(system: str) -> None:
     passes = both(system, "uniform")
-    assert list(rules.backward_waits_as_forward(passes)) == []
+    assert list(rules._backward_waits_as_forward(passes)) == []
     for fn in ("gemm1", "gemm2"):
         assert rules._waits_of(passes.forward.program, fn) <= {"gemm1", "tile", "join", "delay"}  # delay: the start of a thread block
 
@@ -74,7 +74,7 @@ def test_backward_knows_the_layout(system: str) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_buffers_follow_each_other(system: str) -> None:
     passes = both(system, "uniform")
-    assert [list(rules.buffers_follow_each_other(one)) for one in (passes.forward, passes.backward)] == [[], []]
+    assert [list(rules._buffers_follow_each_other(one)) for one in (passes.forward, passes.backward)] == [[], []]
 
 
 def test_rows_lie_as_an_even_forward_fills_them() -> None:

@@ -25,7 +25,7 @@ from dysharp.systems.registry import _REGISTRY
 from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
 from dysharp.testing.conformance.__main__ import main
 from dysharp.testing.conformance.case import NAMES, CheckedPass, LayerInputs, SystemCase, small_layers
-from dysharp.testing.conformance.runs import busy_floor_ps, starts_at_a_glance
+from dysharp.testing.conformance.runs import _starts_at_a_glance, busy_floor_ps
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing
 from dysharp.workload.traffic import Rows, one_copy_per_expert
@@ -82,7 +82,7 @@ def test_packets_carry_the_same_bytes(system):
 def test_the_verifier_takes_the_short_way(system, direction):
     """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees. CCFuser says why it is peeled."""
     assert [name for name, s in all_systems().items() if s.peels] == ["ccfuser"]
-    assert list(starts_at_a_glance(CheckedPass(get_system(system), small_layers()["lognormal"], direction))) == []
+    assert list(_starts_at_a_glance(CheckedPass(get_system(system), small_layers()["lognormal"], direction))) == []
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -340,9 +340,9 @@ def test_the_run_notices_a_broken_program_that_the_verifier_lets_pass(monkeypatc
     """Sample 6 deletes a member of Dispatch: GEMM tiles wait for its rows forever, which the watchdog of the run says."""
     one = CheckedPass(get_system("deepep"), small_layers()["lognormal"], "fwd")
     monkeypatch.setattr(broken, "verify", lambda program: None)
-    assert list(broken.broken_members_are_noticed(one, 6)) == []
+    assert list(broken._broken_members_are_noticed(one, 6)) == []
     monkeypatch.setattr(broken, "run_burst", lambda program: None)
-    (text,) = broken.broken_members_are_noticed(one, 6)
+    (text,) = broken._broken_members_are_noticed(one, 6)
     assert re.fullmatch(r"delete_member of op \d+ \(dispatch.put, node \d\), member \d+: found nothing wrong, expected an error", text)
 
 

@@ -113,8 +113,8 @@ def test_bytes_on_links_of_pairs_that_nobody_declared_are_found():
     more = {side: {name: n + 1 for name, n in by_operator.items()} for side, by_operator in sides.items()}
     for traffic, text in ((more, "payload xgmi out of dispatch: found"), (sides | {"up": {}, "down": {}}, "declared traffic: found sides")):
         wrong = replace(program, declared=replace(program.declared, traffic=traffic))
-        assert any(text in line for line in runs.payload_is_declared(SimpleNamespace(program=wrong, trace=trace)))
-    assert not list(runs.payload_is_declared(SimpleNamespace(program=program, trace=trace)))
+        assert any(text in line for line in runs._payload_is_declared(SimpleNamespace(program=wrong, trace=trace)))
+    assert not list(runs._payload_is_declared(SimpleNamespace(program=program, trace=trace)))
 
 
 def test_bytes_by_nic_that_nobody_declared_are_found():
@@ -124,6 +124,6 @@ def test_bytes_by_nic_that_nobody_declared_are_found():
     traffic = {**program.declared.traffic, "nic out": {"dispatch": 1, "combine": 1}}
     wrong = replace(program, declared=replace(program.declared, traffic=traffic))
     case = SimpleNamespace(program=wrong, trace=run_oracle(program))
-    lines = list(runs.payload_is_declared(case))
+    lines = list(runs._payload_is_declared(case))
     assert any("payload nic out of dispatch: found" in line for line in lines)
-    assert not list(runs.payload_is_declared(SimpleNamespace(program=program, trace=case.trace)))
+    assert not list(runs._payload_is_declared(SimpleNamespace(program=program, trace=case.trace)))

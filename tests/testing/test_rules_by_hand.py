@@ -31,7 +31,7 @@ def test_only_a_program_without_computing_may_have_no_bound(kinds: list[Kind], b
         trace=SimpleNamespace(time_ps=5_000_000),
         measured=SimpleNamespace(bound_us=bound, workload_bound_us=bound, time_us=5.0),
     )
-    assert len(list(runs.time_above_bounds(case))) == faults
+    assert len(list(runs._time_above_bounds(case))) == faults
 
 
 def test_rows_are_changed_of_members_that_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_rows_are_changed_of_members_that_have_rows(monkeypatch: pytest.MonkeyPa
     case: Any = SimpleNamespace(program=SimpleNamespace(n_nodes=2))
     for seed in range(len(broken.CHANGES)):
         with pytest.raises(NotRun):
-            list(broken.broken_members_are_noticed(case, seed))
+            list(broken._broken_members_are_noticed(case, seed))
     assert dict(zip((change.__name__ for change in broken.CHANGES), asked, strict=True)) == {
         change.__name__: change.__name__.endswith("_fill") for change in broken.CHANGES
     }

@@ -34,7 +34,7 @@ def _ops_of(program: Program, *fns: str) -> Array:
 
 
 @rule("layer")
-def backward_mirrors_bytes(case: Passes) -> Lines:
+def _backward_mirrors_bytes(case: Passes) -> Lines:
     """The backward pass moves the payload of the forward pass, and gate gradients mirror gate weights.
 
     Gate weights go out behind the rows of Dispatch, gate gradients come back behind the rows of Combine. Pushes mirror exactly. The gate weights of a
@@ -68,7 +68,7 @@ def _riding_bytes(case: CheckedPass) -> dict[str, int]:
 
 
 @rule("system", over=("plain", "gated"))
-def gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
+def _gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
     """Data gradients and weight gradients each take the forward pass's SM time, if memory is no limit."""
     case.needs_gemms()
     layer = small_layers()["uniform" if experts == "plain" else "lognormal"]
@@ -91,7 +91,7 @@ def _slot_ps(program: Program, *fns: str) -> int:
 
 
 @rule("layer")
-def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
+def _nothing_waits_for_weight_gradients(case: Passes) -> Lines:
     """Weight gradients have the lowest priority, no op but their sum over GPUs waits for them, and all of them finish."""
     case.backward.needs_gemms()
     program = case.backward.program
@@ -124,7 +124,7 @@ def _waits_of(program: Program, fn: str) -> set[str]:
 
 
 @rule("layer")
-def backward_waits_as_forward(case: Passes) -> Lines:
+def _backward_waits_as_forward(case: Passes) -> Lines:
     """Data gradient and weight gradient of a GEMM wait for the tails that the forward GEMM waits for."""
     case.forward.needs_gemms()
     for fn, gradients in STAGES.items():
@@ -140,7 +140,7 @@ def _listed(names: set[str]) -> str:
 
 
 @rule("pass")
-def buffers_follow_each_other(case: CheckedPass) -> Lines:
+def _buffers_follow_each_other(case: CheckedPass) -> Lines:
     """Every function reads the buffer that the function before it writes, and only row functions name buffers."""
     case.needs_gemms()
     sent, summed = ("x", "y") if case.direction == "fwd" else ("dy", "dx")
@@ -187,7 +187,7 @@ def _ends(buffer: str, hops: set[tuple[str, str]]) -> set[str]:
 
 
 @rule("layer")
-def backward_takes_the_forward_rows(case: Passes) -> Lines:
+def _backward_takes_the_forward_rows(case: Passes) -> Lines:
     """On the forward run's layout, every slot of the backward pass holds the token that the forward run put there."""
     forward, moved = case.forward.program, case.relayed
     n = int(np.diff(forward.regions.row_ptr)[forward.tiled_regions()].sum())
@@ -206,7 +206,7 @@ def backward_takes_the_forward_rows(case: Passes) -> Lines:
 
 
 @rule("layer")
-def rows_keep_what_they_are_for(case: Passes) -> Lines:
+def _rows_keep_what_they_are_for(case: Passes) -> Lines:
     """Relayout keeps, for every row (by region and key), the ops that fill the row, read it, or are notified."""
     if _meaning(case.relayed) != _meaning(case.backward.program):
         yield "rows: found rows with other ops after relayout, expected the ops as before by region and key"
@@ -221,7 +221,7 @@ def _meaning(program: Program) -> list[tuple[int, ...]]:
 
 
 @rule("layer")
-def oracle_agrees_on_the_forward_rows(case: Passes) -> Lines:
+def _oracle_agrees_on_the_forward_rows(case: Passes) -> Lines:
     """The oracle returns the engine's Trace of the backward pass on the layout of the forward run."""
     if case.relayed.n_ops > ORACLE_OPS:
         raise NotRun(f"the oracle takes minutes above {ORACLE_OPS} ops")

@@ -30,7 +30,7 @@ BROKEN_OPS = 20
 
 
 @rule("pass", over=range(SAMPLES))
-def broken_members_are_noticed(case: CheckedPass, seed: int) -> Lines:
+def _broken_members_are_noticed(case: CheckedPass, seed: int) -> Lines:
     """The verifier or the watchdog of the run notices a deleted, doubled or redirected member or row."""
     program, rng = case.program, np.random.default_rng(seed)
     changes = [c for c in CHANGES if c is not redirect_member or program.n_nodes > 1]
@@ -135,7 +135,7 @@ CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
 
 
 @rule("system")
-def broken_ops_are_noticed(case: SystemCase, samples: int = BROKEN_OPS) -> Lines:
+def _broken_ops_are_noticed(case: SystemCase, samples: int = BROKEN_OPS) -> Lines:
     """The verifier, the watchdog, the record or a wrong tensor notices a deleted, doubled or redirected op."""
     machine = machine_of(case, "row")
     run_case(layer_case("int32", tokens=24), machine)

@@ -91,7 +91,7 @@ def cases_of(system: CollectiveSystem, options: Any) -> Iterator[_SmallCollectiv
 
 
 @rule("collective")
-def vectors_are_right(case: _SmallCollective) -> Lines:
+def _vectors_are_right(case: _SmallCollective) -> Lines:
     """Every GPU has the vector, or the product, of NumPy's reference, in every order of events."""
     for order in ORDERS:
         try:
@@ -104,7 +104,7 @@ def vectors_are_right(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def interpreters_agree(case: _SmallCollective) -> Lines:
+def _interpreters_agree(case: _SmallCollective) -> Lines:
     """Two runs of the engine and one of the oracle have one digest."""
     digests = {case.trace.digest(), run_burst(case.program)[0].digest(), run_oracle(case.program).digest()}
     if len(digests) > 1:
@@ -112,7 +112,7 @@ def interpreters_agree(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def not_below_the_least_bytes(case: _SmallCollective) -> Lines:
+def _not_below_the_least_bytes(case: _SmallCollective) -> Lines:
     """The time is not below the time of the bytes that no system avoids."""
     least = collective_bound_us(case.work, case.cluster) * 1e6
     if case.trace.time_ps < least:
@@ -120,13 +120,13 @@ def not_below_the_least_bytes(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def semaphores_of_collectives_are_taken_first(case: _SmallCollective) -> Lines:
+def _semaphores_of_collectives_are_taken_first(case: _SmallCollective) -> Lines:
     """No op gives back a semaphore before it is taken."""
     yield from given_too_early(case.program, case.trace)
 
 
 @rule("collective")
-def arrivals_are_awaited(case: _SmallCollective) -> Lines:
+def _arrivals_are_awaited(case: _SmallCollective) -> Lines:
     """Some op waits for every tile that data arrive in: no GPU ends before them."""
     p, r = case.program, case.program.regions
     awaited = np.zeros(p.n_tiles, bool)
@@ -137,7 +137,7 @@ def arrivals_are_awaited(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def nothing_is_sent_twice(case: _SmallCollective) -> Lines:
+def _nothing_is_sent_twice(case: _SmallCollective) -> Lines:
     """No two ops of one template push the same bytes of the same chunk to the same place."""
     p, m, seen = case.program, case.program.members, dict[tuple[Any, ...], int]()
     pushes = np.array([t.kind in PUSHES and bool(t.src) for t in p.templates], bool)[p.ops.template]
@@ -151,7 +151,7 @@ def nothing_is_sent_twice(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def causes_are_named(case: _SmallCollective) -> Lines:
+def _causes_are_named(case: _SmallCollective) -> Lines:
     """The critical path adds up to the time, and no op counts as a late rank's start."""
     causes = attribute(case.program, case.trace)
     if sum(causes.values()) != case.trace.time_ps:
@@ -161,7 +161,7 @@ def causes_are_named(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def bytes_are_moved(case: _SmallCollective) -> Lines:
+def _bytes_are_moved(case: _SmallCollective) -> Lines:
     """The payload in the Trace equals the payload of the tables, and the busiest GPU carries no less than `least_bytes`."""
     counted, moved = traffic_bytes(case.program, case.trace), moved_bytes(case.program)
     table, n = wire_table(case.program, group_transfers(case.program)), case.program.n_nodes
@@ -176,7 +176,7 @@ def bytes_are_moved(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def levels_agree(case: _SmallCollective) -> Lines:
+def _levels_agree(case: _SmallCollective) -> Lines:
     """Packet level takes about as long as burst level."""
     packet = run_packet(case.program, fabric_of(case.cluster)).trace.time_ps
     if abs(packet - case.trace.time_ps) > LEVELS_APART * case.trace.time_ps:
@@ -184,7 +184,7 @@ def levels_agree(case: _SmallCollective) -> Lines:
 
 
 @rule("collective")
-def lost_data_are_noticed(case: _SmallCollective) -> Lines:
+def _lost_data_are_noticed(case: _SmallCollective) -> Lines:
     """Without the data of one op, and of those that repeat it, the vectors are wrong, or the machine says which chunk is missing."""
     p = case.program
     moves = np.flatnonzero(np.array([bool(t.src) and t.kind is not Kind.COMPUTE for t in p.templates], bool)[p.ops.template])

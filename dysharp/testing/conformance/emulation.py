@@ -89,7 +89,7 @@ def _unpadded(inputs: LayerInputs, *by_token: Array) -> list[Array]:
 
 
 @rule("pass", direction="fwd")
-def tensor_of_the_layer(case: CheckedPass) -> Lines:
+def _tensor_of_the_layer(case: CheckedPass) -> Lines:
     """A forward pass on integers in a random order gives the tensor of the dense layer."""
     case.needs_gemms()
     if case.program.n_ops > EMULATED_OPS:
@@ -108,7 +108,7 @@ def tensor_of_the_layer(case: CheckedPass) -> Lines:
 
 
 @rule("system", over=UNTIMED)
-def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
+def _integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
     """On the row path and in any order, integers of both passes equal the dense layer, weight gradients included."""
     inputs, machine = layer_case("int32"), machine_of(case, "row", order=order)
     results = run_case(inputs, machine, backward=True)
@@ -119,7 +119,7 @@ def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
 
 
 @rule("system", over=FLOATS)
-def floats_equal_the_recorded_sums(case: SystemCase, dtype: str) -> Lines:
+def _floats_equal_the_recorded_sums(case: SystemCase, dtype: str) -> Lines:
     """On the row path, floats equal the reference with recorded sums bit for bit, and are close to the dense layer."""
     inputs, machine = layer_case(dtype), machine_of(case, "row", order="random")
     results = run_case(inputs, machine, backward=True)
@@ -155,7 +155,7 @@ def _far(found: Array, expected: Array, bound: float) -> Iterator[str]:
 
 
 @rule("system", over=UNTIMED)
-def sums_keep_the_promised_order(case: SystemCase, order: str) -> Lines:
+def _sums_keep_the_promised_order(case: SystemCase, order: str) -> Lines:
     """A system that promises an order adds the rows of every token in it, whatever comes first."""
     if not case.system.sums_in_order:
         raise NotRun("the system promises no order of sums")
@@ -167,7 +167,7 @@ def sums_keep_the_promised_order(case: SystemCase, order: str) -> Lines:
 
 
 @rule("system")
-def engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
+def _engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
     """In the order of the engine's run, rows take the slots of the Trace, and tensors equal the recorded sums."""
     inputs, machine = layer_case("float32"), machine_of(case, "row", order="trace")
     results = run_case(inputs, machine)
@@ -183,7 +183,7 @@ def engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
 
 
 @rule("system", over=FAULTS)
-def packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
+def _packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
     """On the packet path with any faults, integers of both passes equal the row path."""
     expected = run_case(layer_case("int32"), machine_of(case, "row"), backward=True)
     results = run_case(layer_case("int32"), machine_of(case, "packet", faults=machine_faults(faults)), backward=True)
@@ -191,7 +191,7 @@ def packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
 
 
 @rule("system", over=FLOATS)
-def packets_equal_rows_in_floats(case: SystemCase, dtype: str) -> Lines:
+def _packets_equal_rows_in_floats(case: SystemCase, dtype: str) -> Lines:
     """With two experts per token floats of packet path and row path agree, because a sum has at most two operands."""
     passes: list[EmulatedPass] = []
     for path in ("packet", "row"):
@@ -208,7 +208,7 @@ SLOTS = (4, 20, 40)  # replicas as bitmap, as three ids, with extension flits
 
 
 @rule("system", over=[(direction, slots) for direction in ("forward", "backward") for slots in SLOTS])
-def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> Lines:
+def _packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> Lines:
     """On every link, encoded packets have the bytes that the engine times, with gate weights and extension flits."""
     direction, slots = point
     machine = machine_of(case, "packet")
@@ -226,7 +226,7 @@ def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> L
 
 
 @rule("system", over=sorted(ROUTING))
-def hard_routings_are_served(case: SystemCase, kind: str) -> Lines:
+def _hard_routings_are_served(case: SystemCase, kind: str) -> Lines:
     """With empty, local, skewed and dropped choices, both paths give the tensor of the dense layer."""
     drawn = np.argsort(np.random.default_rng(1).random((24, 16)), axis=1)[:, :4]
     inputs: LayerInputs = replace(layer_case("int32", tokens=24), expert=routing_cases(drawn, [kind], 4, 16))

@@ -56,7 +56,7 @@ def passed_bytes(case: CheckedPass) -> Array:
 
 
 @rule("pass")
-def payload_by_gpu(case: CheckedPass) -> Lines:
+def _payload_by_gpu(case: CheckedPass) -> Lines:
     """Payload bytes of Dispatch and Combine on every link equal the system's traffic scheme."""
     if case.program.nets:
         raise NotRun("schemes of several NVLink domains count networks, not links (payload_is_declared)")
@@ -81,7 +81,7 @@ def _row_bytes(case: CheckedPass, operator: str) -> int:
 
 
 @rule("pass")
-def only_operators_move_rows(case: CheckedPass) -> Lines:
+def _only_operators_move_rows(case: CheckedPass) -> Lines:
     """Only Dispatch, Combine and control words move bytes."""
     counted = _counted_traffic(case.program, case.trace)
     for operator in sorted(counted.keys() - {*OPERATORS, "other"}):
@@ -108,13 +108,13 @@ def given_too_early(program: Program, trace: Trace) -> Lines:
 
 
 @rule("pass")
-def semaphores_are_taken_first(case: CheckedPass) -> Lines:
+def _semaphores_are_taken_first(case: CheckedPass) -> Lines:
     """No op gives back a semaphore before it is taken."""
     yield from given_too_early(case.program, case.trace)
 
 
 @rule("pass")
-def useful_rows(case: CheckedPass) -> Lines:
+def _useful_rows(case: CheckedPass) -> Lines:
     """Every (token, expert) row of the Routing exists once and has a slot, and its tile becomes ready."""
     r, routing, trace = case.program.regions, case.layer.routing, case.trace
     region = owners(r.row_ptr)
@@ -134,7 +134,7 @@ def useful_rows(case: CheckedPass) -> Lines:
 
 
 @rule("pass")
-def gemm_tiles(case: CheckedPass) -> Lines:
+def _gemm_tiles(case: CheckedPass) -> Lines:
     """Every GEMM of the pass computes every tile once, with all rows, on the GPU that holds the tile."""
     case.needs_gemms()
     for fn in GEMMS[case.direction]:

@@ -28,7 +28,7 @@ ROUNDING_US = 1e-9
 
 
 @rule("pass")
-def starts_at_a_glance(case: CheckedPass) -> Lines:
+def _starts_at_a_glance(case: CheckedPass) -> Lines:
     """The verifier sees from templates alone that every op can start, and checking op by op agrees."""
     if not starts_by_kind(case.program):
         if case.system.peels:
@@ -74,7 +74,7 @@ def busy_floor_ps(program: Program) -> int:
 
 
 @rule("pass")
-def time_above_bounds(case: CheckedPass) -> Lines:
+def _time_above_bounds(case: CheckedPass) -> Lines:
     """The time is at least the busy time of every link and pool, the Program's bound and the workload's bound."""
     bounds = {"busiest link or pool": busy_floor_ps(case.program), "bound of the Program": int(program_bound(case.program).us * PS_PER_US)}
     for name, ps in bounds.items():
@@ -87,7 +87,7 @@ def time_above_bounds(case: CheckedPass) -> Lines:
 
 
 @rule("pass")
-def bound_adds_up(case: CheckedPass) -> Lines:
+def _bound_adds_up(case: CheckedPass) -> Lines:
     """The terms of the Program's bound are positive and sum to the bound."""
     bound = program_bound(case.program)
     if not np.isclose(sum(bound.terms.values()), bound.us, rtol=1e-6, atol=1e-12):
@@ -96,14 +96,14 @@ def bound_adds_up(case: CheckedPass) -> Lines:
 
 
 @rule("pass")
-def one_digest(case: CheckedPass) -> Lines:
+def _one_digest(case: CheckedPass) -> Lines:
     """Two runs of the Program have equal digests."""
     if run_burst(case.program)[0].digest() != case.trace.digest():
         yield "digest: found different digests of two runs, expected equal digests"
 
 
 @rule("pass")
-def engine_equals_oracle(case: CheckedPass) -> Lines:
+def _engine_equals_oracle(case: CheckedPass) -> Lines:
     """The oracle returns the engine's Trace, column by column."""
     if case.program.n_ops > ORACLE_OPS:
         raise NotRun(f"the oracle takes minutes above {ORACLE_OPS} ops")
@@ -126,7 +126,7 @@ def differing_columns(program: Program, trace: Trace) -> Lines:
 
 
 @rule("pass")
-def packets_carry_the_same_bytes(case: CheckedPass) -> Lines:
+def _packets_carry_the_same_bytes(case: CheckedPass) -> Lines:
     """The packet level runs the Program and puts on every link the bytes of the burst level."""
     if not case.layer.cluster.n_switches:
         raise NotRun("without a switch there is no packet level")
@@ -150,10 +150,10 @@ def _packet_differences(case: CheckedPass) -> tuple[float, float]:
 
 
 @rule("system", slow=True)
-def packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float = 0.02) -> Lines:
+def _packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float = 0.02) -> Lines:
     """On S-8 with 32 GPUs and 256 tokens, packet level and burst level differ by less than 3 %."""
     forward = CheckedPass(case.system, _full_layer(256), "fwd", case.given)
-    yield from packets_carry_the_same_bytes(forward)
+    yield from _packets_carry_the_same_bytes(forward)
     time, use = _packet_differences(forward)
     if abs(time) >= time_bar:
         yield f"packet level: found {time:+.2%} of time, expected less than {time_bar:.0%} (causes: docs/deviations.md)"
@@ -165,7 +165,7 @@ def packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float 
 
 
 @rule("pass")
-def wire_bytes_are_explained(case: CheckedPass) -> Lines:
+def _wire_bytes_are_explained(case: CheckedPass) -> Lines:
     """The bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
     table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace), trace=case.trace))
     for side, terms, busy in (("up", table.up, case.trace.up_busy), ("down", table.down, case.trace.down_busy)):
@@ -182,7 +182,7 @@ def wire_bytes_are_explained(case: CheckedPass) -> Lines:
 
 
 @rule("pass")
-def payload_is_declared(case: CheckedPass) -> Lines:
+def _payload_is_declared(case: CheckedPass) -> Lines:
     """The payload in the Trace equals the declared payload of each operator and the payload on the wire."""
     counted = traffic_bytes(case.program, case.trace)
     table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace), trace=case.trace))
@@ -214,7 +214,7 @@ def payload_is_declared(case: CheckedPass) -> Lines:
 
 
 @rule("pass")
-def causes_add_up(case: CheckedPass) -> Lines:
+def _causes_add_up(case: CheckedPass) -> Lines:
     """The attribution by cause and the attribution by operator are complete, and each sums to the time."""
     between = dict.fromkeys(f"{net.name}_{part}" for net in case.program.nets for part in ("out", "in", "latency"))
     functions = {t.fn for t in case.program.templates}
@@ -230,7 +230,7 @@ def causes_add_up(case: CheckedPass) -> Lines:
 
 
 @rule("pass")
-def shares_lie_within_the_run(case: CheckedPass) -> Lines:
+def _shares_lie_within_the_run(case: CheckedPass) -> Lines:
     """Utilization lies between 0 and 1. Phases, exposed communication and stalls lie within the time."""
     measured = case.measured
     yield from (f"utilization: found {share} of {name}, expected 0 .. 1" for name, share in measured.utilization.items() if not 0 <= share <= 1)

@@ -6,7 +6,7 @@ from dysharp.testing.conformance.rule import Lines, NotRun, rule
 
 
 @rule("system")
-def pure_communication_has_no_surroundings(case: SystemCase) -> Lines:
+def _pure_communication_has_no_surroundings(case: SystemCase) -> Lines:
     """On an hw cluster and without GEMMs, a Row has the Program's time and no surroundings."""
     if not case.system.has_real_form or not hasattr(case.options, "compute"):
         raise NotRun('a real form with the option "compute" is needed')

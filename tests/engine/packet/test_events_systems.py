@@ -12,7 +12,7 @@ from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.registry import all_systems
 from dysharp.testing.conformance.case import CheckedPass, SystemCase
-from dysharp.testing.conformance.runs import _full_layer, _packet_differences, packet_time_agrees, packets_carry_the_same_bytes
+from dysharp.testing.conformance.runs import _full_layer, _packet_differences, _packet_time_agrees, _packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
 FAR = {"comet-flux": 0.04, "megatron-ag": 0.05, "fusion-only": 0.04, "explicit": 0.04, "mh-dep": 0.05, "moe-hub": 0.05}
@@ -22,7 +22,7 @@ FAR = {"comet-flux": 0.04, "megatron-ag": 0.05, "fusion-only": 0.04, "explicit":
 def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> tuple[float, float]:
     """Packet over burst level, minus one, and how far apart the mean use of the up links is; bytes on every link are equal."""
     case = CheckedPass(get_system(name), _full_layer(tokens, model_name, n_gpus), "fwd")
-    assert list(packets_carry_the_same_bytes(case)) == []
+    assert list(_packets_carry_the_same_bytes(case)) == []
     return _packet_differences(case)
 
 
@@ -47,7 +47,7 @@ def test_recorded_routing_agrees(name: str) -> None:
 )
 def test_s8_agrees_within_three_percent(name: str) -> None:
     bars = (FAR[name], 0.05) if name in FAR else (0.03, 0.02)
-    assert list(packet_time_agrees(SystemCase(get_system(name)), *bars)) == []
+    assert list(_packet_time_agrees(SystemCase(get_system(name)), *bars)) == []
 
 
 @pytest.mark.long
