@@ -74,6 +74,8 @@ class Engine:
     """Kernels of a graph start while those before them drain (programmatic dependent launch)."""
     cdna3_dense: Text = ""
     """Library of block-scaled GEMMs on CDNA 3; "": Composable Kernel's."""
+    fused_sums: bool = False
+    """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
     blackwell_launch: Text = ""
@@ -103,7 +105,7 @@ class Engine:
         if fused or (cdna3 and self.cdna3_dense):
             machine = _running(machine.cluster, **{"grouped": "trtllm-gen"} if fused else {"dense": self.cdna3_dense})
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,
-                       casts_absorbed=cdna3 and self.cdna3_casts)  # fmt: skip
+                       fused_sums=self.fused_sums, casts_absorbed=cdna3 and self.cdna3_casts)  # fmt: skip
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""

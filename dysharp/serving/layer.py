@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
+from dysharp.base.units import MiB
 from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels, machine_format, moved_bytes, product
 from dysharp.model.batch import StepBatch
 from dysharp.model.operators import SHARED, Core, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed, operators, served
@@ -17,6 +18,9 @@ CASTS, CAST_AND_SCALED, UNFUSED = 4, 7.0, 3
 SUMS = 8.0
 """Bytes of the sums of squares of a token's queries and keys, which a norm of all heads needs of every rank (vLLM: MiniMaxText01RMSNormTP.forward_qk,
 one kernel and one all-reduce before the norm; SGLang alike)."""
+
+FUSED_SUM = {"hopper": {2: 64, 4: 2, 8: 0.5}, "blackwell": {2: 64, 4: 32, 8: 1}}
+"""Architecture and GPUs -> MiB up to which vLLM's compiler joins an all-reduce and a norm (0.16, allreduce_rms_fusion.py)."""
 
 
 def layer_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
@@ -60,7 +64,12 @@ def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None)
         if op.name == "rope and cache" and r.model.attention.qk_norm_joint and r.layout.tp > 1 and isinstance(op, MemoryOp):
             sums = r.machine.all_reduce(r.layout.tp, SUMS * batch.tokens, r.reducers)
             yield OpTime("q and k norm", r.machine.memory(ELEMENT * batch.tokens * op.served / 2) + sums, 2)
-        yield from (_beside(r, one) if op.piece == SHARED else one for one in kernels(r.machine, op, batch, r.formats))
+        found = (_beside(r, one) if op.piece == SHARED else one for one in kernels(r.machine, op, batch, r.formats))
+        fused = r.fused_sums and op.name == "norms" and r.layout.dp * r.layout.pp == 1
+        most = FUSED_SUM.get(r.machine.arch, {}).get(r.layout.tp, 0) * MiB if fused else 0
+        if ELEMENT * batch.tokens * r.model.hidden <= most:
+            found = (one._replace(us=one.us - one.kernels * r.machine.floor, kernels=0) for one in found)
+        yield from found
         if isinstance(op, Core) and op.latent and r.casts_absorbed and batch.decodes and r.formats.attention != "bf16":
             values = op.heads * (op.qk_dim - op.rope_dim + op.v_dim) * op.kv_rank
             yield OpTime("absorbed weights", r.machine.memory(CAST_AND_SCALED * values, CASTS + UNFUSED), CASTS + UNFUSED)

@@ -55,6 +55,7 @@ class Replica:
     ep_kernels: int = 0
     fused_experts: bool = False
     early: bool = False
+    fused_sums: bool = False
     casts_absorbed: bool = False
     """See `Engine`."""
 

@@ -83,6 +83,8 @@ MTP_OF_VLLM = "nightly 2026-02", 0.04
 1.04 tokens a step with one draft at temperature 0; issue #33497, PR #41655)."""
 TRITON_ON_CDNA3 = re.compile(r"0\.5\.[678]")
 """Versions of SGLang that call aiter's Triton kernel there, too (PR #13617; PR #18242 names the entries that came with 0.5.9)."""
+UNFUSED_SUMS = re.compile(r"0\.(\d|1[0-5])\.")
+"""Versions of vLLM before it joined all-reduces and norms unless asked not to (issue #34458, of February 2026, has it on)."""
 WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
 """Versions of vLLM whose host does not work beside the GPU unless asked to (asynchronous scheduling is the default since 0.14)."""
 
@@ -190,6 +192,8 @@ def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
     """The engine as the row's benchmark starts it."""
     if engine.name == "vllm" and WITHOUT_OVERLAP.match(row.text("engine_version")):
         engine = replace(engine, overlaps=False)
+    if engine.name == "vllm" and UNFUSED_SUMS.match(row.text("engine_version")):
+        engine = replace(engine, fused_sums=False)
     if engine.name == "vllm" and "MiniMax" in row.text("model") and "InferenceX" in row.text("where") and row.text("precision") == "fp8":
         engine = replace(engine, memory_part=0.95)  # InferenceX's minimaxm2.5_fp8_*.sh: --gpu-memory-utilization
     if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
