@@ -15,12 +15,14 @@ from dysharp.measured.intervals import Interval
 from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
+from dysharp.serving.balance import stalled
 from dysharp.serving.disaggregated import Disaggregated
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.launch import Start, Task, start_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import EQUAL, Rejected, ServePoint
 from dysharp.serving.whatif import ServeWhatIf
+from dysharp.specs import choice_int
 
 BETTER = 1.05
 """Times the throughput from which the first sentence names disaggregation."""
@@ -176,6 +178,10 @@ class Serving:
                 name = f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
                 after = f" ({100 * (slot.tokens_per_gpu / base - 1):+.0f} %); {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s"
             lines.append(f"{name}: busiest GPU {e.busiest:.2f} times the mean, {slot.tokens_per_gpu:,.0f} tokens/s per GPU{after}.")
+        if self.best and len(self.slots) > 1:
+            every = f"{choice_int('eplb.stall_ms') / 1e3:.2f} s in {choice_int('eplb.interval_steps'):,} steps"
+            part = stalled(sharing(self.best).served.tpot)
+            lines.append(f"EPLB's stalls, measured elsewhere ({every}), take {100 * part:.1f} % of the time at this TPOT; these gains lack them.")
         return tuple(lines)
 
     def trust(self) -> tuple[str, ...]:

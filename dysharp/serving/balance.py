@@ -10,6 +10,7 @@ import numpy as np
 from dysharp.costs.collectives import link_us
 from dysharp.serving.exchange import domain_of
 from dysharp.serving.work import Loads, Replica
+from dysharp.specs import choice_int
 from dysharp.specs.whole import WholeModel
 from dysharp.workload.make import make_routing
 from dysharp.workload.placement import auto, eplb, replica_loads
@@ -81,6 +82,12 @@ def rearranging(replica: Replica, slots: int) -> Rearranging:
     us = float(link_us(rates.gpu, rates.constants, moved)) if inside or out is None else moved / (out.nic_GBps * out.nics_per_gpu * 1e3)
     total = layout.ep * own - layer.n_experts
     return Rearranging(slots, hottest(replica.loads, layout.ep, total), slots * layers * expert, moved, us / 1e6)
+
+
+def stalled(step_us: float) -> float:
+    """Part of the time that EPLB's stalls take beside decode steps of `step_us` (choices `eplb.*`)."""
+    stall_us = choice_int("eplb.stall_ms") * 1e3
+    return stall_us / (stall_us + choice_int("eplb.interval_steps") * step_us)
 
 
 def with_slots(replica: Replica, slots: int) -> Replica:

@@ -11,7 +11,7 @@ from dysharp.costs.machine import Reducers, machine_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import break_even, overlap_of, slots_of
-from dysharp.serving.balance import hottest, loads_of, rearranging
+from dysharp.serving.balance import hottest, loads_of, rearranging, stalled
 from dysharp.serving.disaggregated import WorkerPool, best_disaggregated, steady_pools, transfer_us
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
@@ -98,6 +98,12 @@ def test_uneven_experts() -> None:
     assert loads_of(load_whole("llama3-70b"), "uniform") == ()
     with pytest.raises(ConfigError):
         loads_of(r.model, "nothing:1")
+
+
+def test_stalls_of_eplb() -> None:
+    """0.91 s in 1,000 steps: half of the time of steps of 0.91 ms."""
+    assert stalled(910) == 0.5
+    assert stalled(30e3) == pytest.approx(0.91 / 30.91)
 
 
 def test_eplb_at_a_point() -> None:
