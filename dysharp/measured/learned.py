@@ -84,7 +84,8 @@ OF_MODEL = 0.136
 
 def kernels_of(replicas: Iterable[Replica]) -> tuple[Cost, ...]:
     """The costs of served models in their formats."""
-    return tuple(Cost(name, OF_MODEL, "time of a served model's kernels over their forms", far=True) for name in sorted({one.own for one in replicas}))
+    meaning = "time of a served model's kernels over their forms"
+    return tuple(Cost(name, OF_MODEL, meaning, far=True) for name in sorted({one.own for one in replicas}))
 
 
 LEAST_EFFECT = 0.005
