@@ -130,9 +130,9 @@ def serving(rows: list[ServingRow], seed: int) -> None:
             if key[:3] == other[:3] and key != other:
                 picked = next_rows(slope, slope, np.diag([cost.spread**-2.0 for cost in costs]), 3)
                 every = tuple(dict.fromkeys((*costs, *costs2)))
-                slope2 = columns(slope2, costs2, every)
+                wanted = columns(slope2, costs2, every)
                 done = solve(every, columns(slope, costs, every)[picked], off[picked])
-                across.add(f"{other[3]} from {key[3]}", off2, off2 - slope2 @ done.mean, done.width(slope2))
+                across.add(f"{other[3]} from {key[3]}", off2, off2 - wanted @ done.mean, done.width(wanted))
     within.show("serving, three rows of a cell", "bars 6, 18")
     across.show("serving, three rows of another model", "bar: half of before")
 

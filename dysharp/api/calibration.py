@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.api.learning import Learning, Row, has_whole, learning, renamed, rows_in, toml_of
+from dysharp.api.learning import Learning, Row, cluster_text, has_whole, learning, renamed, rows_in, toml_of
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
@@ -23,7 +23,6 @@ from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-DIGITS = 4
 EXPECTED = (
     "expected rows as in docs/measurements.md: several sizes of several kinds, such as ep_dispatch, ep_combine, gemm_dense, grouped_gemm_mlp, "
     "moe_layer, nccl_all_reduce, nccl_all_gather, nccl_reduce_scatter, nccl_alltoall"
@@ -141,20 +140,8 @@ def _shown(data: str) -> str:
 
 
 def _toml(fit: ClusterFit, name: str, base: str, data: str) -> str:
-    every = fit.errors[-1]
-    shown = _shown(data)
-    head = [
-        f"# {base} with constants fitted to {fit.n_rows} rows of {shown}: median error {every.before.median_ape:.1f} % before, "
-        f"{every.after.median_ape:.1f} % after.",
-        "# Constants that the rows do not determine keep their packaged values. Written by dysharp calibrate.",
-        f'base = "{base}"',
-        f'name = "{name}"',
-        f'source = "{base}, calibrated on {fit.n_rows} rows of {shown}"',
-        "",
-        "[constants]",
-    ]
-    return "\n".join([*head, *(_line(key, value, fit.before) for key, value in fit.fitted.items())]) + "\n"
-
-
-def _line(name: str, value: float, before: Mapping[str, float]) -> str:
-    return f'"{name}" = {value:.{DIGITS}g}  # packaged: {before[name]:g}'
+    every, machine = fit.errors[-1], replace(load_cluster(base), constants=tuple(fit.fitted.items()))
+    text = f"{base}, calibrated on {fit.n_rows} rows of {_shown(data)}"
+    errors = f"median error {every.before.median_ape:.1f} % before, {every.after.median_ape:.1f} % after"
+    body = cluster_text(base, name, machine, text, {key: f"packaged: {value:g}" for key, value in fit.before.items()})
+    return f"# {text}: {errors}. Constants that the rows do not\n# determine keep their packaged values. Written by dysharp calibrate.\n{body}"

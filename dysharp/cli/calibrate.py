@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dysharp.api.asking import Answer
     from dysharp.api.calibration import Calibration
     from dysharp.api.learning import Learning
-    from dysharp.measured.measurements import Measurement
     from dysharp.measured.predictions import Errors
 
 _OUT = Argument(None, "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
@@ -49,7 +48,7 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Fit a cluster file to measurements of your own machine: kernels and collectives, or whole runs of training or serving.
 
-    examples/measure_gpu.py writes a file of rows; docs/measurements.md lists its columns, and the logs that are read as they are. `validate --cluster
+    `dysharp measure` writes a file of rows; docs/measurements.md lists its columns, and the logs that are read as they are. `validate --cluster
     OUT.toml` judges rows with the new constants. Constants that the rows do not determine are not fitted; the output says which and why.
     """
     from dysharp.api.calibration import Calibration
@@ -142,9 +141,7 @@ def _print_learning(done: Learning) -> None:
     for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
         if names:
             out.print(f"{title}: {', '.join(names)}", markup=False)
-    if done.skipped:
-        out.print("\nrows not used", markup=False)
-        print_table(("id", "why"), [(row["id"], row["reason"]) for row in done.skipped], text=("why",))
+    _print_skipped([(row["id"], row["reason"]) for row in done.skipped])
     click.echo(f"\nwritten: {done.path} (cluster {done.cluster}); use it with --cluster {done.path}")
 
 
@@ -161,19 +158,19 @@ def _print_calibration(done: Calibration) -> None:
     for constant, why in fit.refused.items():
         reasons.setdefault(why, []).append(constant)
     print_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2)
-    if fit.skipped:
-        out.print("\nrows not used", markup=False)
-        print_table(("why", "rows", "the first"), _skipped(fit.skipped), text=("the first",))
+    _print_skipped([(f"{m.id} ({m.kind})", why) for m, why in fit.skipped])
     click.echo(f"\nwritten: {done.path} (cluster {done.name}); use it with --cluster {done.path}")
 
 
-def _skipped(skipped: Sequence[tuple[Measurement, str]]) -> list[tuple[str, ...]]:
-    """By reason: how many measurements, and the first ones with their kinds."""
-    by: dict[str, list[Measurement]] = {}
-    for measurement, reason in skipped:
-        by.setdefault(reason, []).append(measurement)
-    named = {why: ", ".join(f"{m.id} ({m.kind})" for m in group[:3]) for why, group in by.items()}
-    return [(why, str(len(group)), named[why] + " ..." * (len(group) > 3)) for why, group in by.items()]
+def _print_skipped(skipped: Sequence[tuple[str, str]]) -> None:
+    """Rows by the reason for which they are not used: how many, and the first ones."""
+    by: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        by.setdefault(reason, []).append(name)
+    if by:
+        console().print("\nrows not used", markup=False)
+        rows = [(why, str(len(names)), ", ".join(names[:3]) + " ..." * (len(names) > 3)) for why, names in by.items()]
+        print_table(("why", "rows", "the first"), rows, text=("the first",))
 
 
 def _percent(value: float | None, form: str = ".0f") -> str:

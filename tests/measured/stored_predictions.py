@@ -18,7 +18,7 @@ from tests.stored_values import Cases, Rows, Table
 
 STORED = Table(__file__, close=1e-9)
 PER_FAMILY = 8
-WITHOUT_ROWS = {"fused-norm"}
+WITHOUT_ROWS = {"fused-norm", "decoder-block", "decode-step"}
 """Families without packaged rows: they judge the rows of a user."""
 
 

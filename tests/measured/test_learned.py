@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.api.learning import learning, posterior_of, rows_in
+from dysharp.api.learning import learning, posterior_of, rows_in, toml_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.entry import main
-from dysharp.measured.learned import COSTS, Cost, next_rows, solve
+from dysharp.measured.learned import COSTS, Cost, kernels_of, next_rows, solve
+from dysharp.measured.serving.predictions import predict_row
+from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row
 from dysharp.specs import load_cluster
@@ -188,3 +190,36 @@ def test_a_broken_posterior_is_one_line(before: str, after: str, said: str, mine
 def test_kinds_of_another_type_teach_nothing(mine: Path) -> None:
     mine.write_text(mine.read_text().replace('kinds = ["steps"]', "kinds = 5"))
     assert posterior_of(str(mine), "steps") is None
+
+
+SERVED = "id,engine,model,hardware,mode,precision,isl,osl,concurrency,tp,moe_ep,tpot_ms,quality\n"
+
+
+def served_text(factor: float) -> str:
+    """Three runs of a server whose kernels take `factor` times as long."""
+    text = SERVED + "".join(f"s{users},sglang,Qwen3-30B-A3B,H100,agg,fp8,1024,1024,{users},1,1,1,A\n" for users in (4, 16, 64))
+    rows = ServingRow.from_csv(text, "made")
+    known = kernels_of(setting_of(row).replica for row in rows)[0].name
+    slower = [predict_row(row, lambda c: replace(c, constants=((known, factor),))).tpot_ms for row in rows]
+    lines = text.splitlines()
+    return "\n".join([lines[0], *(line.replace(",1,1,1,A", f",1,1,{ms!r},A") for line, ms in zip(lines[1:], slower, strict=True))]) + "\n"
+
+
+def test_kernels_of_a_served_model_are_a_cost_of_their_own(tmp_path: Path) -> None:
+    base = load_cluster("hw-dgx-h100")
+    rows = rows_in(served_text(1.6), "made")
+    assert rows is not None
+    done, machine = learning(rows, base, "mine.toml", "mine")
+    assert dict(machine.constants)["serving.kernels qwen3-30b fp8-block"] == pytest.approx(1.5, rel=0.1)
+    assert max(abs(row["after"]) for row in done.rows) < 6
+    path = tmp_path / "mine.toml"
+    path.write_text(toml_of(done, machine, "hw-dgx-h100", "made"))
+    assert dict(load_cluster(path).constants) == pytest.approx(dict(machine.constants), rel=1e-3)
+    taught = ds.serve("qwen3-30b", cluster=str(path), gpus=1, precision="fp8")
+    other, packaged = (ds.serve("qwen3-8b", cluster=one, gpus=1) for one in (str(path), base))
+    assert other.best[0].served.tpot == pytest.approx(packaged.best[0].served.tpot, rel=0.02)  # rows of one model say nothing of another's kernels
+    assert taught.learned is not None
+    assert other.learned is not None
+    assert 1.1 < taught.learned.high90 < other.learned.high90 - 0.1
+    with pytest.raises(ConfigError, match=r"serving.kernels qwen3-30b fp8: found 9, expected 0.2 to 5"):
+        replace(base, constants=(("serving.kernels qwen3-30b fp8", 9.0),))

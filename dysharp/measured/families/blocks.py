@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
 from dysharp.costs.layer import SPARSE_HEADS, OpTime, Routed, gradients, kernels, rows_of
 from dysharp.costs.machine import Machine
 from dysharp.costs.operators import light_us
@@ -25,7 +24,7 @@ from dysharp.model.operators import ACTIVATION, DENSE, POSITIONS, LayerOperator,
 from dysharp.serving.layer import attention_ops, layer_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
-from dysharp.specs import load_cluster, load_whole
+from dysharp.specs import list_whole_models, load_cluster, load_whole
 from dysharp.specs.gpu import Gpu
 from dysharp.specs.whole import WholeModel
 
@@ -203,12 +202,9 @@ def unlike(model: WholeModel) -> str:
 def whole_case(m: Measurement) -> WholeCase:
     """The case of a latency in BF16."""
     config, decodes = m.config, m.kind == "decode_step"
-    if config.get("dtype") != "bf16":
-        raise Unsupported("a type that is not bf16")
-    try:
-        model = load_whole(str(config.get("model")))
-    except ConfigError as error:
-        raise Unsupported(str(error)) from None
+    if config.get("dtype") != "bf16" or config.get("model") not in list_whole_models():
+        raise Unsupported("a type that is not bf16, or a model that is not packaged")
+    model = load_whole(config["model"])
     if why := unlike(model):
         raise Unsupported(f"layers of {model.name}: {why}")
     return WholeCase(
