@@ -30,7 +30,7 @@ def _e2m1(x: Array) -> Array:
     size = np.minimum(np.abs(x), E2M1_MOST)
     above = np.clip(np.searchsorted(E2M1, size), 1, len(E2M1) - 1)
     low, high = size - E2M1[above - 1], E2M1[above] - size
-    return np.sign(x) * E2M1[above - ((low < high) | ((low == high) & (above % 2 == 1)))]
+    return np.asarray(np.sign(x) * E2M1[above - ((low < high) | ((low == high) & (above % 2 == 1)))])
 
 
 def _power(x: Array) -> Array:
@@ -43,14 +43,14 @@ def _scaled(x: Array, block: int, scale: Callable[[Array], Array], cast: Callabl
     padded = np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
     largest = np.abs(padded).max(axis=2, keepdims=True)
     by = scale(np.where(largest > 0, largest, 1.0))
-    return (cast(padded / by) * by).reshape(len(x), -1)[:, : x.shape[1]]
+    return np.asarray((cast(padded / by) * by).reshape(len(x), -1)[:, : x.shape[1]])
 
 
 def _nvfp4(x: Array) -> Array:
     """An E4M3 scale per block, and an FP32 scale per row that brings those into range."""
     row = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / (E2M1_MOST * E4M3_MOST)
     tiny = 2.0**-9  # the smallest scale, so that a block of zeros divides by something
-    return row * _scaled(x / row, NV_BLOCK, lambda a: np.maximum(_e4m3(a / E2M1_MOST), tiny), _e2m1)
+    return np.asarray(row * _scaled(x / row, NV_BLOCK, lambda a: np.maximum(_e4m3(a / E2M1_MOST), tiny), _e2m1))
 
 
 _FORMATS: Mapping[str, Callable[[Array], Array]] = {

@@ -127,6 +127,7 @@ PARTS = (
     Share(OF_OPERATORS, later=True, prefix="attention."),
     Share(OF_TRAINING, later=True, prefix="training."),
     Share("hosts that post messages", POSTING, later=True, prefix="proxy."),
+    Share("Ascend", 4, later=True),
     Share("learned machines", later=True, prefix="learned."),
 )
 """Libraries: calls that enter a drained GPU, and NCCL EP's buffers. Operators: attention and what stands around it."""
