@@ -16,9 +16,9 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.systems.building.formats import FP8_BLOCK, MX_BLOCK, NV_BLOCK
 
-E4M3_MOST, E4M3_EXPONENT, E2M1_MOST, INT8_MOST = 448.0, 8, 6.0, 127.0
-"""Largest values of the formats, and the largest exponent of E4M3."""
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+E4M3_MOST, E2M1_MOST, INT8_MOST = float(np.uint8(0x7E).view(ml_dtypes.float8_e4m3fn)), E2M1[-1], np.iinfo(np.int8).max
+"""Largest values of the formats."""
 
 
 def _e4m3(x: Array) -> Array:
@@ -30,7 +30,7 @@ def _e2m1(x: Array) -> Array:
     size = np.minimum(np.abs(x), E2M1_MOST)
     above = np.clip(np.searchsorted(E2M1, size), 1, len(E2M1) - 1)
     low, high = size - E2M1[above - 1], E2M1[above] - size
-    return np.sign(x) * E2M1[above - ((low < high) | ((low == high) & (above % 2 == 1)))]
+    return np.asarray(np.sign(x) * E2M1[above - ((low < high) | ((low == high) & (above % 2 == 1)))])
 
 
 def _power(x: Array) -> Array:
@@ -43,21 +43,21 @@ def _scaled(x: Array, block: int, scale: Callable[[Array], Array], cast: Callabl
     padded = np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
     largest = np.abs(padded).max(axis=2, keepdims=True)
     by = scale(np.where(largest > 0, largest, 1.0))
-    return (cast(padded / by) * by).reshape(len(x), -1)[:, : x.shape[1]]
+    return np.asarray((cast(padded / by) * by).reshape(len(x), -1)[:, : x.shape[1]])
 
 
 def _nvfp4(x: Array) -> Array:
     """An E4M3 scale per block, and an FP32 scale per row that brings those into range."""
     row = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / (E2M1_MOST * E4M3_MOST)
     tiny = 2.0**-9  # the smallest scale, so that a block of zeros divides by something
-    return row * _scaled(x / row, NV_BLOCK, lambda a: np.maximum(_e4m3(a / E2M1_MOST), tiny), _e2m1)
+    return np.asarray(row * _scaled(x / row, NV_BLOCK, lambda a: np.maximum(_e4m3(a / E2M1_MOST), tiny), _e2m1))
 
 
 _FORMATS: Mapping[str, Callable[[Array], Array]] = {
     "fp8": lambda x: _scaled(x, FP8_BLOCK, lambda a: (a / E4M3_MOST).astype(np.float32).astype(np.float64), _e4m3),
     "fp8-ue8m0": lambda x: _scaled(x, FP8_BLOCK, lambda a: _power(a / E4M3_MOST), _e4m3),
     "fp8-plain": _e4m3,
-    "mxfp8": lambda x: _scaled(x, MX_BLOCK, lambda a: np.exp2(np.floor(np.log2(a)) - E4M3_EXPONENT), _e4m3),
+    "mxfp8": lambda x: _scaled(x, MX_BLOCK, lambda a: np.exp2(np.floor(np.log2(a)) - np.floor(np.log2(E4M3_MOST))), _e4m3),
     "int8": lambda x: _scaled(x, x.shape[1], lambda a: a / INT8_MOST, lambda v: np.clip(np.rint(v), -INT8_MOST, INT8_MOST)),
     "fp4-plain": _e2m1,
     "nvfp4": _nvfp4,

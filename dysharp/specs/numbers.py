@@ -127,6 +127,7 @@ PARTS = (
     _Share(OF_OPERATORS, later=True, prefix="attention."),
     _Share(OF_TRAINING, later=True, prefix="training."),
     _Share("hosts that post messages", POSTING, later=True, prefix="proxy."),
+    _Share("Ascend", 4, later=True),
     _Share("learned machines", later=True, prefix="learned."),
 )
 """Libraries: calls that enter a drained GPU, and NCCL EP's buffers. Operators: attention and what stands around it."""

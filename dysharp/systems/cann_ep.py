@@ -44,7 +44,7 @@ class Options:
     def level(self, node: I32, to: I32) -> I32:
         """`[n]` level of a write from `node[i]` to `to[i]`: 0 own memory, 1 the card, 2 the node, 3 two switch levels."""
         apart = [node != to, node // self.card != to // self.card, node // self.node != to // self.node]
-        return np.sum(apart, axis=0, dtype=np.int32)
+        return np.asarray(np.sum(apart, axis=0), np.int32)
 
     @property
     def hops_ns(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from dysharp.program import Program
 from dysharp.specs import Model, load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.deepep_v2 import CHUNK, _Hybrid, channels_of_sm, own_sms
-from dysharp.workload import make_routing
+from dysharp.workload import make_routing, routing_from
 
 V4 = Model("v4", 7168, 128, 384, 6, 256, 2, 2, "bf16")
 
@@ -40,6 +40,37 @@ def test_more_sms_copy_faster_and_wrong_numbers_are_refused() -> None:
     assert few > many
     with pytest.raises(ConfigError, match=r"deepep-v2.n_sm: found 999, expected 0 \(the library's own number\) to 148 SMs"):
         _plan("deepep-v2", n_sm=999)
+
+
+def _ends(gpus: int, experts: list[int] | None = None) -> dict[str, int]:
+    """ps at which the last op of each template of `deepep-v2` ends; every GPU has one token with these experts."""
+    model = replace(TINY, hidden=2048, n_experts=8, topk=len(experts or [0]), tokens_per_gpu=1)
+    machine, one = load_cluster("hw-dgx-h200").with_gpus(gpus), get_system("deepep-v2")
+    routing = routing_from(np.tile(experts or [0], (gpus, 1)), n_experts=8, n_gpus=gpus)
+    program = one.plan(model, machine, routing, "fwd", one.options(compute=False))
+    done = run_burst(program)[0].done
+    return {t.name: int(done[program.ops.template == i].max(initial=0)) for i, t in enumerate(program.templates)}
+
+
+def test_a_barrier_takes_the_same_time_on_two_and_on_eight_gpus() -> None:
+    two, eight = (_ends(gpus) for gpus in (2, 8))
+    for ends in (two, eight):  # flags take their turn on the wire
+        assert ends["dispatch.begun"] - ends["dispatch.launch"] == pytest.approx(4.379e6, rel=1e-3)
+
+
+def test_the_last_barrier_of_dispatch_waits_for_the_counts() -> None:
+    ends = _ends(8)
+    assert ends["dispatch.counted"] - ends["dispatch.begun"] == pytest.approx(4.379e6, rel=1e-3)
+    assert ends["dispatch.put"] < ends["dispatch.counted"] == ends["dispatch.sent"]
+
+
+def test_a_warp_adds_two_copies_at_once_and_more_in_turn() -> None:
+    """Rows of 4,096 B are two loads of 2 KB, 281 clocks each; one token a GPU moves next to nothing."""
+    one, two, four = (_ends(8, experts) for experts in ([1], [1, 2], [1, 2, 3, 4]))
+    took = [ends["combined"] - ends["combine.ended"] for ends in (one, two, four)]
+    load = round(281e6 / load_cluster("hw-dgx-h200").own_gpu.boost_MHz)
+    assert took[2] - took[1] == 2 * (4 - 1) * load
+    assert took[0] == took[1]
 
 
 def test_empty_rows_of_a_buffer_cost_time() -> None:
