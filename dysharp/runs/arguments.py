@@ -93,7 +93,7 @@ ROUTING = Argument(None, f"{ROUTES} None: routing of the model.", "R")
 SEED = Argument(0, "seed of everything that is drawn.", "N", (0, None))
 CLUSTER = Argument(DEFAULT_CLUSTER, "name of a packaged cluster, a variant NAME,key=value,... or a TOML file.", "NAME|FILE")
 _BALANCED = "eplb[:slots=N,nodes=N,groups=G], exact[:slots=N,least=ROWS,plan=US,prefetch=before|beside|hidden,weights=relay]"
-_CHOOSE = "or a JSON or TOML file; :choose=random|local|switch behind it says who chooses among replicas."
+_CHOOSE = "or a JSON or TOML file; :choose=random|local|switch: who chooses among replicas."
 PLACEMENT = Argument("auto", f"placement of experts: contiguous, auto, {_BALANCED}, {_CHOOSE}", "P")
 SET = Argument(None, _OPTIONS, "SYSTEM.OPTION=VALUE", None, "--set settings")
 PROGRESS = Argument(None, "called with a `Step` while the simulation runs.")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BLOCKS = {
     "reduction-table": "DySHARP, switch port: sessions, counts, LRU eviction, timeouts",
     "target-logic": "DySHARP, switch: lists of experts to output ports and replicas",
+    "replica-choice": "beyond DySHARP, switch: the replica on the GPU with the smallest counter",
     "tile-status": "DySHARP, hub: packets and thread blocks per tile (TS)",
     "output-readiness": "DySHARP, hub: notices per token (OR)",
     "al-tlb": "DySHARP, hub: algebraic to layout index, miss registers, waiting packets",
