@@ -45,8 +45,12 @@ NEW: dict[str, tuple[dict[str, object], ...]] = {
     "nvls-groups": ({}, {"own": "kept"}, {"reduction": "push"}, {"cover": "exact"}, {"offsets": "capacity"}, {"history": "tokens"}),
     "sync-switch": ({},),
     "sync-dysharp": ({},),
-    "cann-ep": ({}, {"mode": "low-latency"}, {"flags": "inside", "dispatch": "int8"}, {"card": 2, "node": 16}),
 }
+FABRICS: dict[str, tuple[dict[str, object], ...]] = {
+    "cann-ep": ({}, {"mode": "low-latency"}, {"flags": "inside", "dispatch": "int8"}, {"card": 2, "node": 16}),
+    "dysharp": ({"dispatch": "nvfp4"}, {"dispatch": "fp8-ue8m0"}), "nvls-groups": ({"dispatch": "nvfp4"},),
+}  # fmt: skip
+"""Systems and options of which `levels` draws nothing: its points stay those of the day they were recorded."""
 LEVELS, PHASES, ASCEND, STRIPE = 0.03, 0.10, 0.20, FabricConfig().stripe
 TENSOR_RULES = (
     "integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows", "packets_equal_rows_in_floats",
@@ -86,7 +90,7 @@ def main() -> int:
 
 def _conformance(rules: tuple[str, ...] | None) -> bool:
     good = True
-    for system, choices in NEW.items():
+    for system, choices in (*NEW.items(), *FABRICS.items()):
         for options in choices:
             report = conformance(system, options=options, rules=rules)
             good &= bool(report)

@@ -30,8 +30,7 @@ def test_e2m1_is_rounded_to_nearest_even() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "least", "most"),
-    [("fp8", 0.02, 0.03), ("fp8-ue8m0", 0.02, 0.03), ("mxfp8", 0.02, 0.04), ("nvfp4", 0.07, 0.11), ("int8", 0.004, 0.01)],
+    ("word", "least", "most"), [("fp8", 0.02, 0.03), ("fp8-ue8m0", 0.02, 0.03), ("mxfp8", 0.02, 0.04), ("nvfp4", 0.07, 0.11), ("int8", 0.004, 0.01)]
 )
 def test_error_of_rows_and_of_zeros(word: str, least: float, most: float) -> None:
     error = np.sqrt(np.mean((through(word, ROWS) - ROWS) ** 2) / np.mean(ROWS**2))
