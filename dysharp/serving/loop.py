@@ -119,7 +119,8 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
     tpot = decode + delay
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * (tpot / 2 + own * parts * prompt**2 / (2 * decode)) + gathered
-    alone = passes + (decode if engine.mixed else 0.0) + engine.token_us * scenario.isl + engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
+    first = engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
+    alone = passes + (decode if engine.mixed else 0.0) + engine.token_us * scenario.isl + first
     rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
 

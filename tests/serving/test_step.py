@@ -301,7 +301,7 @@ def test_few_tokens_behind_a_long_cache_are_split_over_the_gpu() -> None:
 
 
 def test_a_router_in_fp32_runs_on_the_lanes() -> None:
-    """11.6 GFLOP of 7,373 tokens and 256 experts: no faster than the lanes of 132 SMs (62 TFLOPS), no slower than a third of them; one GPU or eight."""
+    """11.6 GFLOP of 7,373 tokens and 256 experts: no faster than the lanes of 132 SMs, no slower than a third of them, on one GPU or eight."""
     batch, lanes = StepBatch(prompts=7373, seen=3686), 2 * 7373 * 3072 * 256 / (132 * 128 * 2 * 1830)
     for layout in ("tp=1", "tp=8"):
         r = replica("minimax-m2.5", "hw-dgx-h200", layout)
@@ -318,7 +318,9 @@ def test_a_norm_of_all_heads_sums_over_ranks() -> None:
     assert "q and k norm" not in by_name(replica("qwen3-235b", "hw-dgx-h200", "tp=8"), batch, 5)
 
 
-@pytest.mark.parametrize(("layout", "tokens", "starts"), [("tp=8", 64, 2), ("tp=8", 128, 0), ("tp=4", 128, 2), ("tp=1", 1, 0), ("tp=4,dp=2,ep=8", 8, 0)])
+@pytest.mark.parametrize(
+    ("layout", "tokens", "starts"), [("tp=8", 64, 2), ("tp=8", 128, 0), ("tp=4", 128, 2), ("tp=1", 1, 0), ("tp=4,dp=2,ep=8", 8, 0)]
+)
 def test_small_sums_and_norms_are_one_kernel(layout: str, tokens: int, starts: int) -> None:
     """vLLM on Hopper: up to 0.5 MiB with eight GPUs, 2 MiB with four; rows of 6 KiB."""
     r, batch = replica("minimax-m2.5", "hw-dgx-h200", layout), StepBatch(decodes=tokens, context=1024)
@@ -326,7 +328,9 @@ def test_small_sums_and_norms_are_one_kernel(layout: str, tokens: int, starts: i
     assert saved == pytest.approx(starts * r.machine.floor)
 
 
-@pytest.mark.parametrize(("engine", "precision", "kv"), [("vllm", "fp4", "fp8"), ("vllm", "fp8", "bf16"), ("vllm", "bf16", "bf16"), ("sglang", "fp4", "bf16"),
-                                                         ("trtllm", "fp8", "fp8"), ("trtllm", "bf16", "bf16")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("engine", "precision", "kv"),
+    [("vllm", "fp4", "fp8"), ("vllm", "fp8", "bf16"), ("sglang", "fp4", "bf16"), ("trtllm", "fp8", "fp8"), ("trtllm", "bf16", "bf16")],
+)
 def test_the_checkpoint_says_what_is_cached(engine: str, precision: str, kv: str) -> None:
     assert engine_of(engine).cached(formats_of(precision, model=load_whole("minimax-m2.5"))) == kv
