@@ -19,7 +19,7 @@ SUMS = 8.0
 """Bytes of the sums of squares of a token's queries and keys, which a norm of all heads needs of every rank (vLLM: MiniMaxText01RMSNormTP.forward_qk,
 one kernel and one all-reduce before the norm; SGLang alike)."""
 
-FUSED_SUM = {"hopper": {2: 64, 4: 2, 8: 0.5}, "blackwell": {2: 64, 4: 32, 8: 1}}
+FUSED_SUM: dict[str, dict[int, float]] = {"hopper": {2: 64, 4: 2, 8: 0.5}, "blackwell": {2: 64, 4: 32, 8: 1}}
 """Architecture and GPUs -> MiB up to which vLLM's compiler joins an all-reduce and a norm (0.16, allreduce_rms_fusion.py)."""
 
 

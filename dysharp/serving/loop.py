@@ -112,12 +112,15 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, others: float
         some = come * (1 - lost) / together
     prompt = together * _prompt_us(table, part, together, beside)
     longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
+    passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
+    if not engine.mixed:  # requests end in decode steps, so no prompt comes while one's own is computed
+        delay *= 1 + passes / (steps * (decode + delay))
     tpot = decode + delay
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * (tpot / 2 + own * parts * prompt**2 / (2 * decode)) + gathered
-    passes = table.stages * parts * _prompt_us(table, part, 1.0, beside) + (decode if engine.mixed else 0.0)
-    alone = passes + engine.token_us * scenario.isl + engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
+    first = engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
+    alone = passes + (decode if engine.mixed else 0.0) + engine.token_us * scenario.isl + first
     rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
 
