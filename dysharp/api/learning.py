@@ -44,7 +44,6 @@ MOVED = 2
 SPREAD, SPREAD_OF_TIMES, SPREAD_OF_HOSTS = 0.1, 0.4, 1.5
 """Priors of constants that are no named cost: rates and parts, and times, as those of `COSTS`; times of a host's launch, of which two machines had a
 fourth and a sixth of the packaged one (docs/notebook/2026-11-26-own-gpu-found.md)."""
-HOST_CALL = "host_call_us"
 FAR = 3.0
 """Standard deviations by which a row is off that contradicts the others."""
 
@@ -135,7 +134,7 @@ class Votes:
 
 
 def _spread(name: str, unit: str) -> float:
-    return SPREAD_OF_HOSTS if name.endswith(HOST_CALL) else SPREAD_OF_TIMES if unit == "us" else SPREAD
+    return SPREAD_OF_HOSTS if name.endswith("host_call_us") else SPREAD_OF_TIMES if unit == "us" else SPREAD
 
 
 def has_whole(rows: Sequence[Row]) -> bool:

@@ -85,9 +85,9 @@ def _gemm_us(d: Device, c: Config) -> float:
 
 
 def _grouped_us(d: Device, c: Config) -> float:
-    each, groups = c["m_per_group"], c["groups"]
-    a, b = d.values(each * groups, c["k"]), d.values(groups, c["n"], c["k"]).transpose(-2, -1)
-    ends = d.torch.arange(each, each * groups + 1, each, device=d.kind, dtype=d.torch.int32)
+    rows, each = c["m_per_group"] * c["groups"], c["m_per_group"]
+    a, b = d.values(rows, c["k"]), d.values(c["groups"], c["n"], c["k"]).transpose(-2, -1)
+    ends = d.torch.arange(each, rows + 1, each, device=d.kind, dtype=d.torch.int32)
     return d.us(lambda: d.torch._grouped_mm(a, b, offs=ends))
 
 
@@ -119,8 +119,7 @@ def _launch_us(d: Device, c: Config) -> float:
 
 def _collective_us(d: Device, c: Config, call: str, *takes: int) -> float:
     """Every rank takes part, the slowest counts. Sizes as in nccl-tests. `takes`: places of its tensors, of whole, whole and a part."""
-    sizes = c["bytes"] // 2, c["bytes"] // 2, c["bytes"] // 2 // d.gpus
-    tensors = [d.torch.zeros(sizes[place], device=d.kind, dtype=d.torch.bfloat16) for place in takes]
+    tensors = [d.torch.zeros(c["bytes"] // 2 // (1, 1, d.gpus)[place], device=d.kind, dtype=d.torch.bfloat16) for place in takes]
     return _largest(d, d.us(lambda: getattr(d.torch.distributed, call)(*tensors), graph=False))
 
 
@@ -218,8 +217,7 @@ CALLS: dict[str, Callable[[Device, Config], float]] = {
 
 def to_measure(d: Device, part: str, models: Sequence[str] = MODELS) -> Iterator[Measurement]:
     """The rows of a part, without values. Raises `ConfigError` for a model whose layers are not those of `_layer`."""
-    more: dict[str, Any] = {"refused": "sizes of a machine without a GPU"} if d.small > 1 else {}
-    more |= {"gpus": d.gpus} if part == "collectives" else {}
+    more = ({"refused": "sizes of a machine without a GPU"} if d.small > 1 else {}) | ({"gpus": d.gpus} if part == "collectives" else {})
     for row in parse_toml(read_text(FILE), FILE.name)[part] if part != "collectives" or d.gpus > 1 else ():
         metric = ("bandwidth", None, "GB/s") if row["kind"] == "hbm_bandwidth" else ("latency", None, "us")
         for sizes, model in product(row["sizes"], models if part in WHOLE else [""]):
@@ -255,7 +253,7 @@ def measure(
         torch.cuda.set_device(rank)
     d = Device(torch, "cuda" if cuda else "cpu", gpus, torch.cuda.get_device_name() if cuda else "CPU")
     rows = read_measurements(path) if path.exists() else []
-    done, names = {*map(_key, rows)}, {row.id for row in rows}
+    done, names, ids = {*map(_key, rows)}, {row.id for row in rows}, (f"mine-{n:04}" for n in count(len(rows) + 1))
     todo = [row for part in only if rank == 0 or part == "collectives" for row in to_measure(d, part, models) if _key(row) not in done]
     if gpus > 1:
         torch.distributed.init_process_group("nccl" if cuda else "gloo", device_id=torch.device("cuda", rank) if cuda else None)
@@ -273,8 +271,7 @@ def measure(
         except (AttributeError, RuntimeError) as error:  # this PyTorch or this GPU does not have it
             refused[what] = str(error).splitlines()[0]
             continue
-        name = next(name for n in count(len(rows) + 1) if (name := f"mine-{n:04}") not in names)
-        value = 2 * row.config["bytes"] / us / 1e3 if row.unit == "GB/s" else us
+        name, value = next(name for name in ids if name not in names), 2 * row.config["bytes"] / us / 1e3 if row.unit == "GB/s" else us
         rows.append(replace(row, id=name, value=value, source=f"{row.source}, torch {torch.__version__}"))
         if rank == 0:
             write_rows(path, rows)

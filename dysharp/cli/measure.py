@@ -28,11 +28,10 @@ def measure(
     Kernels; collectives between the ranks of torchrun; a decoder layer forward and backward; a decode step under a graph. Without a GPU all sizes are
     small: a rehearsal. Needs the extra "torch".
     """
-    from dysharp.api.measuring import MODELS, PARTS
-    from dysharp.api.measuring import measure as measured
+    from dysharp.api import measuring
 
     with bar("measurements") as update:
-        done = measured(out, only or PARTS, minutes, models or MODELS, update)
+        done = measuring.measure(out, only or measuring.PARTS, minutes, models or measuring.MODELS, update)
     if not done:  # of a rank that wrote nothing
         return None
     if as_json:

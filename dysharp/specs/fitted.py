@@ -56,10 +56,7 @@ def fitted() -> Mapping[str, Fitted]:
 
 KERNELS = "serving.kernels "
 """Begins the name of a constant that machines alone have, for one model in one format: "serving.kernels qwen3-30b fp8"."""
-_OF_MODEL = Fitted(
-    name=KERNELS, value=1.0, low=0.2, high=5.0, unit="part", meaning="time of a served model's kernels over their forms", stage="given",
-    fitted_on="rows of one machine",
-)  # fmt: skip
+_OF_MODEL = Fitted(name=KERNELS, value=1.0, low=0.2, high=5.0, unit="part", meaning="time over that of forms", stage="given", fitted_on="own rows")
 
 
 def constant_of(name: str) -> Fitted | None:
