@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import EmulateArgs
@@ -16,7 +17,7 @@ from dysharp.program import Program, Trace
 from dysharp.runs.arguments import arguments_of
 from dysharp.runs.collective import collective_options, planned
 from dysharp.runs.options import options_of, split_options
-from dysharp.runs.progress import Step
+from dysharp.runs.progress import telling
 from dysharp.runs.request import make_collective_request, takes
 from dysharp.systems import get_system
 from dysharp.systems.collectives import get_collective
@@ -42,7 +43,7 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     machine = machine_with_engine(
         system=system, gpus=request["gpus"], cluster=request["cluster"], order=request["order"], seed=request["seed"], path=request["path"],
         placement=request["placement"], faults=machine_faults(kinds), options=options, dump_token=request["dump"],
-        progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
+        progress=partial(telling(progress, system), "emulate"),
     )  # fmt: skip
     tokens, dtype, backward = request["tokens"], request["dtype"], request["backward"]
     return run_emulation(machine, request["block"], shape, tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)

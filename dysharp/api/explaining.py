@@ -243,15 +243,18 @@ def _remarks(profile: Profile) -> list[str]:
 
 def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
     events = [r.of(name) for r in ranks]
-    us = _mean(r.us[own].sum() for r, own in zip(ranks, events, strict=True))
     known = [own & ~np.isnan(r.expected) for r, own in zip(ranks, events, strict=True)]
-    timed = _mean(r.us[own].sum() for r, own in zip(ranks, known, strict=True))
-    expected = _mean(r.expected[own].sum() for r, own in zip(ranks, known, strict=True)) if timed else None
-    beside = _mean(r.beside[own].sum() for r, own in zip(ranks, events, strict=True)) / us if us else 0.0
+
+    def mean(column: str, chosen: list[Bools] = events) -> float:
+        return _mean(getattr(r, column)[own].sum() for r, own in zip(ranks, chosen, strict=True))
+
+    us, timed = mean("us"), mean("us", known)
+    expected = mean("expected", known) if timed else None
+    beside = mean("beside") / us if us else 0.0
     if model and name in model.us and timed < us / 2:
         timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
     if expected:
-        stretch = us / _mean(r.own[own].sum() for r, own in zip(ranks, events, strict=True))
+        stretch = us / mean("own")
         expected *= stretch
         for r, own, by_shape in zip(ranks, events, known, strict=True):
             r.should[own] = r.us[own] * (expected / us) if timed == us else np.where(by_shape[own], r.expected[own] * stretch, math.nan)
@@ -259,8 +262,7 @@ def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | N
     count = round(_mean(own.sum() for own in events))
     low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)
     libraries = Counter(kind_of(r.profile.names[n]).library or "driver" for r, own in zip(ranks, events, strict=True) for n in r.profile.name[own])
-    floor = _mean(r.floors[own].sum() for r, own in zip(ranks, events, strict=True))
-    wait = float(waited[name].mean()) if name in waited else None
+    floor, wait = mean("floors"), float(waited[name].mean()) if name in waited else None
     return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
 
 

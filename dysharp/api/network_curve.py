@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
@@ -17,7 +18,7 @@ from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConf
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
 from dysharp.engine.flit.network import NetworkPoint, Protocol, measure
 from dysharp.engine.flit.traffic import Draws, packet_rate
-from dysharp.runs.progress import Progress, Step
+from dysharp.runs.progress import Progress, telling
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.arguments import checked
@@ -47,6 +48,7 @@ FIELDS = {  # argument of `_network_setting`: (owner, fields)
     "speculative": ("router", "speculative"),
     "hold_switch": ("router", "hold_switch"),
 }
+_SHAPES = r"(?P<x>xbar(?P<xk>\d+))|(?P<f>fly(?P<fk>\d+)x(?P=fk))|(?P<t>fattree(?P<tk>\d+)x(?P<tn>\d+))"
 _SUFFIXES = ("int2", "io2", "islip", "spec", "rd1", "hot4")
 
 
@@ -119,8 +121,7 @@ def _parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) ->
 
 def _curve_setting(name: str) -> _Setting:
     """The setting of a recorded curve, from its name, such as `xbar8_d10_v4b8_p9_int2` (docs/network.md)."""
-    shapes = "|".join(f"(?P<{shape}>{pattern})" for shape, pattern in zip(("x", "f", "t"), _flat_shapes(), strict=True))
-    match = re.fullmatch(rf"(?:{shapes})(?:_d(?P<d>\d+))?_v(?P<v>\d+)b(?P<b>\d+)_p(?P<p>\d+)(?P<rest>(?:_\w+?)*)", name)
+    match = re.fullmatch(rf"(?:{_SHAPES})(?:_d(?P<d>\d+))?_v(?P<v>\d+)b(?P<b>\d+)_p(?P<p>\d+)(?P<rest>(?:_\w+?)*)", name)
     if match is None:
         raise ConfigError(f"curve: found {name[:60]!r}, expected a name such as xbar8_v4b8_p9_int2, fly4x4_v4b8_p1 or fattree4x2_v4b8_p9_transpose")
     words = [w for w in match["rest"].split("_") if w and not re.fullmatch(r"seed\d+", w)]
@@ -136,10 +137,6 @@ def _curve_setting(name: str) -> _Setting:
     config = NetworkConfig(shape, k, int(n or (2 if match["f"] else 1)), router, terminal_delay=int(match["d"] or 1))
     pattern = "hotspot:4" if "hot4" in words else (patterns or ["uniform"])[0]
     return _Setting(name, config, _parse_traffic(pattern, int(match["p"])))
-
-
-def _flat_shapes() -> tuple[str, str, str]:
-    return r"xbar(?P<xk>\d+)", r"fly(?P<fk>\d+)x(?P=fk)", r"fattree(?P<tk>\d+)x(?P<tn>\d+)"
 
 
 def _cluster_setting(cluster: Cluster, ports: int | None = None) -> _Setting:
@@ -312,16 +309,13 @@ def _check_runs(setting: _Setting, loads: Sequence[float], seed: int) -> None:
 
 def _compile(progress: Progress | None) -> None:
     """Compile before the first point, so that the speed of that point leaves compilation out."""
-    with on_compile(lambda compiled: progress(Step("network", 1, 1, "compiling", compiled)) if progress else None):
+    with on_compile(partial(telling(progress, "network"), "compiling")):
         measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
 
 
 def _measured(setting: _Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
-    def on_progress(done: int, total: int) -> None:
-        if progress:
-            progress(Step(f"load {load:g}", index, count, "measuring", done, total))
-
-    return measure(setting.config, setting.traffic, load, seed, protocol, on_progress)
+    tell = telling(progress, f"load {load:g}", index, count)
+    return measure(setting.config, setting.traffic, load, seed, protocol, partial(tell, "measuring"))
 
 
 def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> dict[str, float]:
@@ -385,11 +379,7 @@ def compare_network(
     names = [name for name in known if curve is None or fnmatch.fnmatchcase(name, curve)]
     if not names:
         raise ConfigError(f"curve: found {str(curve)[:60]!r}{nearest(str(curve), known)}")
-
-    def on_progress(done: int, total: int) -> None:
-        if progress:
-            progress(Step("recorded curves", 1, 1, "row", done, total))
-
     _compile(progress)
-    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=range(1, seeds + 1) if seeds else None, progress=on_progress)
+    tell, drawn = telling(progress, "recorded curves"), range(1, seeds + 1) if seeds else None
+    rows = compare_curves(csv, only=lambda name: name in names, every=every, seeds=drawn, progress=partial(tell, "row"))
     return CurveComparison(tuple(rows), tuple(curve_errors(rows)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CaptureArgs
 from dysharp.base.reading import decode_utf8, read_bytes
 from dysharp.base.units import MiB
-from dysharp.runs.progress import Progress, Step
+from dysharp.runs.progress import telling
 from dysharp.runs.request import takes
 from dysharp.workload import Recording
 
@@ -34,20 +34,14 @@ def capture(model: Any, text: str, **request: Unpack[CaptureArgs]) -> Recording:
     if isinstance(model, str | os.PathLike):
         folder = Path(model)
         name = folder.resolve().name
-        _report(progress, name, "loading model")
+        telling(progress, name)("loading model")
         module = load_pretrained(folder, wanted)
         name = model_name(folder)
         tokenizer = load_tokenizer(folder) if tokenizer is None else tokenizer
     else:
         module, name = model, type(model).__name__
     ids = token_ids(text, tokenizer, request["max_tokens"], _vocabulary(module))
-    report: Callable[[int, int], None] | None = None
-    if progress is not None:
-        show = progress
-
-        def report(done: int, total: int) -> None:
-            show(Step(name, 1, 1, "capture", done, total))
-
+    report = partial(telling(progress, name), "capture") if progress else None
     trace = record(module, ids, layers=wanted, sequence=request["sequence"], name=name, progress=report)
     return trace if tokenizer is not None else replace(trace, origin=f"{trace.origin}, text fed as bytes")
 
@@ -55,11 +49,6 @@ def capture(model: Any, text: str, **request: Unpack[CaptureArgs]) -> Recording:
 def read_text(path: str | os.PathLike[str]) -> str:
     """A UTF-8 text of at most 64 MiB; raises ConfigError for anything else."""
     return decode_utf8(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
-
-
-def _report(progress: Progress | None, name: str, stage: str) -> None:
-    if progress is not None:
-        progress(Step(name, 1, 1, stage))
 
 
 def _vocabulary(model: Any) -> int:

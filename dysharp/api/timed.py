@@ -24,7 +24,7 @@ from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import Engine, run_pass
 from dysharp.runs.options import options_by_system, options_of
-from dysharp.runs.progress import Step
+from dysharp.runs.progress import telling
 from dysharp.runs.request import CollectiveRequest, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, get_collective
@@ -161,11 +161,7 @@ def _check_tokens(tokens: Sequence[int], n: int, name: str) -> None:
 def _recorded(system: System, given: Any, workload: Workload) -> tuple[Row, Recording, Any]:
     """The faster GEMM variant: its Row, its recording, its options."""
     request, runs = workload.request, list[Any]()
-
-    def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
-        if request.progress:
-            request.progress(Step(system.name, 1, 1, stage, done, total))
-
+    on_stage = telling(request.progress, system.name)
     variants = gemm_variants(system, request, given)
     rows = [run_pass(system, options, workload, request.direction, on_stage, engine=_recorder(runs))[0] for options in variants]
     best = min(range(len(rows)), key=lambda i: rows[i].time_us)

@@ -14,7 +14,7 @@ from dysharp.api.arguments import ExplainArgs
 from dysharp.base.columns import KEPT, Column, Columns
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import Json, Out, complete_files, options
-from dysharp.cli.report import ReportFile, command_line
+from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.cli.schema import schema_flag
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header
@@ -80,7 +80,7 @@ def explain(
 def _write_files(done: Explanation, timeline: str | None, chakra: str | None, report: str | None, command: str) -> None:
     """The trace with both tracks, the step for other simulators, and the page."""
     from dysharp.api.profile_chakra import write_step
-    from dysharp.base.files import write_file, write_text
+    from dysharp.base.files import write_file
     from dysharp.show.explain_report import render_explanation, trace_of
 
     if timeline is not None:
@@ -89,8 +89,7 @@ def _write_files(done: Explanation, timeline: str | None, chakra: str | None, re
     if chakra is not None:
         write_step(done, chakra)
     if report is not None:
-        write_text(report, render_explanation(done, command))
-        click.echo(f"report: {report}", err=True)
+        write_page(render_explanation(done, command), report)
 
 
 def _print_explanation(done: Explanation) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.files import write_text
 from dysharp.cli.flags import Out, Words, complete_files, options
 from dysharp.runs.arguments import Argument, RequestArgs
 
@@ -42,7 +43,6 @@ def command_line(ctx: click.Context, begins: str = "", only: Collection[str] | N
 
 def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
     """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
-    from dysharp.base.files import write_text
     from dysharp.show.html_report import render, with_load
 
     if load is not None and load.get("workload") is None:
@@ -51,7 +51,12 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 
         request = make_request(RequestArgs(**load, progress=None))  # type: ignore[typeddict-item]
         report = with_load(report, load_view_of(make_workload(request).routing, request.cluster.domain_gpus))
-    write_text(path, render(report))
+    write_page(render(report), path)
+
+
+def write_page(page: str, path: str) -> None:
+    """Write a page, and say so on stderr."""
+    write_text(path, page)
     click.echo(f"report: {path}", err=True)
 
 

@@ -12,7 +12,7 @@ from dysharp.cli.flags import ENDINGS, Json, Out, Plot, draw, import_flag, optio
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.model import complete_whole
 from dysharp.cli.quick import Quick, lines_of_steps
-from dysharp.cli.report import ReportFile, command_line
+from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.runs.arguments import SYSTEMS, Argument, RequestArgs
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
@@ -58,11 +58,9 @@ def step(
         write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
     draw(plot, "step_plot.plot_step", done)
     if report is not None:
-        from dysharp.base.files import write_text
         from dysharp.show.step_report import render_steps
 
-        write_text(report, render_steps(done, command_line(ctx)))
-        click.echo(f"report: {report}", err=True)
+        write_page(render_steps(done, command_line(ctx)), report)
     print_answer(done.to_dict()) if as_json else _print_steps(done)
     print_header(done.header)
 

@@ -14,7 +14,7 @@ from dysharp.program.verify import verify
 from dysharp.runs.header import domain_lines
 from dysharp.runs.one_pass import Engine, engine_of, left_early, peak_rss_mb
 from dysharp.runs.options import Value, options_of, split_options
-from dysharp.runs.progress import Step
+from dysharp.runs.progress import telling
 from dysharp.runs.request import CollectiveRequest
 from dysharp.systems.collective_system import CollectiveSystem
 from dysharp.systems.collectives import all_collectives, all_tensor_parallel
@@ -44,11 +44,7 @@ def run_collective(
     system: CollectiveSystem, request: CollectiveRequest, options: Any, *, index: int = 1, count: int = 1, engine: Engine | None = None
 ) -> Row:
     """The Row of one run, number `index` of `count` for the progress. `engine`: None = the engine of the request's fidelity."""
-
-    def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
-        if request.progress:
-            request.progress(Step(system.name, index, count, stage, done, total))
-
+    on_stage = telling(request.progress, system.name, index, count)
     begin = time.perf_counter()
     on_stage("plan")
     program = planned(system, request, options)

@@ -32,3 +32,8 @@ class Step:
 
 
 Progress = Callable[[Step], None]
+
+
+def telling(progress: Progress | None, system: str, index: int = 1, count: int = 1) -> Callable[..., None]:
+    """`tell(stage, done, total)` of one run, number `index` of `count`; nobody listens where `progress` is None."""
+    return lambda stage, *numbers, **header: progress(Step(system, index, count, stage, *numbers, **header)) if progress else None

@@ -16,7 +16,7 @@ from dysharp.runs.known import NoEstimate, busiest_rows, may_stop, until_known
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import OnStage, run_pass
 from dysharp.runs.options import options_by_system, options_of
-from dysharp.runs.progress import Step
+from dysharp.runs.progress import telling
 from dysharp.runs.request import Request, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.specs import Cluster
 from dysharp.systems import System, get_system
@@ -55,11 +55,11 @@ def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, 
     for name, system in systems.items():
         system.form_on(request.cluster, options[name])
         check_memory(system, request, options[name])
-    if request.progress:
-        request.progress(Step(next(iter(systems)), 1, len(systems), "routing"))
+    tell = telling(request.progress, next(iter(systems), ""), 1, len(systems))
+    tell("routing")
     workload = make_workload(request)
     if request.progress:
-        request.progress(Step(next(iter(systems)), 1, len(systems), "header", header=header_of(workload)))
+        tell("header", header=header_of(workload))
     return options, workload
 
 
@@ -72,11 +72,7 @@ def run_point(system: System, options: Any, workload: Workload, index: int = 1, 
     variants = gemm_variants(system, request, options)
     if variants[0] is not options:
         return min((run_point(system, variant, workload, index, count) for variant in variants), key=lambda row: row.time_us)
-
-    def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
-        if request.progress:
-            request.progress(Step(system.name, index, count, stage, done, total))
-
+    on_stage = telling(request.progress, system.name, index, count)
     whole = dataclasses.replace(workload, request=dataclasses.replace(request, window=None, precision=None))
     try:
         if request.window or (request.precision and may_stop(request, system, options)):

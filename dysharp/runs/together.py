@@ -18,7 +18,7 @@ from dysharp.runs.job import Job, Result, row_here, rows_of
 from dysharp.runs.kept import OnResult, kept_or_run
 from dysharp.runs.known import NoEstimate
 from dysharp.runs.options import options_by_system
-from dysharp.runs.progress import Progress, Step
+from dysharp.runs.progress import Progress, Step, telling
 from dysharp.runs.request import Request
 from dysharp.runs.run import prepare
 from dysharp.specs.choices import overridden
@@ -67,12 +67,8 @@ def _load_kernels(request: Request) -> None:
     from dysharp.engine.burst.run import run_burst
     from dysharp.engine.compiling import on_compile
 
-    def compiling(compiled: int) -> None:
-        if request.progress:
-            request.progress(Step("", 1, 1, "compiling", compiled))
-
     program = ProgramBuilder(hardware_of(request.cluster), 1).build()
-    with beside(partial(_load_others, program)), on_compile(compiling):
+    with beside(partial(_load_others, program)), on_compile(partial(telling(request.progress, ""), "compiling")):
         run_burst(program)
 
 

@@ -1,4 +1,4 @@
-"""Latency against load of a flit-exact network: `measure` one point, `sweep` a curve; where nothing moves, who waits for whom.
+"""Latency against load of a flit-exact network: `measure` one point; where nothing moves, who waits for whom.
 
 Source of router timing and of the protocol: recorded curves of an established router simulator (docs/network.md).
 """
@@ -6,7 +6,7 @@ Source of router timing and of the protocol: recorded curves of an established r
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from dysharp.engine.flit.records import Created, FlitState
 from dysharp.engine.flit.state import build, check_drained, clear_statistics, settled
 from dysharp.engine.flit.traffic import NEVER, Draws, Ints
 
-__all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure", "sweep"]
+__all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure"]
 
 SATURATED = 0.97  # accepted or injected below this part of the offered load
 
@@ -236,20 +236,6 @@ def _latencies(s: Ints) -> dict[str, float | int]:
     for name, n, total, low, high in columns:
         row |= {f"{name}_latency": _mean(s[total], n), f"{name}_latency_min": int(s[low]) if n else 0, f"{name}_latency_max": int(s[high])}
     return row
-
-
-def sweep(
-    config: NetworkConfig, traffic: Traffic, loads: Iterable[float], seed: int = 1, protocol: Protocol | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[NetworkPoint]:  # fmt: skip
-    """A curve of latency against load."""
-    points = list(loads)
-    rows = []
-    for i, load in enumerate(points):
-        if progress:
-            progress(i, len(points))
-        rows.append(measure(config, traffic, load, seed, protocol))
-    return rows
 
 
 def _waits_for(a: FlitState, in_vc: int) -> int | None:
