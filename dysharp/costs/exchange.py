@@ -4,7 +4,7 @@
 |---|---|---|
 | deepep, uccl | one per GPU; low latency: one per expert | DeepEP's kernels (`transfer`) |
 | trtllm-a2a | one per GPU | TensorRT-LLM's one-sided kernels |
-| hybrid-ep | one per GPU | stores of SMs, the own GPU's rows too, and one exchange of flags |
+| hybrid-ep | one per GPU | links and one exchange of flags |
 | alltoall | one per expert | NCCL's alltoall |
 | flat, dedup | one per expert; between domains one per expert, or one per domain | links alone |
 | hierarchical | an all-gather between domains, where tensor ranks fill a domain (Pangu Ultra, MindSpeed) | links alone |
@@ -29,8 +29,6 @@ from dysharp.workload.closed import expected_copies
 
 NORMAL_SMS = 20
 """SMs of DeepEP's normal kernels unless set (Buffer.num_sms)."""
-PROB_BYTES = 4
-"""An FP32 probability. A row of Hybrid-EP's Dispatch has one per expert of the domain (branch hybrid-ep, docs/Hybrid-EP_Implementation.md)."""
 FREE, IN_SWITCH, HUB = "free", "in-switch", "moe-hub"
 BOUNDS = (FREE, IN_SWITCH, HUB)
 """What nobody sells, as lower bounds: no communication at all; switches that copy and sum rows; a hub in the GPU that moves rows."""
@@ -101,8 +99,7 @@ def exchange(
     if system == "deepep" and rows.tokens <= low_latency:
         system = "deepep-ll"
     one = _Moved(machine, layer, peers, rows.busiest * rows.tokens, system, sms)
-    sent = rows.sent + (PROB_BYTES * layer.n_experts / one.domains if system == "hybrid-ep" and machine.cluster.gpu else 0)
-    dispatch, combine = (one.far(row, back) if one.domains > 1 else one.near(row, back) for row, back in ((sent, False), (rows.back, True)))
+    dispatch, combine = (one.far(row, back) if one.domains > 1 else one.near(row, back) for row, back in ((rows.sent, False), (rows.back, True)))
     maps = _maps(machine, peers, rows.tokens * layer.n_experts * peers.ep) if system == "hybrid-ep" else 0.0
     return ExchangeTimes(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
 
@@ -187,8 +184,7 @@ class _Moved:
             return moved * (n - 1) / n / self.domains / machine.link
         if self.system == "alltoall":
             return float(collective_us(machine.gpu, machine.constants, "alltoall", n, moved / self.domains))
-        stored = 1.0 if self.system == "hybrid-ep" else (n - 1) / n
-        return float(link_us(machine.gpu, machine.constants, moved * stored) + sync_us(machine.gpu, machine.constants, n))
+        return float(link_us(machine.gpu, machine.constants, moved * (n - 1) / n) + sync_us(machine.gpu, machine.constants, n))
 
     def far(self, row: float, back: bool) -> float:
         """One way between domains: NICs and links at once. Low-latency messages pass NICs alone, behind the floor of their kernels in a domain and a

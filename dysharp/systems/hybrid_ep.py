@@ -6,7 +6,6 @@ The SMs take turns at chunks of tokens. Over several NVLink domains: `building.b
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.exchange import PROB_BYTES
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
@@ -15,6 +14,11 @@ from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS
 
 IN_FLIGHT = {"store": 8, "read": 10}
 """Rows in flight that an SM holds in its shared memory: defaults of DeepEP, branch hybrid-ep (csrc/hybrid_ep)."""
+PROB_BYTES = 4
+"""An FP32 probability. A copy has one per expert of the domain.
+
+Source: DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md, buffers.
+"""
 
 
 @frozen
