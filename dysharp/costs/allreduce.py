@@ -74,7 +74,7 @@ def staggered(steps: tuple[str, ...]) -> tuple[str, ...]:
     return (*steps[:at], "meet", *steps[at + 1 :])
 
 
-def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
+def _moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
     """Payload of a step on the links of one GPU, in the direction with more bytes. `n`: GPUs. `size`: bytes per GPU."""
     n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
     share, peers = size / n, n - 1
@@ -108,7 +108,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
                 time = time + round_trip
             # A train takes its place in the window until its bytes have crossed the peer's link and the own one.
             round_us = round_trip + 2 * link_us(gpu, constants, np.minimum(loaded, choice_int("machine.train_bytes")))
-            time = time + np.maximum(link_us(gpu, constants, moved_bytes(step, n, size)), (rounds - 1) * round_us)
+            time = time + np.maximum(link_us(gpu, constants, _moved_bytes(step, n, size)), (rounds - 1) * round_us)
             if step in STORES and following != "sync":
                 time = time + 2 * flight
         if step in ("flags", "sync"):

@@ -31,7 +31,7 @@ DECODE_ROWS = 64.0
 They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
 """
 SWAPPED = {False: (8.0, 16.0, 32.0), True: (32.0, 64.0)}
-"""Limits of `few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
+"""Limits of `_few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
 CLUSTER = 16.0
 """Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
 EXP_PER_CLOCK = 16.0
@@ -90,7 +90,7 @@ def pairs(call: AttentionCall) -> F64:
     return np.asarray(growing * past + growing * (growing + 1) / 2 + np.where(n > growing, (n - growing) * np.minimum(cap, 1e18), 0.0))
 
 
-def product_widths(call: AttentionCall, direction: Direction) -> F64:
+def _product_widths(call: AttentionCall, direction: Direction) -> F64:
     """Widths of all products of a query and a key. Backward: three of keys and two of values (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
     qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
     return np.asarray(3 * qk + 2 * v if direction == "backward" else qk + v)
@@ -98,7 +98,7 @@ def product_widths(call: AttentionCall, direction: Direction) -> F64:
 
 def attention_flops(call: AttentionCall, direction: Direction = "forward") -> F64:
     """FLOPs of the products over the pairs of `pairs`."""
-    return np.asarray(2 * np.asarray(call.batch, np.float64) * np.asarray(call.heads) * product_widths(call, direction) * pairs(call))
+    return np.asarray(2 * np.asarray(call.batch, np.float64) * np.asarray(call.heads) * _product_widths(call, direction) * pairs(call))
 
 
 def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction: Direction = "forward") -> F64:
@@ -117,13 +117,13 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     tiles = b * np.asarray(call.heads, np.float64) / shared * rows
     parts = np.where(past > 0, _parts(gpu, tiles, np.minimum(first, most)), 1.0)
     tiles = tiles * parts
-    block = block_us(gpu, constants, call, call.rows, direction)
-    tile = constants["attention.tile_us"] + hbm_us(gpu, constants, own_bytes(call, direction)) * gpu.n_sms / tiles
+    block = _block_us(gpu, constants, call, call.rows, direction)
+    tile = constants["attention.tile_us"] + hbm_us(gpu, constants, _own_bytes(call, direction)) * gpu.n_sms / tiles
     longest, shortest = (np.minimum(blocks, most) / parts * block + tile for blocks in (whole, first))
     work = tiles * (_mean_blocks(rows, first, whole, most) / parts * block + tile) / gpu.n_sms
     compute = np.maximum(longest, work + (np.ceil(tiles / gpu.n_sms) - tiles / gpu.n_sms) * shortest)
     sums = np.where(parts > 1, light_us(gpu, constants), 0.0)
-    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call, direction)), constants["sm.overlap"])
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call, direction)), constants["sm.overlap"])
 
 
 def _parts(gpu: Gpu, tiles: F64, blocks: F64) -> F64:
@@ -150,18 +150,18 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
         return _masked_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
-    rows = np.asarray(call.rows if call.packed else few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
+    rows = np.asarray(call.rows if call.packed else _few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
     tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     parts = _parts(gpu, tiles, blocks)
-    block = _lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
+    block = _lanes_us(gpu, call) if call.lanes else _block_us(gpu, constants, call, rows, "forward")
     start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
-    compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, own_bytes(call))
+    compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, _own_bytes(call))
     sums = np.where(parts > (CLUSTER if persistent else 1), light_us(gpu, constants), 0.0)
-    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
-def few_rows(queries: F64, latent: bool) -> F64:
+def _few_rows(queries: F64, latent: bool) -> F64:
     """Queries of a tile of TensorRT-LLM's generated kernels for Blackwell: keys are the rows of a product with few queries (`SWAPPED`)."""
     most = SWAPPED[latent]
     return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
@@ -178,7 +178,7 @@ def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
     products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
     work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"] + blocks * products / gpu.n_sms
-    return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+    return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
 def sharing(call: AttentionCall) -> F64:
@@ -187,23 +187,23 @@ def sharing(call: AttentionCall) -> F64:
     return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
 
 
-def block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLike, direction: Direction) -> F64:
+def _block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLike, direction: Direction) -> F64:
     """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
     scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
-    softmax = scores / (exp_per_us(gpu) * constants["attention.softmax_part"])
-    products = 2 * scores * product_widths(call, direction) / rate
+    softmax = scores / (_exp_per_us(gpu) * constants["attention.softmax_part"])
+    products = 2 * scores * _product_widths(call, direction) / rate
     if direction == "backward":
         return np.asarray(products + softmax)
     return overlap(products, softmax, constants["sm.overlap"])
 
 
-def exp_per_us(gpu: Gpu) -> float:
+def _exp_per_us(gpu: Gpu) -> float:
     """Exponentials per microsecond of one SM."""
     return EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz
 
 
-def own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
+def _own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of queries, as wide as the products, and of outputs, BF16; backward also of their gradients."""
     b, n, h = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.heads))
     widths = ELEMENT_BYTES[call.dtype] * np.asarray(call.qk_dim, np.float64) + ELEMENT_BYTES["bf16"] * np.asarray(call.v_dim, np.float64)
@@ -216,7 +216,7 @@ def _visible(call: AttentionCall) -> F64:
     return np.asarray(np.where(window > 0, np.minimum(past + n, window + n - 1), past + n))
 
 
-def key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
+def _key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of visible keys and values, once; backward also of their gradients."""
     width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
     width = width * (2 if direction == "backward" else 1)

@@ -39,7 +39,7 @@ ANY_LAYOUT = ("blackwell",)
 nvte_is_non_tn_fp8_gemm_supported)."""
 
 
-def compute_dtype(gpu: Gpu, wanted: str) -> str:
+def _compute_dtype(gpu: Gpu, wanted: str) -> str:
     """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
     if gpu.arch == "ampere":
         return "bf16"
@@ -101,7 +101,7 @@ class Machine:
 
     def products(self, wanted: str) -> str:
         """Type in which the GPU multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
-        return compute_dtype(self.gpu, wanted) if self.cluster.gpu else "fp8" if wanted == "fp4" else wanted
+        return _compute_dtype(self.gpu, wanted) if self.cluster.gpu else "fp8" if wanted == "fp4" else wanted
 
     def cast_bytes(self, dtype: str) -> float:
         """Bytes of memory per element that is cast from BF16 for products in `dtype`."""

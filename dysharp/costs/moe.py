@@ -67,7 +67,7 @@ def layer_calls(gpu: Gpu) -> float:
     return mlp_calls(gpu) + LAYER_CALLS
 
 
-def with_launches_us(gpu: Gpu, constants: Constants, device: ArrayLike) -> F64:
+def _with_launches_us(gpu: Gpu, constants: Constants, device: ArrayLike) -> F64:
     """Time of a grouped MLP of `device` us that the host launches call by call on a drained GPU.
 
     Kernels before the first GEMM are shorter than a launch, so the GPU waits for the host until the first GEMM. Later
@@ -110,13 +110,13 @@ def expert_mlp_us(
 
 
 def eager_mlp_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike) -> F64:
-    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather (`with_launches_us`).
+    """The grouped MLP of one rank in eager mode of a serving framework: permute, MLP, gather (`_with_launches_us`).
 
     `tokens`: length of the receive buffer that the permutation reads.
     """
     m, g = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
     device = permute_us(gpu, constants, tokens, m * g, hidden) + expert_mlp_us(gpu, constants, m, g, hidden, inter, "fp8")
-    return with_launches_us(gpu, constants, device)
+    return _with_launches_us(gpu, constants, device)
 
 
 def fused_layer_us(

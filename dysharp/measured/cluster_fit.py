@@ -112,13 +112,13 @@ class ClusterFit:
     fitted: Mapping[str, float]
     before: Mapping[str, float]
     refused: Mapping[str, str]
-    errors: tuple[Improvement, ...]
+    errors: tuple[_Improvement, ...]
     n_rows: int
     skipped: tuple[tuple[Measurement, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Improvement:
+class _Improvement:
     """Errors of one family (or "all") with the packaged constants and with the fitted ones.
 
     `held_out`: with constants fitted without the measurement's shape; None where there is one shape only.
@@ -213,7 +213,7 @@ def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mappin
         taken.remove(worse)
 
 
-def _is_worse(families: Sequence[str], errors: Sequence[Improvement]) -> bool:
+def _is_worse(families: Sequence[str], errors: Sequence[_Improvement]) -> bool:
     """Whether a stage's fit predicts held-out shapes of all its families worse than the packaged constants do."""
     ratios = [e.held_out.median_ape / max(e.before.median_ape, LEAST_SPREAD) for e in errors if e.family in families and e.held_out is not None]
     return bool(ratios) and float(np.mean(ratios)) > 1
@@ -344,16 +344,16 @@ def _why(slopes: F64, kept: Sequence[int], worst: int, error: float, names: Sequ
     return known
 
 
-def _errors(parsed: Sequence[Parsed], before: Mapping[str, float], after: Mapping[str, float], held: F64) -> tuple[Improvement, ...]:
+def _errors(parsed: Sequence[Parsed], before: Mapping[str, float], after: Mapping[str, float], held: F64) -> tuple[_Improvement, ...]:
     measured, forms = measured_values(parsed), ClosedForms(parsed)
     old, new = forms.values(before), forms.values(after)
 
-    def improvement(name: str, members: NDArray[np.int64]) -> Improvement:
+    def improvement(name: str, members: NDArray[np.int64]) -> _Improvement:
         shapes = len({(parsed[i].family.name, parsed[i].case.shape) for i in members})
         known = members[np.isfinite(held[members])]
         outside = errors_of(held[known], measured[known]) if shapes > 1 and len(known) else None
         first, last = (errors_of(values[members], measured[members]) for values in (old, new))
-        return Improvement(name, shapes, first, last, outside)
+        return _Improvement(name, shapes, first, last, outside)
 
     names = np.array([entry.family.name for entry in parsed])
     order = (*families_in_bars(), *(family.name for family in BARE))

@@ -26,7 +26,7 @@ FITTED = tuple(f"internode.{verb}_{what}" for verb in ("dispatch", "combine") fo
 ROUNDS = 2  # Numerics: Program runs of a fit
 
 
-class HeldOut(NamedTuple):
+class _HeldOut(NamedTuple):
     """Predictions with the measurement's group held out, and what each fold could not see."""
 
     predicted: F64
@@ -35,19 +35,19 @@ class HeldOut(NamedTuple):
     """One entry per fold and constant that the fold's measurements do not see: its source (`Refit.borrowed`)."""
 
 
-def held_out(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str, jobs: int = 1, on_progress: OnProgress | None = None) -> HeldOut:
+def held_out(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str, jobs: int = 1, on_progress: OnProgress | None = None) -> _HeldOut:
     """Predictions of every measurement while its shape or GPU (`by`) was held out of the fit.
 
     Whole groups are held out, never random measurements; a GPU is a fold, shapes are dealt into folds (`folds`).
     A fold starts from neutral values; `constants` give it limits, stages and the given launch times of hosts. It fits
     closed forms first. Then the Programs of a sample of its own measurements run with its own constants, and the fit
-    goes on with their ratios to the closed forms (`sample`). Programs predict with the constants of each fold.
+    goes on with their ratios to the closed forms (`_sample`). Programs predict with the constants of each fold.
     """
     labels = [label_of(entry, by) for entry in parsed]
     groups = folds(labels, by)
     masks = [np.array([label in fold for label in labels]) for fold in groups]
     first = [refit(parsed, constants, ~mask) for mask in masks]
-    samples = [sample(parsed, ~mask) for mask in masks]
+    samples = [_sample(parsed, ~mask) for mask in masks]
     ratios = _ratios(parsed, samples, [found.values for found in first], jobs)
     fits = [
         refit(parsed, constants, chosen, ratio, rest=found.values, start=found.values)
@@ -60,10 +60,10 @@ def held_out(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str,
         for constant, source in found.borrowed.items()
     ]
     values = [found.values for found in fits]
-    return HeldOut(predict_folds(parsed, list(zip(masks, values, strict=True)), jobs, on_progress), borrowed)
+    return _HeldOut(predict_folds(parsed, list(zip(masks, values, strict=True)), jobs, on_progress), borrowed)
 
 
-def sample(parsed: Sequence[Parsed], keep: Bools) -> Bools:
+def _sample(parsed: Sequence[Parsed], keep: Bools) -> Bools:
     """`[parsed]` mask of the measurements of `keep` that the second fit of a fold uses.
 
     Families that Programs predict: `SAMPLE` at even distances in the order of the file. Other families: all.

@@ -72,7 +72,7 @@ def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> di
     return {"dispatch": received - notified, "combine": end - (again or received)}
 
 
-class Straggler(NamedTuple):
+class _Straggler(NamedTuple):
     """Times in us with one slow NIC: Dispatch of the last GPU, Combine of the median and of the last GPU."""
 
     dispatch: float
@@ -80,19 +80,19 @@ class Straggler(NamedTuple):
     last: float
 
 
-def straggler_us(case: EpCase, constants: Constants, part: float) -> Straggler:
+def straggler_us(case: EpCase, constants: Constants, part: float) -> _Straggler:
     """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
     run = partial(_slow_run, case.options(), case.layout(), hashable_constants(constants), part)
-    return Straggler(*on_line(case.tokens, _ends_of(case.gpus), run))
+    return _Straggler(*on_line(case.tokens, _ends_of(case.gpus), run))
 
 
 @lru_cache(maxsize=256)
-def _slow_run(options: Options, layout: Layout, constants: HashableConstants, part: float, tokens: int) -> Straggler:
+def _slow_run(options: Options, layout: Layout, constants: HashableConstants, part: float, tokens: int) -> _Straggler:
     program = program_of("deepep", options, group_limited, partial(machine, slow=part), layout, constants, tokens)
     trace, _ = run_burst(program)
     notified, received, again = (done_ps(program, trace, mark) for mark in ("dispatch.notify", "received", "combine.notify"))
     ends = arrivals(program, trace, ("combine.put", "combine.nic")) - again
-    return Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
+    return _Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
 
 
 def arrivals(program: Program, trace: Trace, names: tuple[str, ...]) -> F64:

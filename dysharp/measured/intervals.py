@@ -160,7 +160,7 @@ def residuals() -> Residuals:
 
 
 @dataclass(frozen=True)
-class Like:
+class _Like:
     """Rows like a prediction, what is left out of their residuals, and what their groups are. `kind`: the rows that stand for the unseen group."""
 
     rows: Residuals
@@ -191,12 +191,12 @@ def _unseen(kind: Residuals, family: str) -> Residuals:
     return own if len(own) >= FEWEST else kind
 
 
-def _like(kind: Residuals, family: Residuals, gpu: str) -> Like:
+def _like(kind: Residuals, family: Residuals, gpu: str) -> _Like:
     if len(family) < FEWEST:
-        return Like(kind, kind, "gpu", "family")
+        return _Like(kind, kind, "gpu", "family")
     own = family.of(gpu=gpu)
     few = len(own) < FEWEST or len(np.unique(own.words["model"])) < MODELS
-    return Like(family, kind, "gpu", "gpu") if few else Like(own, kind, "model", "model")
+    return _Like(family, kind, "gpu", "gpu") if few else _Like(own, kind, "model", "model")
 
 
 def kind_of(family: Family) -> str:
@@ -214,7 +214,7 @@ def asked_of(entry: Parsed, us: float) -> Asked:
 
 
 @functools.cache
-def _packaged_like(kind: str, family: str, gpu: str) -> Like:
+def _packaged_like(kind: str, family: str, gpu: str) -> _Like:
     """The packaged rows like a prediction, once for predictions of all sizes."""
     rows = residuals().of(kind=kind)
     return _like(_unseen(rows, family), rows.of(family=family), gpu)
@@ -230,7 +230,7 @@ def interval_of(point: Asked) -> Interval:
 
 
 @frozen
-class HeldOutIntervals:
+class _HeldOutIntervals:
     """Of every row of a table, built without its group: `wide`, `[rows, AT]` logarithms, and `factor`, that of the constant factor of its family."""
 
     wide: F64
@@ -242,9 +242,9 @@ class HeldOutIntervals:
         return np.isfinite(self.factor)
 
 
-def held_out(table: Residuals, by: str) -> HeldOutIntervals:
+def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
     """`by`: "gpu", "model", "source" or "family"; "new": rows that came after the constants, from the rows before them."""
-    done = HeldOutIntervals(np.full((len(table), len(AT)), np.nan), np.full(len(table), np.nan))
+    done = _HeldOutIntervals(np.full((len(table), len(AT)), np.nan), np.full(len(table), np.nan))
     kinds, families, gpus, labels = (table.words[name] for name in ("kind", "family", "gpu", by))
     column = by if by in GROUPS else "all"
     for kind_name in np.unique(kinds):

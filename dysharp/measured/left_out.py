@@ -39,14 +39,14 @@ def group_of(entry: Parsed, constants: Constants) -> str:
     """One of `GROUPS`, or "" for a measurement that is judged."""
     if is_weak(entry.measurement):
         return "weak"
-    if is_host_bound(entry.measurement):
+    if _is_host_bound(entry.measurement):
         return "host-bound"
     if not entry.case.launches or entry.family.level == Level.LAYER:
         return ""
     return "launch-bound" if entry.measured_us < AT_FLOOR * _host_us(entry, constants) else ""
 
 
-def is_host_bound(m: Measurement) -> bool:
+def _is_host_bound(m: Measurement) -> bool:
     """Whether the host of a measurement takes its time, by engine, kernel and timing (`HOST_BOUND`)."""
     found = (m.system, str(m.config.get("kernel", "")), str(m.config.get("timing", "")))
     return all(text.startswith(start) for text, start in zip(found, HOST_BOUND, strict=True))
@@ -85,7 +85,7 @@ def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> dict[str, floa
     """
     each: dict[str, list[float]] = {}
     for entry in parsed:
-        if entry.case.launches and entry.family.level != Level.LAYER and not is_weak(entry.measurement) and not is_host_bound(entry.measurement):
+        if entry.case.launches and entry.family.level != Level.LAYER and not is_weak(entry.measurement) and not _is_host_bound(entry.measurement):
             name = moe.host_constant(load_gpu(entry.case.gpu), constants)
             each.setdefault(name, []).append(entry.measured_us / entry.case.launches)
     return {name: _floor(np.array(times)) for name, times in each.items()}

@@ -61,7 +61,7 @@ def neutral(constants: Mapping[str, Fitted]) -> dict[str, float]:
     return {name: c.value if c.stage == GIVEN else math.sqrt(c.low * c.high) for name, c in constants.items()}
 
 
-class Refit(NamedTuple):
+class _Refit(NamedTuple):
     """Constants after a fit, and where the values come from that the measurements cannot fix."""
 
     constants: dict[str, Fitted]
@@ -74,7 +74,7 @@ class Refit(NamedTuple):
         return {name: constant.value for name, constant in self.constants.items()}
 
 
-def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None) -> Refit:
+def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None) -> _Refit:
     """Constants that bring the Programs nearest to the measurements that are judged, fitted from neutral values.
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the
@@ -101,7 +101,7 @@ def refit(
     ratio: F64 | None = None,
     rest: Mapping[str, float] | None = None,
     start: Mapping[str, float] | None = None,
-) -> Refit:
+) -> _Refit:
     """Constants fitted on `parsed` (where `[parsed]` mask `keep` holds); every family of a stage weighs the same.
 
     The fit starts from neutral values, so it remembers nothing of `constants` but limits and stages. Stages are passed
@@ -134,7 +134,7 @@ def refit(
         if max((abs(math.log(values[name] / before[name])) for name in values), default=0.0) < SETTLED:
             break
     bounded = {name: float(np.clip(values[name], c.low, c.high)) for name, c in constants.items()}
-    return Refit({name: replace(constant, value=bounded[name]) for name, constant in constants.items()}, borrowed)
+    return _Refit({name: replace(constant, value=bounded[name]) for name, constant in constants.items()}, borrowed)
 
 
 class _Stage:

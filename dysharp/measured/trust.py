@@ -45,7 +45,7 @@ The second term is `SPREAD` standard deviations of a Poisson count: the excess t
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyErrors:
+class _FamilyErrors:
     """Errors of one family on one GPU, in percent of the measured value.
 
     `by`: "program" or a closed form. `ranges`, `dtypes`: ranges and data types of the measurements.
@@ -76,7 +76,7 @@ class PredictionScope:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Numbers of the prediction, under the names that `FamilyErrors.ranges` uses."""
+        """Numbers of the prediction, under the names that `_FamilyErrors.ranges` uses."""
         m, gpus = self.model, self.cluster.n_gpus
         values: dict[str, float] = {
             "tokens": self.tokens,
@@ -100,14 +100,14 @@ class PredictionScope:
         """Whether the system runs in its real form."""
         return form_of(self.cluster, self.options) == "real"
 
-    def unmeasured_dtypes(self, family: Family, entry: FamilyErrors) -> list[str]:
+    def unmeasured_dtypes(self, family: Family, entry: _FamilyErrors) -> list[str]:
         """Data types of the prediction without a measurement of the family. Empty if the family's types are unknown."""
         dtypes = family.dtypes_of(self.model, self.options) if entry.dtypes else ()
         return [dtype for dtype in dtypes if dtype not in entry.dtypes]
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class _Trust:
     """The interval of a prediction; None without measurements. `families`: families whose intervals were used."""
 
     families: tuple[str, ...]
@@ -116,19 +116,19 @@ class Trust:
 
 
 @functools.cache
-def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], FamilyErrors]:
+def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], _FamilyErrors]:
     """The packaged table by (family, GPU). GPU "other": a GPU without measurements."""
     table = parse_toml(read_text(path), path.name)
     return {(family, gpu): _entry(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
 
-def _entry(family: str, gpu: str, entry: Mapping[str, Any]) -> FamilyErrors:
+def _entry(family: str, gpu: str, entry: Mapping[str, Any]) -> _FamilyErrors:
     ranges = {name: (float(low), float(high)) for name, (low, high) in entry["ranges"].items()}
     errors = (entry["by"], entry["n"], entry["median"], entry["p90"], entry["bias"])
-    return FamilyErrors(family, gpu, *errors, ranges, tuple(entry.get("dtypes", ())))
+    return _FamilyErrors(family, gpu, *errors, ranges, tuple(entry.get("dtypes", ())))
 
 
-def part_judges(system: str, domains: int = 1) -> dict[Part, Family]:
+def _part_judges(system: str, domains: int = 1) -> dict[Part, Family]:
     """Part of the layer -> the family whose errors make its error bar. Empty if a part has no family.
 
     A system that is one kernel has the single part "layer". All other systems have "dispatch", "combine", "gemm1" and
@@ -144,7 +144,7 @@ def part_judges(system: str, domains: int = 1) -> dict[Part, Family]:
 def measured_range(system: str, name: str, gpu: str, domains: int = 1) -> tuple[float, float] | None:
     """The measured range of `name` for a system's Dispatch on `gpu` over `domains` NVLink domains; None without measurements.
 
-    `name`: a key of `FamilyErrors.ranges`. A GPU with too few measurements takes the range of all GPUs of its
+    `name`: a key of `_FamilyErrors.ranges`. A GPU with too few measurements takes the range of all GPUs of its
     architecture.
     """
     judges = judges_of(system, domains)
@@ -170,7 +170,7 @@ def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
     warnings = _machine_warnings(scope.cluster)
     if scope.direction != "fwd":
         warnings.append("no measurement checks predictions of backward passes")
-    judges = part_judges(scope.system, scope.domains)
+    judges = _part_judges(scope.system, scope.domains)
     if not judges:
         return (*warnings, f"{scope.system}: {_not_judged(scope)}")
     for family in judges.values():
@@ -203,7 +203,7 @@ def _not_judged(scope: PredictionScope) -> str:
 
 
 def _family_names(scope: PredictionScope) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(family.name for family in part_judges(scope.system, scope.domains).values()))
+    return tuple(dict.fromkeys(family.name for family in _part_judges(scope.system, scope.domains).values()))
 
 
 def departures(cluster: Cluster) -> str:
@@ -223,7 +223,7 @@ def departures(cluster: Cluster) -> str:
     return ", ".join(f"{name} {a:g} (datasheet {b:g})" for name, (a, b) in both.items() if max(a, b) > DATASHEET * min(a, b))
 
 
-def net_departures(cluster: Cluster) -> str:
+def _net_departures(cluster: Cluster) -> str:
     """As `scale_out_departures`, "" for a machine of one domain."""
     return scale_out_departures(cluster.scale_out) if cluster.domains > 1 else ""
 
@@ -272,7 +272,7 @@ def _machine_warnings(cluster: Cluster) -> list[str]:
     warnings = [line] if (line := no_rows(cluster)) else []
     if other := departures(cluster):
         warnings.append(f"cluster {cluster.name} differs from {cluster.gpu} in {other}: not measured; {HELD_OUT}")
-    if other := net_departures(cluster):
+    if other := _net_departures(cluster):
         warnings.append(f"between domains, cluster {cluster.name} differs from the measured nodes in {other}: no error bar")
     if cluster.constants:
         warnings.append(f"cluster {cluster.name} sets its own constants; the error bars were validated with the packaged constants")
@@ -295,7 +295,7 @@ def _range_warnings(scope: PredictionScope, family: Family) -> list[str]:
     return warnings
 
 
-def _outside(scope: PredictionScope, entry: FamilyErrors) -> list[tuple[str, float, str]]:
+def _outside(scope: PredictionScope, entry: _FamilyErrors) -> list[tuple[str, float, str]]:
     """(name, value, measured range) of each number outside its measured range."""
     pairs = [(name, value, entry.ranges.get(name, (value, value))) for name, value in scope.numbers.items()]
     return [(name, value, f"{low:g}" if low == high else f"{low:g} to {high:g}") for name, value, (low, high) in pairs if not low <= value <= high]
@@ -303,7 +303,7 @@ def _outside(scope: PredictionScope, entry: FamilyErrors) -> list[tuple[str, flo
 
 def _skew_warnings(scope: PredictionScope) -> list[str]:
     """A warning if the busiest GPU has more useful rows than uniform routing gives it by chance."""
-    judges = part_judges(scope.system, scope.domains)
+    judges = _part_judges(scope.system, scope.domains)
     transfers = [family for part, family in judges.items() if part in ("dispatch", "combine", "layer")]
     if scope.routing is None or all(family.skewed for family in transfers):
         return []
@@ -315,7 +315,7 @@ def _skew_warnings(scope: PredictionScope) -> list[str]:
     return [f"{skew}, but measurements had even routing"]
 
 
-def whole_layers(scope: PredictionScope) -> FamilyErrors | None:
+def whole_layers(scope: PredictionScope) -> _FamilyErrors | None:
     """The errors of whole layers of this system on this GPU, if the prediction is inside the measured ranges."""
     family, entry = _layers(scope)
     if family is None or entry is None or entry.n < FEWEST or not scope.is_real or departures(scope.cluster):
@@ -323,7 +323,7 @@ def whole_layers(scope: PredictionScope) -> FamilyErrors | None:
     return None if _outside(scope, entry) or scope.unmeasured_dtypes(family, entry) else entry
 
 
-def _layers(scope: PredictionScope) -> tuple[Family | None, FamilyErrors | None]:
+def _layers(scope: PredictionScope) -> tuple[Family | None, _FamilyErrors | None]:
     """The family that checks the sum of a system's parts, and its errors on this GPU."""
     family = judges_of(scope.system, scope.domains).get("sum")
     return family, None if family is None else family_errors().get((family.name, scope.cluster.gpu))
@@ -337,7 +337,7 @@ def _measured_layers(scope: PredictionScope) -> str:
     return f"; whole layers were measured on {scope.cluster.gpu} at {limits}" if beyond else ""
 
 
-def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.0) -> Trust:
+def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.0) -> _Trust:
     """The error bar of a layer of `us`, from the intervals of its parts (`measured.intervals`).
 
     `shares`: shares of the critical path by operator (dispatch, gemm1, gemm2, combine, other); the sum is 1.
@@ -347,12 +347,12 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.
     - Where whole layers of the system were measured, the interval is at least theirs.
     - A part whose family was measured nowhere leaves the layer without an error bar; so does a network between domains unlike the measured one.
     """
-    warnings, judges = warnings_of(scope), part_judges(scope.system, scope.domains)
+    warnings, judges = warnings_of(scope), _part_judges(scope.system, scope.domains)
     if scope.cluster.family != "hw" or not scope.is_real or not judges:
-        return Trust((), None, warnings)
+        return _Trust((), None, warnings)
     names, gpu = _family_names(scope), OTHER if departures(scope.cluster) else scope.cluster.gpu
-    if net_departures(scope.cluster) or not all(_is_known(name, gpu) for name in names):
-        return Trust(names, None, warnings)
+    if _net_departures(scope.cluster) or not all(_is_known(name, gpu) for name in names):
+        return _Trust(names, None, warnings)
     parts = dict.fromkeys(names, 0.0)
     rest = 0.0
     for part, share in shares.items():
@@ -366,7 +366,7 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.
     checks, _ = _layers(scope)
     if checks is not None:
         whole = whole.within(interval_of(Asked("layers", checks.name, gpu, us)))
-    return Trust(names, whole, warnings)
+    return _Trust(names, whole, warnings)
 
 
 def _is_known(family: str, gpu: str) -> bool:

@@ -168,7 +168,7 @@ def validate_measurements(
         parts=parts,
         simulators=beside_simulators(classified.parsed, predicted, measured),
         regimes=tables.regimes(),
-        bars=check_bars(overall, families, hold_out, parts),
+        bars=_check_bars(overall, families, hold_out, parts),
         hold_out=list(hold_out),
         points=tuple(zip(tables.names, measured_us.tolist(), predicted_us.tolist(), strict=True)),
     )
@@ -314,7 +314,7 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(by.values(), key=lambda total: -total["n"])
 
 
-def check_bars(
+def _check_bars(
     overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
     """Each bar with its value. A bar without a value does not hold."""

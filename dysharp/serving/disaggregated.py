@@ -1,7 +1,7 @@
 """Disaggregated prefill and decode: pools of workers, rate matching, the transfer of the KV cache from pool to pool; which layouts, how many workers.
 
 A decode worker with a full batch asks for a rate of prompts; a plan has decode workers, and as many prefill workers as serve this rate.
-Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`steady_pools`).
+Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`_steady_pools`).
 """
 
 import heapq
@@ -55,7 +55,7 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
     return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
 
 
-def prompt_us(table: StepTable, scenario: Scenario, together: float) -> float:
+def _prompt_us(table: StepTable, scenario: Scenario, together: float) -> float:
     """Time that a worker takes for one of `together` prompts, which come at once."""
     most = table.engine.step_tokens
     n = max(1.0, min(together, most * table.groups / scenario.isl))
@@ -65,7 +65,7 @@ def prompt_us(table: StepTable, scenario: Scenario, together: float) -> float:
     return table.prompts_us(tokens, busiest, 0.0) * chunks / n
 
 
-def steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
+def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
     """The steady state of both pools under `scenario.concurrency` requests. `cap`: requests of an attention group of a decode worker that fit.
 
     Layers are sent while later layers are computed, so the last layer's part of the transfer waits alone.
@@ -76,11 +76,11 @@ def steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, ca
     text = first.engine.token_us * scenario.isl
     requests, rate = places, 0.0
     most = first.engine.step_tokens * first.groups / scenario.isl
-    fastest = MOST_SHARE * prefill.workers / prompt_us(first, scenario, most)
+    fastest = MOST_SHARE * prefill.workers / _prompt_us(first, scenario, most)
     for _ in range(ROUNDS):
         step = second.decode_us(requests / decode.workers)
         together = _together(first, scenario, rate / prefill.workers, max(1.0, most))
-        served = together * prompt_us(first, scenario, together)
+        served = together * _prompt_us(first, scenario, together)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
         own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
@@ -100,7 +100,7 @@ def _together(table: StepTable, scenario: Scenario, rate: float, most: float) ->
     """Prompts that one step of a worker takes at `rate`: as many as come during a step."""
     together = 1.0
     for _ in range(ROUNDS):
-        more = min(most, max(1.0, rate * together * prompt_us(table, scenario, together)))
+        more = min(most, max(1.0, rate * together * _prompt_us(table, scenario, together)))
         if abs(more - together) < EQUAL * together:
             break
         together = more
@@ -110,16 +110,16 @@ def _together(table: StepTable, scenario: Scenario, rate: float, most: float) ->
 def run_pools(
     prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf"), *, ratio: float = 0.8, rounds: int = 10
 ) -> Served:
-    """As `steady_pools`, prompt by prompt: the first prompts of all users come at once, and a worker takes all that wait, up to its tokens.
+    """As `_steady_pools`, prompt by prompt: the first prompts of all users come at once, and a worker takes all that wait, up to its tokens.
 
     A request decodes at the mean batch of the run.
     """
-    start = steady_pools(prefill, decode, scenario, cap)
+    start = _steady_pools(prefill, decode, scenario, cap)
     table, second = prefill.table, decode.table
     users = max(1, round(scenario.concurrency))
     lengths = scenario.osl * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / scenario.accepted
     most = max(1, int(table.engine.step_tokens * table.groups / scenario.isl))
-    took = [0.0, *(n * prompt_us(table, scenario, n) for n in range(1, most + 1))]
+    took = [0.0, *(n * _prompt_us(table, scenario, n) for n in range(1, most + 1))]
     after = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
     text = table.engine.token_us * scenario.isl
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
@@ -201,8 +201,8 @@ def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) 
         return None
     table = StepTable(replica, engine, scenario)
     many = max(1.0, table.engine.step_tokens * table.groups / scenario.isl)
-    rate = MOST_SHARE / prompt_us(table, scenario, many)
-    return (rate, WorkerPool(table, 1)) if prompt_us(table, scenario, 1.0) < ttft else None
+    rate = MOST_SHARE / _prompt_us(table, scenario, many)
+    return (rate, WorkerPool(table, 1)) if _prompt_us(table, scenario, 1.0) < ttft else None
 
 
 def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot: float, first: list[tuple[float, WorkerPool]]) -> list[_Plan]:
@@ -249,7 +249,7 @@ def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Disaggregated | No
     """The steady state with most users for which both limits hold."""
 
     def served(users: int) -> Served:
-        return steady_pools(plan.prefill, plan.decode, replace(plan.scenario, concurrency=float(users)), plan.cap)
+        return _steady_pools(plan.prefill, plan.decode, replace(plan.scenario, concurrency=float(users)), plan.cap)
 
     def keeps(users: int) -> bool:
         done = served(users)

@@ -39,7 +39,7 @@ def domain_of(replica: Replica) -> int:
     return replica.machine.domain
 
 
-def peers_of(replica: Replica) -> Peers:
+def _peers_of(replica: Replica) -> Peers:
     """The GPUs that share experts."""
     return Peers(replica.layout.ep, slots=replica.layout.slots)
 
@@ -54,11 +54,11 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> ExchangeTime
             raise ConfigError(f"cluster {machine.cluster.name}: found EP{replica.layout.ep} beyond one NVLink domain and no [scale_out] network")
     elif name == "trtllm-a2a" and replica.formats.experts == "nvfp4" and not replica.formats.sent:
         sent = layer.hidden * ROW_BYTES["nvfp4"]
-    return costs.exchange(machine, layer, peers_of(replica), Rows(tokens, sent, back, most), name, low_latency=LL_MOST_TOKENS)
+    return costs.exchange(machine, layer, _peers_of(replica), Rows(tokens, sent, back, most), name, low_latency=LL_MOST_TOKENS)
 
 
 def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
     """Least time of both beside `experts_us` of experts with hardware that nobody sells."""
     assert replica.model.layer is not None
     rows = Rows(tokens, *row_bytes(replica))
-    return costs.least_us(replica.machine, replica.model.layer, peers_of(replica), rows, BOUNDS[replica.ep_system], experts_us)
+    return costs.least_us(replica.machine, replica.model.layer, _peers_of(replica), rows, BOUNDS[replica.ep_system], experts_us)

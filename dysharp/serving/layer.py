@@ -32,7 +32,7 @@ def layer_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
     behind: list[OpTime] = []
     for op in ops:
         if isinstance(op, RowExchange) and op.name == "dispatch":
-            experts = expert_op(r, everybody, ops)
+            experts = _expert_op(r, everybody, ops)
             before, behind = moves(r, batch.tokens, everybody, experts.us)
             done += [*before, experts]
         elif isinstance(op, RowExchange):
@@ -88,7 +88,7 @@ def touched(experts: float, topk: int, total: int, tokens: float, loads: Loads =
     return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
 
 
-def expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None = None) -> OpTime:
+def _expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None = None) -> OpTime:
     """The experts of the busiest GPU: `tokens` tokens of all GPUs choose experts, which EP spreads and tensor parallelism cuts."""
     layer, layout = r.model.layer, r.layout
     assert layer is not None

@@ -129,7 +129,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LoopRun:
+class _LoopRun:
     """Means over the measured requests. Times in microseconds, `rate` in requests per second."""
 
     tpot: float
@@ -144,7 +144,7 @@ class LoopRun:
 
 def run_closed_loop(
     table: StepTable, scenario: Scenario, cap: float, *, ratio: float = 0.8, rounds: int = 10, middle: Callable[[list[float]], Any] = np.mean
-) -> LoopRun:
+) -> _LoopRun:
     """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `scenario`.
 
     `cap`: requests of an attention group that fit its memory. `middle`: of the times of requests.
@@ -175,7 +175,7 @@ class _Loop:
         self.tpots: list[float] = []
         self.ttfts: list[float] = []
 
-    def run(self, middle: Callable[[list[float]], Any]) -> LoopRun:
+    def run(self, middle: Callable[[list[float]], Any]) -> _LoopRun:
         """All requests to their end."""
         for request in self.queue:
             self._read(request)
@@ -191,7 +191,7 @@ class _Loop:
         n, now = len(self.arrived), self.now
         beside = (self.table.decode_us(self.decoded / now), float(np.mean(self.tpots)) * self.scenario.accepted)
         late = self.table.engine.first_us(self.table.replica, *(beside if self.users > 1 else (0.0,)))  # alone, nobody's step is under way
-        return LoopRun(float(middle(self.tpots)), float(middle(self.ttfts)) + late, n / now * 1e6, self.decoded / now, self.busy / now, n)
+        return _LoopRun(float(middle(self.tpots)), float(middle(self.ttfts)) + late, n / now * 1e6, self.decoded / now, self.busy / now, n)
 
     def _read(self, request: int) -> None:
         """The text of a request becomes tokens, one request after the other."""

@@ -36,7 +36,7 @@ class StepTime:
         return sum(self.parts.values()) + self.gaps
 
 
-def head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
+def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
     """Last norm, head, and the choice of a token for each of `rows` rows. The GPUs of an attention group share the head."""
     model, tp = replica.model, replica.layout.tp
     yield replica.small("norms", rows, model.hidden)
@@ -56,7 +56,7 @@ def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) ->
             parts[op.name] = parts.get(op.name, 0.0) + times * op.us
             kernels += times * op.kernels
     ends = [replica.small("embedding", batch.tokens, model.hidden), replica.all_reduce("embedding", batch.tokens)]
-    for op in (*ends, *hops(replica, batch.tokens), *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
+    for op in (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels
     return StepTime({name: replica.over * us for name, us in parts.items()}, kernels, replica.over * kernels * replica.gap)
@@ -81,7 +81,7 @@ def draft_us(replica: Replica, batch: StepBatch) -> float:
     """One draft token of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
     one = replace(batch, queries=1, prompts=0.0)
     joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
-    ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - (not replica.model.stack)), *head_ops(replica, one.decodes)]
+    ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - (not replica.model.stack)), *_head_ops(replica, one.decodes)]
     return replica.over * sum(op.us + op.kernels * replica.gap for op in ops)
 
 

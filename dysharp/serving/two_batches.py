@@ -30,7 +30,7 @@ AFTER = ("dispatch", "shared experts", "experts", "combine")
 COMPUTE, SEND, RETURN, WAIT = "compute", "send", "return", "wait"
 
 
-class Action(NamedTuple):
+class _Action(NamedTuple):
     """COMPUTE for microseconds; SEND messages that take microseconds, longest to the GPU with most rows; RETURN them, and all wait for that GPU; WAIT
     for the half's last messages. `rows`, `cache`: extra time of a GPU whose rows or cache are one standard deviation above the mean."""
 
@@ -40,25 +40,25 @@ class Action(NamedTuple):
     cache: float = 0.0
 
 
-Stage = tuple[Action, ...]
+Stage = tuple[_Action, ...]
 SEED = 0
 
 
-def stages_of(ops: Sequence[OpTime], gap: float, *, prompts: bool, hot: Sequence[OpTime] = (), kernels: Sequence[float] = (0.0,) * 4) -> list[Stage]:
+def _stages_of(ops: Sequence[OpTime], gap: float, *, prompts: bool, hot: Sequence[OpTime] = (), kernels: Sequence[float] = (0.0,) * 4) -> list[Stage]:
     """The stages of a layer with dispatch; `gap`: microseconds between two kernels. `hot`: the same ops where rows and cache are one standard
     deviation above the mean. `kernels`: SM time of dispatch and combine, to send and to unpack each; it is part of their time."""
     own, more = _sums(ops, gap), _sums(hot or ops, gap)
     parts = dict.fromkeys((*ATTENTION_INPUTS, *AFTER), 0.0) | own
 
-    def compute(names: Sequence[str]) -> Action:
+    def compute(names: Sequence[str]) -> _Action:
         rows, cache = (sum(more.get(name, 0.0) - own.get(name, 0.0) for name in names if (name == "experts") == rows) for rows in (True, False))
-        return Action(COMPUTE, sum(parts[name] for name in names), rows, cache)
+        return _Action(COMPUTE, sum(parts[name] for name in names), rows, cache)
 
-    def send(name: str, at: int) -> tuple[Action, Action]:
+    def send(name: str, at: int) -> tuple[_Action, _Action]:
         left = max(0.0, own[name] - kernels[at] - kernels[at + 1])
-        return Action(COMPUTE, kernels[at]), Action(RETURN if at else SEND, left, more[name] - own[name])
+        return _Action(COMPUTE, kernels[at]), _Action(RETURN if at else SEND, left, more[name] - own[name])
 
-    dispatched, combined = ((Action(WAIT), Action(COMPUTE, kernels[at])) for at in (1, 3))
+    dispatched, combined = ((_Action(WAIT), _Action(COMPUTE, kernels[at])) for at in (1, 3))
     core = [name for name in own if name not in (*ATTENTION_INPUTS, *AFTER)]
     route: Stage = (*dispatched, compute(["experts"]), *send("combine", 2))
     shared = compute(["shared experts"])
@@ -74,7 +74,7 @@ def _sums(ops: Sequence[OpTime], gap: float) -> dict[str, float]:
     return own
 
 
-def alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int = 1) -> float:
+def _alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int = 1) -> float:
     """Time of `layers` equal layers of two halves on one stream of each of `gpus` GPUs. Messages of both halves share the links, first come first
     served. Rows over the mean, in standard deviations, are drawn for every layer, half and GPU; rows of the cache once for a GPU."""
     draw = np.random.default_rng(SEED)
@@ -108,7 +108,7 @@ def overlapped_us(replica: Replica, batch: StepBatch) -> float:
     if prompts:
         kept = replica.machine.gpu.n_sms / (replica.machine.gpu.n_sms - NORMAL_SMS)
         stages = [tuple(one._replace(us=one.us * kept) if one.kind == COMPUTE else one for one in stage) for stage in stages]
-    alternated = alternated_us(stages, len(numbers), 0 if prompts else BEHIND, replica.layout.ep)
+    alternated = _alternated_us(stages, len(numbers), 0 if prompts else BEHIND, replica.layout.ep)
     return step_time(replica, batch).device - len(numbers) * together + alternated
 
 
@@ -118,7 +118,7 @@ def _uneven_stages(replica: Replica, half: StepBatch, number: int, gap: float, *
     even = layer_ops(replace(replica, even=True), usual, number)
     high = largest_of(replica.layout.ep)
     hot = [op._replace(us=op.us + (top.us - op.us) / high) for op, top in zip(even, layer_ops(replica, half, number), strict=True)]
-    return stages_of(even, gap, prompts=prompts, hot=hot, kernels=(0.0,) * 4 if prompts else _message_kernels(replica, half.tokens))
+    return _stages_of(even, gap, prompts=prompts, hot=hot, kernels=(0.0,) * 4 if prompts else _message_kernels(replica, half.tokens))
 
 
 def _message_kernels(replica: Replica, tokens: float) -> tuple[float, ...]:

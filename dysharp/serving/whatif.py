@@ -54,7 +54,7 @@ def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambd
         tick(name)
         point = replace(asked, start=start).best()
         found.append(ServeWhatIf(name, point, point.tokens_per_gpu if point else 0.0))
-    return [*found, dead_gpu(asked, best)]
+    return [*found, _dead_gpu(asked, best)]
 
 
 def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
@@ -73,7 +73,7 @@ def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
     yield "NICs twice as fast", replace(start, machine=machine_of(replace(cluster, scale_out=faster), "serving"))
 
 
-def dead_gpu(asked: Asked, best: ServePoint) -> ServeWhatIf:
+def _dead_gpu(asked: Asked, best: ServePoint) -> ServeWhatIf:
     """One GPU is lost. Attention groups that share experts go on without its group, if the others hold all experts; else a replica stops, and others
     go on. Where there is no other, half of its GPUs or more, a power of two, start anew with the layout that is best there."""
     layout, others, smaller = best.replica.layout, best.replicas - 1, _without_a_group(best)

@@ -100,7 +100,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     """
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
-    slices = column_slices(layer, options.slices)
+    slices = _column_slices(layer, options.slices)
     gemms, second = _gemms(layer, options, slices)
     blocks = _wait_for_flags(layer, gemms, gathered.tile)
     at_the_barrier(layer, gemms, FACTS.costs)
@@ -126,7 +126,7 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     all_sms = layer.ready("sm", sms[0])
     ops = add_stage(layer, first, all_sms, layer.tiles, filler=filler)
     issuer = layer.ready("sm", sms[-1])
-    more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
+    more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else _add_sliced_stage(layer, second, issuer, slices, filler)
     return GemmOps(ops, more, sms[0], all_sms), issuer
 
 
@@ -172,7 +172,7 @@ def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRan
 
     The SMs that have computed GEMM-2 (issuers `gemm_sms[gpu]`) return the last slice.
     """
-    combine = sliced_sums(layer, slices)
+    combine = _sliced_sums(layer, slices)
     train_bytes = [(end - first) * layer.back_bytes // layer.model.hidden for first, end, _ in slices]
     order = np.argsort(combine.slice, kind="stable")
     node, part = combine.node[order], combine.slice[order]
@@ -197,13 +197,13 @@ def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], siz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlicedSums(Sends):
+class _SlicedSums(Sends):
     """Trains of sums, all trains of a (token, GPU) pair one behind the other. `slice`: `[n]` int64, the slice of each train."""
 
     slice: I64
 
 
-def column_slices(layer: LayerBuilder, most: int) -> list[ColumnRange]:
+def _column_slices(layer: LayerBuilder, most: int) -> list[ColumnRange]:
     """At most `most` slices of a result row, as equal as whole GEMM tiles and whole packets allow.
 
     A slice then costs no part of a tile and no packet header more than the whole row does.
@@ -216,7 +216,7 @@ def column_slices(layer: LayerBuilder, most: int) -> list[ColumnRange]:
     return [(first, end, hidden) for first, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: list[ColumnRange], filler: int) -> tuple[I32, ...]:
+def _add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: list[ColumnRange], filler: int) -> tuple[I32, ...]:
     """As `experts.add_stage` on all tiles, with one op per (slice, tile) of the GEMM that makes results.
 
     SMs prefer early slices, then early tiles. Returns an array `[tiles]` of ops for each slice, then for each weight
@@ -233,7 +233,7 @@ def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: lis
     return (*ops, *add_stage(layer, tuple(gradients), issuer, layer.tiles, filler=filler))
 
 
-def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
+def _sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> _SlicedSums:
     """As `LayerBuilder.combine_puts`, one train per slice. Nothing waits yet.
 
     Pairs are in the order in which a GPU returns them: first its own tokens, then the tokens of the next GPU, so that all GPUs send to different
@@ -249,4 +249,4 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     template = layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial")
     columns = {"issuer": issuer[gpu[pair]], "bytes": (ends - starts)[part], "key": token[pair], "offset": starts[part]}
     op = layer.puts(template, gpu[pair], home[pair], rows[pair], aux_bytes=np.where(part == n - 1, layer.combine_aux, 0), **columns)
-    return SlicedSums(op=op, node=gpu[pair], to=home[pair], slice=part)
+    return _SlicedSums(op=op, node=gpu[pair], to=home[pair], slice=part)

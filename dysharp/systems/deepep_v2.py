@@ -38,7 +38,7 @@ class Options(deepep.Options):
     | option | meaning |
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
-    | `n_sm` | SMs of the first kernel of a call; 0: the library's own number (`own_sms`); real form only |
+    | `n_sm` | SMs of the first kernel of a call; 0: the library's own number (`_own_sms`); real form only |
     | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
@@ -59,7 +59,7 @@ Source: DeepEP impls/combine_utils.cuh, combine_reduce; csrc/kernels/elastic/com
 """
 
 
-def channels_of_sm(model: Model, gpus: int, sent_bytes: int) -> int:
+def _channels_of_sm(model: Model, gpus: int, sent_bytes: int) -> int:
     """Channels of an SM between nodes: two warps share the rows that its shared memory holds, beside the counts of Dispatch.
 
     Source: DeepEP csrc/elastic/buffer.hpp, num_channels_per_sm.
@@ -69,7 +69,7 @@ def channels_of_sm(model: Model, gpus: int, sent_bytes: int) -> int:
     return max(1, min(held // 2, MOST_CHANNELS))
 
 
-def own_sms(model: Model, cluster: Cluster) -> int:
+def _own_sms(model: Model, cluster: Cluster) -> int:
     """The SMs that the library chooses: enough for the slower of NVLink and NIC at `SM_GBPS` per SM.
 
     Source: DeepEP deep_ep/buffers/elastic.py, get_theoretical_num_sms.
@@ -98,7 +98,7 @@ FACTS = Facts(
     costs=Costs(
         permutes=1,
         fused=False,
-        sms=own_sms,
+        sms=_own_sms,
         drops="SMs and their copy rate, launches, barriers, kernels that copy and sum received rows (form real has them); the host's wait for counts",
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
@@ -119,7 +119,7 @@ class _Elastic(Kernels):
         if not 0 <= self.options.n_sm <= self.cluster.n_sms:
             found = f"found {self.options.n_sm}, expected 0 (the library's own number) to {self.cluster.n_sms} SMs"
             raise ConfigError(f"deepep-v2.n_sm: {found}")
-        self.n = self.options.n_sm or own_sms(self.model, self.cluster)
+        self.n = self.options.n_sm or _own_sms(self.model, self.cluster)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after[gpu]`, and the barrier. Returns `[gpus]` DELAYs."""
@@ -183,7 +183,7 @@ class _Hybrid(_Elastic):
 
     def prepare(self) -> None:
         super().prepare()
-        self.hop, self.per_sm = TwoHop(self), channels_of_sm(self.model, self.n_gpus, self.sent_bytes)
+        self.hop, self.per_sm = TwoHop(self), _channels_of_sm(self.model, self.n_gpus, self.sent_bytes)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""

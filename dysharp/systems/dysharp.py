@@ -60,7 +60,7 @@ def counted(layer: LayerBuilder) -> I32 | None:
     return layer.exchange(4 * layer.model.n_experts, name="nactive") if layer.direction == "fwd" else None
 
 
-def all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
+def _all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
     window = start(layer, options, framing)
     fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing).of_useful_row)
@@ -73,7 +73,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
         windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
         sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counted(layer)))
     else:
-        all_at_once(layer, options, DYMULTIMEM)
+        _all_at_once(layer, options, DYMULTIMEM)
 
 
 EXPLICIT_FACTS = replace(
@@ -87,7 +87,7 @@ EXPLICIT_FACTS = replace(
 @system("explicit", EXPLICIT_FACTS)
 def plan_explicit(layer: LayerBuilder, options: Options) -> None:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
-    all_at_once(layer, options, EXPLICIT)
+    _all_at_once(layer, options, EXPLICIT)
 
 
 UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp"))
@@ -182,7 +182,7 @@ def plan_reduction(layer: LayerBuilder, options: ReductionOptions) -> None:
     fused(layer, pulls.of_useful_row)
 
 
-def one_by_one(layer: LayerBuilder, window: int) -> Transfers:
+def _one_by_one(layer: LayerBuilder, window: int) -> Transfers:
     """The GEMMs behind Dispatch, and pulls of explicit targets behind a barrier."""
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     layer.wait_first(pulls := layer.combine_pulls(Discipline.PROGRAM_ORDER, window, EXPLICIT), done, tail=Tail.TILE_READY)
@@ -194,10 +194,10 @@ def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None
     """Sums over explicit targets in the switch alone: one copy per GPU goes out, and the operators run one after the other."""
     layer.dispatch_puts()
     fetched = layer.target_fetch(counted(layer))
-    layer.wait_first(one_by_one(layer, layer.windows(EXPLICIT, 0, options.combine_window, together=False)[1]), fetched)
+    layer.wait_first(_one_by_one(layer, layer.windows(EXPLICIT, 0, options.combine_window, together=False)[1]), fetched)
 
 
 @system("explicit-basic", replace(PART, costs=UNFUSED.costs, shown=Shown("#4477AA")))
 def plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
     """Multicast and sums in the switch with explicit targets: the operators run one after the other."""
-    one_by_one(layer, start(layer, options, EXPLICIT, by_rows=False, together=False))
+    _one_by_one(layer, start(layer, options, EXPLICIT, by_rows=False, together=False))

@@ -82,7 +82,7 @@ class Options(Form):
     compute: bool = True
 
 
-def n_steps(n_gpus: int, options: Options) -> int:
+def _n_steps(n_gpus: int, options: Options) -> int:
     """Steps of the schedule: in step s a GPU sends to the s-th group after its own. 1 = no overlap."""
     size = min(options.group, n_gpus)
     while n_gpus % size:
@@ -92,7 +92,7 @@ def n_steps(n_gpus: int, options: Options) -> int:
 
 def served(routing: Routing, options: Options) -> Routing:
     """Every expert gets a slot per step, because the rows of a step are computed on their own. Hot experts have shadows."""
-    steps = n_steps(routing.n_gpus, options)
+    steps = _n_steps(routing.n_gpus, options)
     if routing.placement.parts != 1 or routing.placement.shadows:  # served already
         return routing
     if options.shadow:
@@ -138,7 +138,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 
 def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
     """The layer with its exchanges on `stream`. Part numbers: (step, local expert), then the shadows."""
-    steps, shadows = n_steps(layer.n_gpus, options), layer.routing.placement.shadows
+    steps, shadows = _n_steps(layer.n_gpus, options), layer.routing.placement.shadows
     local = layer.routing.placement.slots_per_gpu // steps - shadows
     parts = [(step, expert) for step in range(steps) for expert in range(local)]
     row_part, tile_part = (_part(slot, steps, local, shadows) for slot in (layer.p.slot, layer.tile_slot))

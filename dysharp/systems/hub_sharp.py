@@ -14,7 +14,7 @@ from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.moe_hub import FACTS as MOE_HUB
 
 
-def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:
+def _combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:
     """A contribution for each (token, GPU) pair, to the sum of its token. The source's own part is a store on the source.
 
     `places`: sums of one source that the switch holds at once; 0 = as many as fit the reduction buffers of its ports in every case, as for pulls.
@@ -82,7 +82,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
     layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True, asks=False)
     if options.reduction == "push":
-        back = combine_pushes(layer, RED_ROWSP, options.sum_places)
+        back = _combine_pushes(layer, RED_ROWSP, options.sum_places)
     else:
         back = layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC)
     fused(layer, back.of_useful_row)

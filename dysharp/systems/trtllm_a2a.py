@@ -189,7 +189,7 @@ FLASHINFER = replace(
 
 
 @kernels("flashinfer", FLASHINFER)
-class Infer(OneSided):
+class _Infer(OneSided):
     """FlashInfer's one-sided all-to-all (MoeAlltoAll): the kernels of TensorRT-LLM's one-sided all-to-all, built into FlashInfer.
 
     They are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.

@@ -62,7 +62,7 @@ def served(routing: Routing, options: Options) -> Routing:
     if _per_gpu(options):
         chunk = np.arange(routing.n_tokens) % routing.tokens_per_gpu * options.degree // routing.tokens_per_gpu
         return in_parts(routing, np.broadcast_to(chunk[:, None], routing.slot.shape), options.degree) if options.degree > 1 else routing
-    place, capacity = _places(routing), capacity_rows(routing, options)
+    place, capacity = _places(routing), _capacity_rows(routing, options)
     kept = (routing.slot >= 0) & (place < capacity)
     within = replace(routing, expert=np.where(kept, routing.expert, GONE), slot=np.where(kept, routing.slot, GONE))
     return in_parts(within, place // (capacity // options.degree), options.degree) if options.degree > 1 else within
@@ -76,7 +76,7 @@ def _places(routing: Routing) -> I64:
     return np.where(stream >= 0, place_in(stream), -1).reshape(routing.topk, -1).T
 
 
-def capacity_rows(routing: Routing, options: Options) -> int:
+def _capacity_rows(routing: Routing, options: Options) -> int:
     """Rows that a GPU sends to every expert slot: the capacity, rounded up to a multiple of `degree`.
 
     Automatic: the most rows that a GPU has for an expert slot.
@@ -104,7 +104,7 @@ def padded(routing: Routing, options: Options) -> Rows:
     if _per_gpu(options):
         return one_copy_per_gpu(routing)
     here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
-    capacity = capacity_rows(routing, options)
+    capacity = _capacity_rows(routing, options)
     return (here.sum() - here) * capacity, here * (routing.n_gpus - 1) * capacity
 
 
@@ -123,10 +123,10 @@ FACTS = Facts(
 )
 
 
-def padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Levels:
+def _padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Levels:
     """`padded` by network over several NVLink domains: rows leave a domain at the GPU with their receiver's index, either way."""
     here = _used(routing).reshape(routing.n_gpus, -1).sum(axis=1)
-    rows = np.broadcast_to(here * capacity_rows(routing, options), (routing.n_gpus, routing.n_gpus))
+    rows = np.broadcast_to(here * _capacity_rows(routing, options), (routing.n_gpus, routing.n_gpus))
     return rail_rows(*by_domain(rows, domain_gpus), domain_gpus)
 
 
@@ -177,7 +177,7 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Non
     if per_gpu:
         there, chunk_of = (p.source, p.gpu), p.token % layer.tokens * degree // layer.tokens
     chunks = [np.flatnonzero(chunk_of == chunk) for chunk in range(degree)]
-    missing = (capacity_rows(layer.routing, options) // degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
+    missing = (_capacity_rows(layer.routing, options) // degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
 
     def padding(operator: str, chunk: int) -> list[Sends]:
         return [] if per_gpu else [_padding(layer, operator, missing[:, :, chunk])]
@@ -197,7 +197,7 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Non
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=per_gpu or options.capacity == 0, permutes=True)
     if layer.cluster.domains > 1:
-        layer.levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus)
+        layer.levels = _padded_levels(layer.routing, options, layer.cluster.domain_gpus)
 
 
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
@@ -221,7 +221,7 @@ def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
 
 def _padding_tiles(layer: LayerBuilder, options: Options, tiles: I32) -> I64:
     """`[gpus]` GEMM tiles of a chunk beyond `tiles`: an expert computes the capacity of all GPUs."""
-    rows = layer.n_gpus * capacity_rows(layer.routing, options) // options.degree
+    rows = layer.n_gpus * _capacity_rows(layer.routing, options) // options.degree
     used = _used(layer.routing).reshape(layer.n_gpus, -1).sum(axis=1)
     useful = layer.counted(layer.tile_gpu[tiles])
     return np.asarray(used * -(-rows // layer.tiling.rows) - useful, np.int64)

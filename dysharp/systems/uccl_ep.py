@@ -37,5 +37,5 @@ FACTS = replace(
 
 
 @kernels("uccl-ep", FACTS, between=Internode)
-class Uccl(deepep.Channels):
+class _Uccl(deepep.Channels):
     """The paper form with the software costs of DeepEP's kernels."""

@@ -32,7 +32,7 @@ def with_rows(machine: Machine, layout: Layout, done: PassCost) -> PassCost:
     return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
 
-def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[WireTimes, WireTimes]:
+def _shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[WireTimes, WireTimes]:
     """What the sharing of a layer's weights holds in a forward and in a backward pass.
 
     Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. `switched`: switches copy and sum, so that a
@@ -53,7 +53,7 @@ def beside(
     model: WholeModel, machine: Machine, layout: Layout, layer: int, done: PassCost, switched: bool = False, offloaded: float = 0.0
 ) -> PassCost:  # fmt: skip
     """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `offloaded` bytes."""
-    shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, offloaded)
+    shards, copy = _shard_wires(model, machine, layout, layer, switched), host_copy(machine, offloaded)
     ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
     late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else PassCost()

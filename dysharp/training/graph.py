@@ -111,7 +111,7 @@ COMPUTE = "compute"
 
 
 @dataclass(frozen=True, slots=True)
-class Bubbles:
+class _Bubbles:
     """Times of a replayed schedule, in the unit of its `Times`. Lists are by rank.
 
     `span`: from the first start to the last end of a rank. `work`: busy time.
@@ -178,7 +178,7 @@ def _cell_graph(schedule: Schedule, times: Times) -> Graph:
     return graph
 
 
-def replay_schedule(schedule: Schedule, times: Times) -> tuple[Replay, Bubbles]:
+def replay_schedule(schedule: Schedule, times: Times) -> tuple[Replay, _Bubbles]:
     """When every slot of a schedule runs. Raises ConfigError where its order cannot run (a rank waits for a cell behind the waiting one)."""
     done = replay(_cell_graph(schedule, times))
     span: list[float] = []
@@ -186,7 +186,7 @@ def replay_schedule(schedule: Schedule, times: Times) -> tuple[Replay, Bubbles]:
     for queue in done.graph.queues.values():
         span.append(done.end[queue[-1]] - done.start[queue[0]])
         work.append(sum(done.graph.duration[n] for n in queue))
-    return done, Bubbles(done.makespan, span, work)
+    return done, _Bubbles(done.makespan, span, work)
 
 
 SEND, REDUCE, GATHER, OPTIMIZER, NORM = "send", "reduce", "gather", "optimizer", "norm"

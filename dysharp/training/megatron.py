@@ -27,10 +27,10 @@ WORDS = {"true": True, "false": False}
 EMPTY = ("", "null", "none", "~", "None")
 
 
-def read_settings(text: str) -> Values:
+def _read_settings(text: str) -> Values:
     """`text`: words with --arguments among them, or a file: TOML, YAML, JSON, a Python recipe as FILE.py:NAME, anything else as arguments."""
     if re.search(r"(^|\s)--\w", text):
-        return arguments_of(text)
+        return _arguments_of(text)
     name, _, function = text.partition(".py:")
     path = Path(f"{name}.py" if function else text)
     content = read_text(path, MOST)
@@ -38,10 +38,10 @@ def read_settings(text: str) -> Values:
         return _python(content, function, str(path))
     if path.suffix in (".toml", ".json"):
         return dict(_leaves((parse_toml if path.suffix == ".toml" else parse_json)(content, str(path))))
-    return dict(_leaves(parse_yaml(content, str(path)))) if path.suffix in (".yaml", ".yml") else arguments_of(content)
+    return dict(_leaves(parse_yaml(content, str(path)))) if path.suffix in (".yaml", ".yml") else _arguments_of(content)
 
 
-def arguments_of(text: str) -> Values:
+def _arguments_of(text: str) -> Values:
     """Arguments of a command line: `--name value ...`, `--name=value`, `--flag`. Words before the first argument are left out."""
     if len(text) > MOST:
         raise ConfigError(f"arguments: found {len(text)} characters, expected at most {MOST}")
@@ -161,7 +161,7 @@ QUIET = ("none", "no_shard", "0", "full")
 
 
 @frozen
-class StepArguments:
+class _StepArguments:
     """A training step of a framework: the text of its layout (`model.layout_of`), sequence, recomputed modules, precision, and `notes`.
 
     `precision`: for `model.formats.formats_of`; "": the arguments name no type.
@@ -174,12 +174,12 @@ class StepArguments:
     notes: tuple[str, ...] = ()
 
 
-def arguments_from(text: str, model: WholeModel, more: str = "") -> StepArguments:
+def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
     """What arguments or a recipe file (`megatron.read_settings`) say about a step of `model`. `more`: keys of a layout, which count first.
 
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
-    values = read_settings(text)
+    values = _read_settings(text)
     if not values:
         raise ConfigError(f"arguments: found none in {show(text)}, expected --name value or a recipe of Megatron")
     _check(values, model)
@@ -194,7 +194,7 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> StepArgument
         plan = layout_of(layout)
         layout += f",fsdp={plan.dp * plan.cp}"
     sequence = _number(values, "seq_length")
-    return StepArguments(layout, sequence, _recompute(values), _precision(values), _notes(values))
+    return _StepArguments(layout, sequence, _recompute(values), _precision(values), _notes(values))
 
 
 def _check(values: Values, model: WholeModel) -> None:

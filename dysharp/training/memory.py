@@ -68,7 +68,7 @@ def _cut(layout: Layout, saving: Saving) -> Cut:
 
 def saved_of_layer(model: WholeModel, layout: Layout, kind: str, saving: Saving, recipe: Recipe = PLAIN) -> tuple[Held, ...]:
     """Every tensor that one layer of a kind (`WholeModel.stack`) saves without recomputation."""
-    rows = expert_rows(model, layout, saving) if "E" in kind else 0.0
+    rows = _expert_rows(model, layout, saving) if "E" in kind else 0.0
     found = []
     for op in layer_operators(model, kind, _cut(layout, saving)):
         for one in op.saves:
@@ -78,7 +78,7 @@ def saved_of_layer(model: WholeModel, layout: Layout, kind: str, saving: Saving,
     return tuple(found)
 
 
-def expert_rows(model: WholeModel, layout: Layout, saving: Saving) -> float:
+def _expert_rows(model: WholeModel, layout: Layout, saving: Saving) -> float:
     """Rows of the most loaded rank's experts per token. Expert tensor parallel ranks gather the rows of each other."""
     assert model.layer is not None
     return model.layer.topk * layout.etp * saving.imbalance / _cut(layout, saving).shard
@@ -101,7 +101,7 @@ def head_bytes(model: WholeModel, layout: Layout, saving: Saving) -> float:
 
 def layer_transient(model: WholeModel, layout: Layout, kind: str, saving: Saving) -> float:
     """Bytes per token that a layer's backward pass holds beside what is saved: gradients of the activation's input, the gathered gradient."""
-    rows = expert_rows(model, layout, saving) if "E" in kind else 1.0
+    rows = _expert_rows(model, layout, saving) if "E" in kind else 1.0
     part = {"E": "routed experts", "-": "dense FFN"}.get(kind[-1], "attention")
     first = next(op for op in _products(model, layout, kind, saving) if op.part == part)
     return rows * BF16 * (first.n + model.hidden)
@@ -117,7 +117,7 @@ def gradient_bytes(model: WholeModel, layout: Layout, kind: str, saving: Saving,
 
     Of a linear in FP8, they wait as its product takes them (Transformer Engine, module/linear.py).
     """
-    rows = expert_rows(model, layout, saving) if "E" in kind else 1.0
+    rows = _expert_rows(model, layout, saving) if "E" in kind else 1.0
     products = _products(model, layout, kind, saving)
     return sum(_element(op, recipe) * op.n * (rows if op.split == "experts" else 1.0) for op in products)
 
@@ -174,7 +174,7 @@ def _chunks(n: int) -> str:
 
 
 @frozen
-class RankMemory:
+class _RankMemory:
     """Bytes of one pipeline rank at its peak."""
 
     rank: int
@@ -209,15 +209,15 @@ class TrainingMemory:
     """Memory of all pipeline ranks. `fixed`: bytes outside the allocator (buffers of the dispatcher, CUDA context, NCCL channels) by name."""
 
     model: str
-    ranks: tuple[RankMemory, ...]
+    ranks: tuple[_RankMemory, ...]
     fixed: dict[str, float] = field(default_factory=dict)
 
     @property
-    def peak(self) -> RankMemory:
+    def peak(self) -> _RankMemory:
         """The rank that takes most."""
         return max(self.ranks, key=lambda rank: rank.allocated)
 
-    def reserved(self, rank: RankMemory) -> float:
+    def reserved(self, rank: _RankMemory) -> float:
         """Bytes that the device must have for `rank`."""
         return rank.allocated * RESERVED + sum(self.fixed.values())
 
@@ -279,7 +279,7 @@ class _Chunk:
 
 def _rank(
     model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, schedule: Schedule, rank: int, chunks: Sequence[_Chunk], stages: Sequence[int]
-) -> RankMemory:
+) -> _RankMemory:
     own = [chunks[stage].chunk for stage in stages]
     parameters = rank_parameters(model, layout, own)
     activations, held, ops, waiting = _peak(schedule, rank, chunks)
@@ -294,7 +294,7 @@ def _rank(
         "dummy gradients": dummy_bytes(model, layout, own),
         "backward pass": max((chunks[stage].transient for stage in stages), default=0.0),
     }
-    return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages), waiting)
+    return _RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages), waiting)
 
 
 def _largest_layer(model: WholeModel, layout: Layout, chunks: Sequence[Chunk]) -> float:

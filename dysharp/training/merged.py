@@ -43,7 +43,7 @@ class MergedKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockKernels:
+class _BlockKernels:
     """Kernels of one MoE block beside its routed experts, in the order of a stream.
 
     `attention`: norms, attention, router. `shared`: shared experts. Each forward, backward, and gradients of weights. `host`: launches of a pass,
@@ -59,12 +59,12 @@ class BlockKernels:
     host_back: tuple[MergedKernel, ...] = ()
 
 
-def block_kernels(block: Block, number: int) -> BlockKernels:
+def block_kernels(block: Block, number: int) -> _BlockKernels:
     """Kernels of MoE layer `number`."""
     before, behind = (block.with_replays(pieces) for pieces in block.pieces(number))
     early = {**before, "router": behind.pop("router")}
     hosts = ((MergedKernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number))
-    return BlockKernels(
+    return _BlockKernels(
         _way(early, "forward"), _way(behind, "forward"), tuple(reversed(_way(early, "backward"))), tuple(reversed(_way(behind, "backward"))),
         _way({**early, **behind}, "weights"), *hosts,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def kernels_program(kernels: Sequence[MergedKernel], like: Program, task_us: flo
         like.hardware, like.n_nodes, like.classes, nets=like.nets, domain_nodes=like.domain_nodes,
         operators=(*named.values(), Operator(HOST, Nature.HOST)),
     )  # fmt: skip
-    slots = sms_of(like, n_sms)
+    slots = _sms_of(like, n_sms)
     names = sorted({POOL[one.nature] for one in kernels})
     pools = {name: [b.pool(g, slots[g] if name == SM else 1, name) for g in range(like.n_nodes)] for name in names}
     issuers = {
@@ -104,7 +104,7 @@ def kernels_program(kernels: Sequence[MergedKernel], like: Program, task_us: flo
     return b.build()
 
 
-def sms_of(program: Program, n_sms: int = 1) -> list[int]:
+def _sms_of(program: Program, n_sms: int = 1) -> list[int]:
     """SMs of every node, as its largest pool of SMs says; `n_sms` without one."""
     found = [0] * program.n_nodes
     for node, slots, name in zip(program.pools.node.tolist(), program.pools.slots.tolist(), program.pools.name, strict=True):
@@ -133,7 +133,7 @@ def label(part: str, block: int = 0) -> str:
     return f"p{block}{ORDER[part]}_{part}"
 
 
-def merged_block(parts: Mapping[str, Program], blocks: int = 1, held: int = 0) -> Program:
+def _merged_block(parts: Mapping[str, Program], blocks: int = 1, held: int = 0) -> Program:
     """`blocks` blocks one behind the other, forward, backward or both side by side, as `parts` say. `held`: SMs that communication keeps.
 
     Empty chains of kernels are left out of `parts`. Raises ProgramError for Programs that cannot be parts of a stream.
@@ -170,7 +170,7 @@ def _on_free(program: Program, held: int) -> Program:
     return replace(program, issuers=replace(program.issuers, share=share[program.issuers.pool]), shares=shares)
 
 
-def block_times(forward: Program, backward: Program, kernels: BlockKernels, time_us: Callable[[Program], float], held: int = 0) -> BlockTimes:
+def block_times(forward: Program, backward: Program, kernels: _BlockKernels, time_us: Callable[[Program], float], held: int = 0) -> BlockTimes:
     """The times of a block whose MoE layer runs `forward` and `backward`. `time_us`: of a Program, on an engine."""
     chains = {
         ATTENTION_F: kernels.attention, SHARED_F: kernels.shared, SHARED_B: kernels.shared_back, ATTENTION_B: kernels.attention_back,
@@ -178,8 +178,8 @@ def block_times(forward: Program, backward: Program, kernels: BlockKernels, time
     }  # fmt: skip
     parts = {name: kernels_program(own, forward) for name, own in chains.items() if own} | {MOE_F: forward, MOE_B: backward}
     try:
-        alone = [time_us(merged_block({name: parts[name] for name in way if name in parts})) for way in (FORWARD, BACKWARD)]
-        pairs = [time_us(merged_block(parts, blocks, held)) for blocks in (STEADY - 1, STEADY)]
+        alone = [time_us(_merged_block({name: parts[name] for name in way if name in parts})) for way in (FORWARD, BACKWARD)]
+        pairs = [time_us(_merged_block(parts, blocks, held)) for blocks in (STEADY - 1, STEADY)]
     except ProgramError as reason:
         raise ConfigError(f"merged block: {reason}") from None
     return BlockTimes(alone[0], alone[1], pairs[1] - pairs[0])

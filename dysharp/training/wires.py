@@ -55,7 +55,7 @@ def host_rate(machine: Machine) -> float:
     return 1000 * number("step.superchip_host_rate" if near else "step.host_rate")
 
 
-def nic_link(machine: Machine) -> float:
+def _nic_link(machine: Machine) -> float:
     """Bytes per microsecond of the PCIe link that a GPU's NICs share with copies to the host, one way; inf where they share none.
 
     GPU and NIC are on one PCIe switch (user guides of DGX H100 and B200); NICs faster than the link have the next generation. Superchips have
@@ -66,16 +66,16 @@ def nic_link(machine: Machine) -> float:
     return host_rate(machine) * 2.0 ** max(0, math.ceil(math.log2(machine.nic / host_rate(machine))))
 
 
-def on_nics(machine: Machine, n_bytes: float, stride: int = 1) -> WireTimes:
+def _on_nics(machine: Machine, n_bytes: float, stride: int = 1) -> WireTimes:
     """`n_bytes` over a GPU's NICs to a rank that is `stride` away. It passes the spine unless both ranks are on one rail."""
     out, domain = machine.cluster.scale_out, machine.domain
     rate = out.spine_rate if out and stride % domain and domain % stride else machine.nic
-    return WireTimes(far=n_bytes / rate, host=n_bytes / nic_link(machine))
+    return WireTimes(far=n_bytes / rate, host=n_bytes / _nic_link(machine))
 
 
 def rows(machine: Machine, layout: Layout, us: float) -> WireTimes:
     """Rows of experts that pass for `us`, on the wire that holds them longest: NICs where the group is in several domains."""
-    return WireTimes(near=us) if layout.ep * layout.etp <= machine.domain else WireTimes(far=us, host=us * machine.nic / nic_link(machine))
+    return WireTimes(near=us) if layout.ep * layout.etp <= machine.domain else WireTimes(far=us, host=us * machine.nic / _nic_link(machine))
 
 
 def ring(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTimes:
@@ -86,7 +86,7 @@ def ring(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTimes:
     if inside == size:
         return WireTimes(near=machine.group(n_bytes, size, stride))
     sent = n_bytes * (size - 1) / size
-    return WireTimes(near=sent / machine.link if inside > 1 else 0.0) + on_nics(machine, sent / inside, stride)
+    return WireTimes(near=sent / machine.link if inside > 1 else 0.0) + _on_nics(machine, sent / inside, stride)
 
 
 def sharing(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTimes:
@@ -100,7 +100,7 @@ def sharing(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTim
 
 def send(machine: Machine, n_bytes: float, layout: Layout) -> WireTimes:
     """A send to the next pipeline stage."""
-    return WireTimes(near=n_bytes / machine.link) if layout.gpus <= machine.domain else on_nics(machine, n_bytes, layout.stride("pp"))
+    return WireTimes(near=n_bytes / machine.link) if layout.gpus <= machine.domain else _on_nics(machine, n_bytes, layout.stride("pp"))
 
 
 def host_copy(machine: Machine, n_bytes: float) -> WireTimes:

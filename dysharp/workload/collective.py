@@ -89,9 +89,9 @@ class Collective:
     def description(self) -> str:
         """A few words for headers and Rows."""
         if self.is_even:
-            return f"{self.operation} of {size_text(self.size)} in {self.dtype}"
-        shares = f"shares {size_text(min(self.shares))} to {size_text(max(self.shares))}"
-        return f"{self.operation}{SUFFIX_V} of {size_text(self.size)} in {self.dtype}, {shares}"
+            return f"{self.operation} of {_size_text(self.size)} in {self.dtype}"
+        shares = f"shares {_size_text(min(self.shares))} to {_size_text(max(self.shares))}"
+        return f"{self.operation}{SUFFIX_V} of {_size_text(self.size)} in {self.dtype}, {shares}"
 
     def shorter(self, size: int) -> Collective:
         """The same collective with about `size` bytes: every share in proportion, in whole elements."""
@@ -144,7 +144,7 @@ class Collective:
         return [total] * self.gpus if self.operation == "all-reduce" else [total[part] for part in parts]
 
 
-def size_text(n_bytes: int) -> str:
+def _size_text(n_bytes: int) -> str:
     """Bytes as people write them: 64 MiB, 1536 KiB, 100 B."""
     unit = next((name for name, one in reversed(UNITS.items()) if n_bytes >= one and n_bytes % one == 0), "B")
     return f"{n_bytes // UNITS[unit]} {unit}"

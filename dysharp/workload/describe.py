@@ -167,7 +167,7 @@ SCHEMES = {"two_hop": "two hops", "direct": "a row per expert", "dysharp": "mult
 
 
 @frozen
-class LinkLoad:
+class _LinkLoad:
     """Rows of Dispatch in one class of links. Combine mirrors them: its rows in are Dispatch's rows out."""
 
     rows_out: float
@@ -190,8 +190,8 @@ class NodeRow:
     """Mean domains with experts of a token."""
     domains_uniform: float | None
     """The same under uniform routing without groups, by closed form. None: the experts are no multiple of the domains."""
-    nvlink: LinkLoad
-    nic: LinkLoad
+    nvlink: _LinkLoad
+    nic: _LinkLoad
 
 
 def describe_nodes(
@@ -202,10 +202,10 @@ def describe_nodes(
     for count in n_gpus:
         if domain_gpus < 1 or count % domain_gpus or count == domain_gpus:
             raise ConfigError(f"describe: found {count} GPUs, expected a multiple of {domain_gpus} above it (GPUs of one NVLink domain)")
-    return [row for count in n_gpus for row in nodes_of(make_routing(source, model, count, tokens, seed=seed), domain_gpus)]
+    return [row for count in n_gpus for row in _nodes_of(make_routing(source, model, count, tokens, seed=seed), domain_gpus)]
 
 
-def nodes_of(routing: Routing, domain_gpus: int) -> list[NodeRow]:
+def _nodes_of(routing: Routing, domain_gpus: int) -> list[NodeRow]:
     """The rows of one Routing, one per scheme."""
     domains, experts = routing.n_gpus // domain_gpus, routing.n_experts
     needed = needed_gpus(routing).reshape(-1, domains, domain_gpus).any(axis=2).sum() / routing.n_tokens
@@ -217,7 +217,7 @@ def nodes_of(routing: Routing, domain_gpus: int) -> list[NodeRow]:
     return rows
 
 
-def _load(rows: Rows, routing: Routing) -> LinkLoad:
+def _load(rows: Rows, routing: Routing) -> _LinkLoad:
     out, into = (np.asarray(side, np.float64) for side in rows)
     each = routing.tokens_per_gpu
-    return LinkLoad(float(out.mean()) / each, float(into.mean()) / each, max_over_mean(out), max_over_mean(into))
+    return _LinkLoad(float(out.mean()) / each, float(into.mean()) / each, max_over_mean(out), max_over_mean(into))

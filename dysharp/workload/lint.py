@@ -31,7 +31,7 @@ FEW = 20
 
 
 @frozen
-class EplbRow:
+class _EplbRow:
     """EPLB with `n_slots` expert slots in one layer: rows of the busiest GPU before and after."""
 
     n_slots: int
@@ -40,7 +40,7 @@ class EplbRow:
 
 
 @frozen
-class LayerLint:
+class _LayerLint:
     """One layer. Values of tokens are None where only counts per expert are known."""
 
     layer: int
@@ -64,7 +64,7 @@ class LayerLint:
     """Tokens that each GPU receives; a GPU counts each token once."""
     gpu_max_mean: float
     """Rows of the busiest GPU over the mean."""
-    eplb: tuple[EplbRow, ...]
+    eplb: tuple[_EplbRow, ...]
 
 
 @frozen
@@ -79,7 +79,7 @@ class Reading:
 
 
 @frozen
-class LintLine:
+class _LintLine:
     """One line of the report. `level`: "ok" or "look"."""
 
     name: str
@@ -101,8 +101,8 @@ class Lint:
     sequences: tuple[int, ...] | None
     """Lengths of the recorded sequences. A dump with one file per rank has one sequence per rank."""
     reading: Reading | None
-    layers: tuple[LayerLint, ...]
-    findings: tuple[LintLine, ...]
+    layers: tuple[_LayerLint, ...]
+    findings: tuple[_LintLine, ...]
 
 
 def lint(source: str, n_gpus: int = 8, *, layer: int | None = None, tokens: int | None = None, model: str = "", seed: int = 0) -> Lint:
@@ -146,7 +146,7 @@ def _of_counts(source: str, n_gpus: int, layer: int | None, model: str) -> Lint:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _of_layer(trace: Recording, row: int, n_gpus: int) -> LayerLint:
+def _of_layer(trace: Recording, row: int, n_gpus: int) -> _LayerLint:
     expert = trace.expert[row][trace.recorded(row)].astype(np.int32)
     placed = auto(trace.n_experts, n_gpus)
     half = len(expert) // 2
@@ -160,7 +160,7 @@ def _of_layer(trace: Recording, row: int, n_gpus: int) -> LayerLint:
     )  # fmt: skip
 
 
-def _layer(layer: int, count: I64, early: I64, late: I64, placed: Placement) -> LayerLint:
+def _layer(layer: int, count: I64, early: I64, late: I64, placed: Placement) -> _LayerLint:
     """What counts say. `early`: the counts by which EPLB places. `late`: the counts on which the placement is judged."""
     rows = _rows_per_gpu(count, placed)
     before = float(_rows_per_gpu(late, placed).max())
@@ -169,10 +169,10 @@ def _layer(layer: int, count: I64, early: I64, late: I64, placed: Placement) -> 
     for extra in EXTRA_SLOTS:
         n_slots = (per_gpu + extra) * placed.n_gpus
         after = float(_rows_per_gpu(late, eplb(early, placed.n_gpus, n_slots)).max())
-        tried.append(EplbRow(n_slots, before, after))
+        tried.append(_EplbRow(n_slots, before, after))
     dead, held = np.flatnonzero(count == 0), np.rint(rows).astype(np.int64)
     means = max_over_mean(count), variation(count), None, tuple(held.tolist()), None, max_over_mean(rows)
-    return LayerLint(layer, int(count.sum()), None, None, None, tuple(dead.tolist()), *means, tuple(tried))
+    return _LayerLint(layer, int(count.sum()), None, None, None, tuple(dead.tolist()), *means, tuple(tried))
 
 
 def _rows_per_gpu(count: I64, placed: Placement) -> F64:
@@ -206,13 +206,13 @@ def _reading(trace: Recording, row: int, n_gpus: int, tokens: int | None, seed: 
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def _tokens_findings(layers: Sequence[LayerLint], sequences: tuple[int, ...] | None) -> tuple[LintLine, LintLine]:
+def _tokens_findings(layers: Sequence[_LayerLint], sequences: tuple[int, ...] | None) -> tuple[_LintLine, _LintLine]:
     worst = max(layers, key=lambda one: max(one.tokens_per_gpu or (0,)))
     got = worst.tokens_per_gpu or (0,)
     mean = sum(got) / len(got)
     text = f"{min(got)} to {max(got)}, mean {mean:.0f}; most on GPU {got.index(max(got))}, layer {worst.layer}"
     uneven = max(got) > UNEVEN * mean
-    received = LintLine(
+    received = _LintLine(
         "tokens per rank",
         "look" if uneven else "ok",
         text,
@@ -226,42 +226,42 @@ def _tokens_findings(layers: Sequence[LayerLint], sequences: tuple[int, ...] | N
     if sequences is not None:
         held += f"; {len(sequences)} sequences or ranks of {min(sequences)} to {max(sequences)} tokens"
     advice = "incomplete tokens are left out; record them again if they matter" if n_lost else "nothing is left out"
-    return received, LintLine("recording", "look" if n_lost else "ok", held, advice)
+    return received, _LintLine("recording", "look" if n_lost else "ok", held, advice)
 
 
-def _dead(layers: Sequence[LayerLint], n_experts: int) -> LintLine:
+def _dead(layers: Sequence[_LayerLint], n_experts: int) -> _LintLine:
     worst = max(layers, key=lambda one: len(one.dead))
     n_dead = sum(len(one.dead) for one in layers)
     if not n_dead:
-        return LintLine("dead experts", "ok", "none", "every expert has rows in every layer")
+        return _LintLine("dead experts", "ok", "none", "every expert has rows in every layer")
     shown = ", ".join(map(str, worst.dead[:6])) + (", ..." if len(worst.dead) > 6 else "")
     text = f"{n_dead} of {len(layers) * n_experts}, most in layer {worst.layer}: {len(worst.dead)} ({shown})"
     expected = worst.n_rows / n_experts
     few = f"only {expected:.1f} rows per expert are recorded: record more tokens before you trust the zeros"
-    return LintLine("dead experts", "look", text, few if expected < FEW else "this text never uses them: their slots can hold copies of hot experts")
+    return _LintLine("dead experts", "look", text, few if expected < FEW else "this text never uses them: their slots can hold copies of hot experts")
 
 
-def _repetition(trace: Recording, repeated: int, reading: Reading | None, n_gpus: int) -> LintLine:
+def _repetition(trace: Recording, repeated: int, reading: Reading | None, n_gpus: int) -> _LintLine:
     n_tokens, n_layers = trace.n_tokens, len(trace.layers)
     text = f"{n_tokens - repeated} of {n_tokens} tokens are distinct in their choices over {_layers(n_layers)}"
     if reading is None:
-        return LintLine("repetition", "look", text, f"fewer tokens than the {n_gpus} GPUs: every GPU reads the same; record more")
+        return _LintLine("repetition", "look", text, f"fewer tokens than the {n_gpus} GPUs: every GPU reads the same; record more")
     text += f"; at {reading.tokens} tokens per GPU, {reading.n_sharing} of {n_gpus} GPUs read tokens that another GPU reads too"
     if n_gpus * reading.tokens > n_tokens:
         advice = f"GPUs that read the same tokens are loaded alike: record more, or simulate at most {n_tokens // n_gpus} tokens per GPU"
-        return LintLine("repetition", "look", text, advice)
+        return _LintLine("repetition", "look", text, advice)
     if reading.n_sharing:
-        return LintLine("repetition", "look", text, "whole sequences do not fill the GPUs: add :window=mixed to read each token once")
+        return _LintLine("repetition", "look", text, "whole sequences do not fill the GPUs: add :window=mixed to read each token once")
     if repeated > REPEATED * n_tokens and n_layers > 1:
-        return LintLine("repetition", "look", text, "repeated tokens make a few experts hot: leave padding and repeated prompts out")
-    return LintLine("repetition", "ok", text, "GPUs read different tokens")
+        return _LintLine("repetition", "look", text, "repeated tokens make a few experts hot: leave padding and repeated prompts out")
+    return _LintLine("repetition", "ok", text, "GPUs read different tokens")
 
 
 def _layers(n: int) -> str:
     return "1 layer" if n == 1 else f"{n} layers"
 
 
-def _imbalance(layers: Sequence[LayerLint]) -> LintLine:
+def _imbalance(layers: Sequence[_LayerLint]) -> _LintLine:
     worst = max(layers, key=lambda one: one.gpu_max_mean)
     hottest = max(layers, key=lambda one: one.expert_max_mean)
     middle = float(np.median([one.gpu_max_mean for one in layers]))
@@ -271,13 +271,13 @@ def _imbalance(layers: Sequence[LayerLint]) -> LintLine:
     )
     chance = worst.spread_by_chance
     if chance is not None and worst.spread < 1.5 * chance:
-        return LintLine("imbalance", "ok", text, f"as even as chance: spread {worst.spread:.3f}, by chance {chance:.3f}")
+        return _LintLine("imbalance", "ok", text, f"as even as chance: spread {worst.spread:.3f}, by chance {chance:.3f}")
     if worst.gpu_max_mean > UNEVEN:
-        return LintLine("imbalance", "look", text, f"GEMMs of layer {worst.layer} take about {worst.gpu_max_mean:.2f}x those of a balanced layer")
-    return LintLine("imbalance", "ok", text, "experts differ, but GPUs hold enough of them to even out")
+        return _LintLine("imbalance", "look", text, f"GEMMs of layer {worst.layer} take about {worst.gpu_max_mean:.2f}x those of a balanced layer")
+    return _LintLine("imbalance", "ok", text, "experts differ, but GPUs hold enough of them to even out")
 
 
-def _eplb(layers: Sequence[LayerLint], n_experts: int, n_gpus: int) -> LintLine:
+def _eplb(layers: Sequence[_LayerLint], n_experts: int, n_gpus: int) -> _LintLine:
     """The fewest slots near the best, by the rows of the busiest GPU summed over layers: layers run one after another."""
     before = sum(one.eplb[0].rows_before for one in layers)
     saved = [1.0 - sum(one.eplb[i].rows_after for one in layers) / before for i in range(len(EXTRA_SLOTS))]
@@ -286,7 +286,7 @@ def _eplb(layers: Sequence[LayerLint], n_experts: int, n_gpus: int) -> LintLine:
     judged = "" if layers[0].n_tokens is None else "; placed by the first half of the tokens, judged on the second"
     text = f"rows (not time) of the busiest GPU: {before:.0f} as placed; {tried}{judged}"
     if max(saved) < PAYS:
-        return LintLine("EPLB", "ok", text, f"EPLB does not pay: it saves less than {100 * PAYS:.0f} %")
+        return _LintLine("EPLB", "ok", text, f"EPLB does not pay: it saves less than {100 * PAYS:.0f} %")
     best = next(i for i, part in enumerate(saved) if part >= max(PAYS, MOST * max(saved)))
     kind = "no copies, only other places" if slots[best] == n_experts else f"{slots[best] // n_gpus} expert slots per GPU"
-    return LintLine("EPLB", "look", text, f"EPLB pays: --placement eplb:slots={slots[best]} ({kind})")
+    return _LintLine("EPLB", "look", text, f"EPLB pays: --placement eplb:slots={slots[best]} ({kind})")

@@ -50,7 +50,7 @@ Draw = Callable[[np.random.Generator, Layout, Values], I32]
 
 
 @frozen
-class Pattern:
+class _Pattern:
     """A named pattern.
 
     `settings`: a single setting without a name is the value behind the name, as in `ragged:0.25`.
@@ -71,7 +71,7 @@ class Pattern:
         return name + "".join(parts)
 
 
-PATTERNS: dict[str, Pattern] = {}
+PATTERNS: dict[str, _Pattern] = {}
 _SHARE = Setting("share", 0.0, 1.0)
 _K = Setting("K", 1, 1 << 16, whole=True)
 _TRTLLM = "TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod"
@@ -81,7 +81,7 @@ def pattern(name: str, source: str, *settings: Setting) -> Callable[[Draw], Draw
     """Register a function that draws choices as the pattern `name`. Its docstring is the summary that users see."""
 
     def register(draw: Draw) -> Draw:
-        PATTERNS[name] = Pattern(settings, draw.__doc__ or "", source, draw)
+        PATTERNS[name] = _Pattern(settings, draw.__doc__ or "", source, draw)
         return draw
 
     return register

@@ -126,7 +126,7 @@ def _pack(replica: I32, load: F64, n_gpus: int) -> I32:
     return np.array([expert for experts in held for expert in sorted(experts)], dtype=np.int32)
 
 
-def from_file(path: Path, n_experts: int, n_gpus: int) -> Placement:
+def _from_file(path: Path, n_experts: int, n_gpus: int) -> Placement:
     """A placement from a file: one list of expert ids per GPU.
 
     JSON: `[[0, 1], [2, 3]]` or `{"gpus": [[0, 1], [2, 3]]}`. TOML: `gpus = [[0, 1], [2, 3]]`. Every expert must appear. Replicas are allowed. A list
@@ -196,7 +196,7 @@ def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
 
 def _placed(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     if name.endswith((".json", ".toml")):
-        return from_file(Path(name.removeprefix("given:")), n_experts, n_gpus)
+        return _from_file(Path(name.removeprefix("given:")), n_experts, n_gpus)
     head, _, rest = name.partition(":")
     if head in _OPTIONS:
         given = _options(head, rest)

@@ -38,7 +38,7 @@ def log_normal_weights(rng: np.random.Generator, n_experts: int, sigma: float) -
     return np.asarray(np.exp(exponent - exponent.max()))
 
 
-def inclusion(weight: F64, topk: int) -> F64:
+def _inclusion(weight: F64, topk: int) -> F64:
     """Chance of every expert to be among the k experts of a token, drawn one by one by `weight`: [n_experts] float64.
 
     The draw is an exponential race: expert e gets a place if fewer than k experts arrive before e. Gauss-Legendre
@@ -89,7 +89,7 @@ def fit_weights(count: I64, topk: int) -> tuple[F64, bool]:
     wanted = np.minimum(target[used], 1.0 - 1e-4)
     fitted = -np.log1p(-wanted)
     for _ in range(30):
-        reached = np.minimum(inclusion(fitted, topk), 1.0 - 1e-9)
+        reached = np.minimum(_inclusion(fitted, topk), 1.0 - 1e-9)
         fitted *= np.log1p(-wanted) / np.log1p(-reached)
         if np.abs(reached - wanted).max() < 1e-4:
             break

@@ -84,7 +84,7 @@ class Routing:
 
 
 @frozen
-class Imbalance:
+class _Imbalance:
     """Load ratios. `copies` counts (token, expert) pairs per GPU. `tokens` counts each token once per GPU."""
 
     expert_max_mean: float
@@ -94,7 +94,7 @@ class Imbalance:
 
 
 @frozen
-class DistinctGpus:
+class _DistinctGpus:
     """Mean distinct GPUs per token, with and without its source GPU. Uniform routing: `G p` = R + p, and R."""
 
     with_source: float
@@ -161,22 +161,22 @@ def gpus_of(slot: Ints, placement: Placement) -> Bools:
     return needs[:, : placement.n_gpus]
 
 
-def imbalance(routing: Routing) -> Imbalance:
+def imbalance(routing: Routing) -> _Imbalance:
     """Load ratios of a Routing: max/mean and coefficient of variation over experts, max/mean over GPUs."""
     experts = rows_per_expert(routing)
     copies = rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1)
     tokens = needed_gpus(routing).sum(axis=0)
-    return Imbalance(max_over_mean(experts), variation(experts), max_over_mean(copies), max_over_mean(tokens))
+    return _Imbalance(max_over_mean(experts), variation(experts), max_over_mean(copies), max_over_mean(tokens))
 
 
-def distinct_gpus(routing: Routing) -> DistinctGpus:
+def distinct_gpus(routing: Routing) -> _DistinctGpus:
     """Mean number of distinct GPUs per token, with and without the token's source GPU. Absent tokens do not count."""
     needs = needed_gpus(routing)
     total = int(needs.sum())
     gpu = np.arange(routing.n_gpus)
     local = int(needs.reshape(routing.n_gpus, routing.tokens_per_gpu, routing.n_gpus)[gpu, :, gpu].sum())
     present = max(1, int(needs.any(axis=1).sum()))
-    return DistinctGpus(total / present, (total - local) / present)
+    return _DistinctGpus(total / present, (total - local) / present)
 
 
 def count_ids(ids: Ints, n_ids: int) -> I64:

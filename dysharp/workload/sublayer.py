@@ -103,7 +103,7 @@ def norm(rows: F64) -> F64:
 
 
 @frozen
-class DenseShape:
+class _DenseShape:
     """A dense model as its sub-layers need it: widths, tokens of a batch, and number of layers."""
 
     hidden: int
@@ -119,10 +119,10 @@ class DenseShape:
 
 
 @functools.cache
-def shapes() -> dict[str, DenseShape]:
+def shapes() -> dict[str, _DenseShape]:
     """The packaged shapes by name (`specs/data/tensor_parallel/`)."""
     tables = (parse_toml(read_text(path), path.name) for path in sorted((DATA / "tensor_parallel").iterdir()))
-    return {table.pop("name"): DenseShape(**table) for table in tables}
+    return {table.pop("name"): _DenseShape(**table) for table in tables}
 
 
 def sub_layer(model: str, layer: str, gpus: int, dtype: str = "bf16", *, times: int = 1) -> SubLayer:

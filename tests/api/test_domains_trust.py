@@ -11,7 +11,7 @@ import dysharp as ds
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.intervals import Asked, interval_of, summed
-from dysharp.measured.trust import PredictionScope, measured_range, no_rows, part_judges, trust_of, warnings_of
+from dysharp.measured.trust import PredictionScope, _part_judges, measured_range, no_rows, trust_of, warnings_of
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.what_if import what_ifs
 from dysharp.runs.arguments import RequestArgs, arguments_of
@@ -34,7 +34,7 @@ def scope(system: str = "deepep", cluster: str = "hw-dgx-h100-x2", tokens: int =
 
 
 def names(system: str, domains: int) -> dict[str, str]:
-    return {part: entry.name for part, entry in part_judges(system, domains).items()}
+    return {part: entry.name for part, entry in _part_judges(system, domains).items()}
 
 
 def test_transfers_between_domains_have_judges_of_their_own() -> None:

@@ -12,7 +12,7 @@ import pytest
 import dysharp as ds
 from dysharp.analysis.surroundings import Surroundings, around
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.families.layer import LayerCase, program_us
+from dysharp.measured.families.layer import _LayerCase, program_us
 from dysharp.program.merge import Part, merge
 from dysharp.specs import list_clusters, load_cluster, load_model
 from dysharp.specs.gpu import load_gpu
@@ -42,7 +42,7 @@ def test_run_compare_advise_and_validate_give_the_same_layer(system: str, option
     routing = make_routing("uniform", model, 8, TOKENS)
     rows = float(rows_per_slot(routing).reshape(8, -1).sum(axis=1).max())
     copies = float(needed_gpus(routing).sum(axis=0).max())
-    case = LayerCase(
+    case = _LayerCase(
         gpu="h100-sxm",
         system=system,
         gpus=8,

@@ -38,7 +38,7 @@ from dysharp.serving.search import Rejected
 from dysharp.serving.whatif import ServeWhatIf
 from dysharp.show.serving import plot_serving
 from dysharp.show.validation_page import _long_tables, _page_of
-from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
+from dysharp.workload.describe import GpuRow, LayerRow, NodeRow, _LinkLoad
 from tests.show.drawn import drawn_lines
 from tests.show.held import Lines, digest, lines_of, plain, printed, stored_lines
 from tests.show.made_results import Made
@@ -216,7 +216,7 @@ def layer_rows() -> list[LayerRow]:
 
 
 def node_rows() -> list[NodeRow]:
-    return [NodeRow("made", 16, 8, scheme, 1.75, uniform, LinkLoad(3.5, 3.25, 1.5, 1.625), LinkLoad(1.125, 1.25, 2.5, 2.75))
+    return [NodeRow("made", 16, 8, scheme, 1.75, uniform, _LinkLoad(3.5, 3.25, 1.5, 1.625), _LinkLoad(1.125, 1.25, 2.5, 2.75))
             for scheme, uniform in zip(_schemes(), (1.875, None), strict=False)]  # fmt: skip
 
 

@@ -70,9 +70,9 @@ def attention_times(gpu: Gpu) -> Columns:
     out: Columns = {}
     for name, call in calls.items():
         ahead = attention.attention_us(gpu, C, call), attention.attention_us(gpu, C, call, "backward")
-        out[name] = [*ahead, attention.decode_us(gpu, C, call), attention.attention_flops(call), attention.pairs(call), attention.key_bytes(call)]
+        out[name] = [*ahead, attention.decode_us(gpu, C, call), attention.attention_flops(call), attention.pairs(call), attention._key_bytes(call)]
         out[f"{name}, one"] = attention.decode_us(gpu, C, replace(call, queries=1, past=past + 1))
-    out["own"] = [attention.own_bytes(plain), attention.own_bytes(calls["fp8"], "backward")]
+    out["own"] = [attention._own_bytes(plain), attention._own_bytes(calls["fp8"], "backward")]
     out["sharing"] = [attention.sharing(calls["packed"]), attention.sharing(plain)]
     out["passes"] = [attention.passes_us(gpu, C, [1e5, 3e7], 3.0), attention.passes_us(gpu, C, 2e7, 5.0, element=1.0, kernels=4)]
     return out
@@ -90,7 +90,7 @@ def attention_tiles() -> Columns:
     }  # fmt: skip
     out |= {f"fmha {dtype}": [attention.fmha_tile(width, dtype) for width in widths] for dtype in ("bf16", "fp8")}
     rows = np.array([1.0, 8.0, 9.0, 16.0, 17.0, 32.0, 33.0, 64.0, 65.0, 128.0])
-    return out | {f"few rows {latent}": attention.few_rows(rows, latent) for latent in (False, True)}
+    return out | {f"few rows {latent}": attention._few_rows(rows, latent) for latent in (False, True)}
 
 
 def delta_times(gpu: Gpu) -> Columns:
@@ -139,7 +139,7 @@ def kernel_times(gpu: Gpu) -> Columns:
     n, size = np.array([2.0, 5.0, 8.0])[:, None], np.array([1e3, 3e5, 2e8])
     out: Columns = {name: [allreduce.kernel_allreduce_us(gpu, C, name, n, size, window) for window in (0.0, 1e5)] for name in allreduce.KERNELS}
     steps = dict.fromkeys(step for kernel in allreduce.KERNELS.values() for step in kernel)
-    out["moved"] = {step: allreduce.moved_bytes(step, 5, 1000) for step in steps}
+    out["moved"] = {step: allreduce._moved_bytes(step, 5, 1000) for step in steps}
     out["apart"] = {name: allreduce.staggered(kernel) for name, kernel in allreduce.KERNELS.items() if "flags" in kernel}
     allreduce.KERNELS["apart"] = allreduce.staggered(allreduce.KERNELS["vllm two-stage"])
     out["apart us"] = allreduce.kernel_allreduce_us(gpu, C, "apart", n, size, 3e4)
@@ -153,7 +153,7 @@ def expert_times(gpu: Gpu) -> Columns:
     out: Columns = {
         "calls": [moe.host_us(gpu, C, 3.0), moe.mlp_calls(gpu), moe.layer_calls(gpu), moe.layer_us(gpu, C, 70.0)],
         "host": moe.host_constant(gpu, C),
-        "launches": moe.with_launches_us(gpu, C, [0.1, 4.0, 100.0]),
+        "launches": moe._with_launches_us(gpu, C, [0.1, 4.0, 100.0]),
         "linear": [moe.linear_us(gpu, C, [0.1, 40.0], m, 3000.0) for m in (100.0, 9000.0)],
         "permute": [moe.permute_us(gpu, c, 700.0, [900.0, 9000.0], 3000.0, *width) for c in (C, slow) for width in ((), (2.0,))],
         "mlp": [moe.expert_mlp_us(gpu, C, [30.0, 300.0], 5.0, 3000.0, 700.0, d, *gates) for d in ("bf16", "fp8") for gates in ((), (1.0,))],

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us, key_bytes, own_bytes, pairs
+from dysharp.costs.attention import AttentionCall, _key_bytes, _own_bytes, attention_flops, attention_us, decode_us, pairs
 from dysharp.costs.machine import Machine, number
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
@@ -15,7 +15,7 @@ PREFILL = AttentionCall(batch=2, queries=2048, **HEAD)
 
 
 def moved_bytes(call: AttentionCall) -> float:
-    return float(own_bytes(call) + key_bytes(call))
+    return float(_own_bytes(call) + _key_bytes(call))
 
 
 @pytest.mark.parametrize(("queries", "past", "window"), [(7, 0, 0), (7, 5, 0), (7, 5, 3), (7, 0, 3), (4, 2, 4), (1, 9, 0), (1, 9, 4)])
@@ -72,4 +72,4 @@ def test_the_backward_pass_multiplies_three_widths_of_keys_and_two_of_values() -
         assert attention_flops(call, "backward") == pytest.approx(products * float(attention_flops(call)))
         part = number("step.attention_forward_part") / number("step.attention_backward_part")
         assert machine.attention(call, "backward") == pytest.approx(products * part * machine.attention(call))
-        assert key_bytes(call, "backward") == 2 * key_bytes(call) == 2 * 2 * 16 * 4096 * (qk + v)
+        assert _key_bytes(call, "backward") == 2 * _key_bytes(call) == 2 * 2 * 16 * 4096 * (qk + v)

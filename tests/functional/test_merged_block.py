@@ -28,9 +28,9 @@ from dysharp.training.merged import (
     SHARED_F,
     WEIGHTS,
     MergedKernel,
+    _merged_block,
     kernels_program,
     label,
-    merged_block,
 )
 
 torch = pytest.importorskip("torch")
@@ -102,7 +102,7 @@ class Pair:
     def program(self) -> Program:
         plans = {name: self.machine.plan(t) for name, t in self.given.items()}
         parts = {name: kernels_program([MergedKernel(name, 5.0)], plans[MOE_F]) for name in (ATTENTION_F, SHARED_F, SHARED_B, ATTENTION_B, WEIGHTS)}
-        merged = merged_block(parts | plans)
+        merged = _merged_block(parts | plans)
         verify(merged)
         return merged
 

@@ -84,7 +84,7 @@ def scopes() -> Named:
     """What machines and regimes measurements have, by kind."""
     groups: dict[str, list[Any]] = {}
     for m in measurements()[::2]:
-        groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), left_out.is_host_bound(m), told(partial(gpu_of, m))))
+        groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), left_out._is_host_bound(m), told(partial(gpu_of, m))))
     yield from groups.items()
     yield "NICs", [told(partial(nic_GBps, gpu)) for gpu in list_gpus()]
     yield "regimes of families", {name: one.regime for name, one in all_families().items()}
@@ -155,7 +155,7 @@ def error_bars() -> Named:
         yield f"range {name}", [trust.measured_range(name, word, gpu, domains) for word, gpu, domains in ranges]
     every = [load_cluster(name) for name in machines]
     changed = [replace(every[0], hbm_bytes_per_us=one) for one in (3350 * 1000, 3384 * 1000, 2000 * 1000)]
-    yield "machines", [(trust.no_rows(c), trust.departures(c), trust.net_departures(c)) for c in (*every, *changed) if c.gpu]
+    yield "machines", [(trust.no_rows(c), trust.departures(c), trust._net_departures(c)) for c in (*every, *changed) if c.gpu]
     for spec in ("uniform", "lognormal:1.0"):
         routing = make_routing(spec, model, 8, 64)
         yield spec, trust.warnings_of(trust.PredictionScope("deepep", model, every[0], 64, options=options[1], routing=routing))
@@ -193,8 +193,8 @@ def refits() -> Named:
     overall = {"macro_median_ape": 1.1, "macro_p90_ape": 2.2, "coverage": 90.0, "n_numbers": 7}
     ratios = [{"family": name, "by": "x", "ratio": 1.5 if name == "macro" else 3.0} for name in ("macro", "nccl")]
     parts = [{"part": part, "median_ape": 8.0, "p90_ape": 20.0} for part in ("device", "host")]
-    yield "bars", [validation.check_bars(overall, found, ratios, parts) for found in ([{"median_ape": 12.0}, {"median_ape": 3.0}], [])]
-    yield "chosen", [hold_out.sample(classified().parsed, np.arange(len(classified().parsed)) % 3 > 0)]
+    yield "bars", [validation._check_bars(overall, found, ratios, parts) for found in ([{"median_ape": 12.0}, {"median_ape": 3.0}], [])]
+    yield "chosen", [hold_out._sample(classified().parsed, np.arange(len(classified().parsed)) % 3 > 0)]
 
 
 def by_forms(parsed: Sequence[Parsed], folds: Sequence[tuple[np.ndarray, Any]], *_: Any) -> np.ndarray:
@@ -334,9 +334,9 @@ def training_rows() -> Named:
             continue
         training_recipe = told(partial(run_setting.training_recipe_of, row, machine[0], found.model.layer is not None))
         plain = (found.model.name, found.model.n_layers, found.model.mtp, found.layout, found.sequence, found.recipe, found.saving)
-        ways = (training_recipe, machine[0], machine[1].cluster.name, step_time.group_of(row, machine[0]))
-        floor = training_recipe if isinstance(training_recipe, str) else told(partial(step_time.floor_us, found, machine[1], training_recipe))
-        yield row.id, (plain, ways, seconds, own, floor, step_time.group_of_step(found.model, found.layout, machine[1]))
+        ways = (training_recipe, machine[0], machine[1].cluster.name, step_time._group_of(row, machine[0]))
+        floor = training_recipe if isinstance(training_recipe, str) else told(partial(step_time._floor_us, found, machine[1], training_recipe))
+        yield row.id, (plain, ways, seconds, own, floor, step_time._group_of_step(found.model, found.layout, machine[1]))
     yield "FLOPs", training.flops_cases(rows)
     yield "groups", {str(key): value for key, value in training.by_group(training.flops_cases(rows)).items()}
     yield "block", training.pair_cases()

@@ -15,8 +15,8 @@ from dysharp.measured.family import classify
 from dysharp.measured.measurements import read_operators
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import BARS as STEP_BARS
-from dysharp.measured.training.step_time import group_of
-from dysharp.measured.validation import BARS, beyond_bars, check_bars
+from dysharp.measured.training.step_time import _group_of
+from dysharp.measured.validation import BARS, _check_bars, beyond_bars
 from dysharp.specs.fitted import fitted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ ROW = {"votes": 2, "floor_median_ape": 9.0, "median_ape": 9.0, "p90_ape": 36.0, 
 def test_macro_layers_and_operators_are_judged_by_what_was_asked() -> None:
     overall = {"macro_median_ape": 5.045, "macro_p90_ape": 14.55, "coverage": 92.0, "n_numbers": 1}
     parts = [{"part": "device", "median_ape": 6.3, "p90_ape": 33.9}]
-    held = {bar["name"]: bar["holds"] for bar in check_bars(overall, [{"median_ape": 7.0}], [], parts)}
+    held = {bar["name"]: bar["holds"] for bar in _check_bars(overall, [{"median_ape": 7.0}], [], parts)}
     assert (BARS.macro_median, BARS.macro_p90) == (5.0, 15.0)
     assert {name for name, holds in held.items() if not holds} == {"macro median error, %", "90th percentile of whole layers' device part, %"}
     rows = [ROW | {"family": name, "system": "all", "between": ""} for name in ("attention", "operator", "nccl-small")]
@@ -84,4 +84,4 @@ def test_no_row_is_left_out_because_of_its_value() -> None:
     latent = [m for m in named if m.kind == "mla_generation" and m.config.get("kernel") == "flash_attention" and m.config.get("kv_dtype") == "fp8"]
     assert len(latent) == 12
     moonlight = [row for row in TrainingRow.read(None) if "moonlight" in row.text("model").lower()]
-    assert {group_of(row, "h100-sxm") for row in moonlight} <= set(STEP_BARS)
+    assert {_group_of(row, "h100-sxm") for row in moonlight} <= set(STEP_BARS)

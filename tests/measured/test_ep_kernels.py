@@ -14,8 +14,8 @@ from dysharp.measured.ep_kernels import EpCase, kernel_times
 from dysharp.measured.families import fused_layer, hybrid_ep
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.families.deepep_ll import LowLatencyCase
-from dysharp.measured.families.fused_layer import FusedCase, loaded_routing
-from dysharp.measured.families.hybrid_ep import HybridCase
+from dysharp.measured.families.fused_layer import FusedCase, _loaded_routing
+from dysharp.measured.families.hybrid_ep import _HybridCase
 from dysharp.measured.families.trtllm_a2a import TrtllmCase, balanced
 from dysharp.measured.family import Parsed, classify
 from dysharp.specs import Model
@@ -50,7 +50,7 @@ def times_of(case: EpCase) -> tuple[float, float, float]:
     return tuple(kernel_times(system, case, CONSTANTS, *more).values())
 
 
-def hybrid_times(case: HybridCase) -> list[float]:
+def hybrid_times(case: _HybridCase) -> list[float]:
     """[dispatch, combine] in us."""
     return [hybrid_ep.program_us(replace(case, verb=verb), CONSTANTS) for verb in ("dispatch", "combine")]
 
@@ -154,7 +154,7 @@ def fused(**changes) -> FusedCase:
 
 def test_the_lines_of_hybrid_ep_and_mega_moe_are_those_of_full_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hybrid-EP where SMs take more and larger chunks; Mega MoE where an expert has many tiles."""
-    case = HybridCase(**fields("b200", 4, 2048, 32, 3 * 4 * 64), n_sm=4, fp8=True)
+    case = _HybridCase(**fields("b200", 4, 2048, 32, 3 * 4 * 64), n_sm=4, fp8=True)
     layer = fused(tokens=3072)
     monkeypatch.setattr(fused_layer, "NEAR", 1024)
     monkeypatch.setattr(fused_layer, "FAR", 2048)
@@ -168,10 +168,10 @@ def test_the_lines_of_hybrid_ep_and_mega_moe_are_those_of_full_runs(monkeypatch:
 def test_a_routing_has_the_loads_that_are_asked_for() -> None:
     """In proportion, no expert twice in a token, none with more rows than tokens; few rows go to the experts with the largest shares."""
     loads = np.array([400.0, 200.0, 100.0, 50.0, 25.0, 13.0, 8.0, 4.0])
-    routing = loaded_routing(loads, 4, 2, 100)
+    routing = _loaded_routing(loads, 4, 2, 100)
     counts = np.bincount(routing.expert.ravel(), minlength=8)
     assert counts.tolist() == loads.tolist()
-    few = loaded_routing(loads, 4, 2, 1)
+    few = _loaded_routing(loads, 4, 2, 1)
     assert np.bincount(few.expert.ravel(), minlength=8).tolist() == [4, 2, 1, 1, 0, 0, 0, 0]
 
 

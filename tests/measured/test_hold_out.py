@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.measured.family import classify
-from dysharp.measured.hold_out import SAMPLE, held_out, hold_out_table, sample
+from dysharp.measured.hold_out import SAMPLE, _sample, held_out, hold_out_table
 from dysharp.measured.predictions import predict
 from dysharp.measured.refit import NEUTRAL
 from dysharp.specs.fitted import fitted, fitted_values
@@ -34,7 +34,7 @@ def test_a_fold_samples_families_that_programs_predict() -> None:
     parsed = classify(read(*(ep_line(f"d-{tokens}", tokens) for tokens in range(1, 101)), line())).parsed
     keep = np.ones(101, bool)
     keep[:50] = False
-    chosen = sample(parsed, keep)
+    chosen = _sample(parsed, keep)
     assert chosen[:50].sum() == 0
     assert chosen[50:100].sum() == SAMPLE
     assert chosen[50]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dysharp.measured import trust
-from dysharp.measured.trust import FEWEST, FamilyErrors, measured_range
+from dysharp.measured.trust import FEWEST, _FamilyErrors, measured_range
 
 
-def entry(gpu: str, n: int, low: float, high: float) -> FamilyErrors:
-    return FamilyErrors("deepep-dispatch", gpu, "program", n, 0.0, 0.0, 0.0, {"tokens": (low, high)})
+def entry(gpu: str, n: int, low: float, high: float) -> _FamilyErrors:
+    return _FamilyErrors("deepep-dispatch", gpu, "program", n, 0.0, 0.0, 0.0, {"tokens": (low, high)})
 
 
 @pytest.mark.parametrize(

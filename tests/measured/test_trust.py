@@ -9,7 +9,7 @@ import pytest
 from dysharp.measured import family as register
 from dysharp.measured.family import Case, Part, all_families, family
 from dysharp.measured.measurements import Measurement
-from dysharp.measured.trust import PredictionScope, measured_range, part_judges, trust_of, warnings_of
+from dysharp.measured.trust import PredictionScope, _part_judges, measured_range, trust_of, warnings_of
 from dysharp.specs import load_cluster, load_model
 
 SHARES = {"dispatch": 0.3, "gemm1": 0.3, "combine": 0.3, "other": 0.1}
@@ -38,7 +38,7 @@ def test_a_system_without_a_family_has_no_bar() -> None:
     trust = trust_of(scope(), SHARES)
     assert (trust.families, trust.interval) == ((), None)
     assert trust.warnings == ("toy: no measurement checks predictions of its layer",)
-    assert (part_judges("toy"), measured_range("toy", "sms", "h100-sxm")) == ({}, None)
+    assert (_part_judges("toy"), measured_range("toy", "sms", "h100-sxm")) == ({}, None)
     assert "charges no software cost" in warnings_of(scope(form="paper"))[0]
 
 
@@ -59,5 +59,5 @@ def test_a_family_without_validated_errors_has_no_bar(judge) -> None:
 
 def test_a_family_of_whole_layers_replaces_the_parts(judge) -> None:
     judge("toy-layer", "layer")
-    assert {part: entry.name for part, entry in part_judges("toy").items()} == {"layer": "toy-layer"}
+    assert {part: entry.name for part, entry in _part_judges("toy").items()} == {"layer": "toy-layer"}
     assert trust_of(scope(), SHARES).families == ("toy-layer",)

@@ -19,10 +19,10 @@ from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of
 from dysharp.measured.trust import (
     FEWEST,
     PredictionScope,
+    _part_judges,
     departures,
     family_errors,
     measured_range,
-    part_judges,
     trust_of,
     warnings_of,
     whole_layers,
@@ -461,9 +461,9 @@ def test_a_gpu_without_rows_has_wider_bars() -> None:
 
 
 def test_the_table_of_errors_covers_the_systems() -> None:
-    judged = [name for name in all_systems() if part_judges(name)]
+    judged = [name for name in all_systems() if _part_judges(name)]
     assert judged == ["deepep", "deepep-ll", "megamoe", "megatron-a2a", "megatron-ag", "trtllm-a2a"]
-    for family in {family.name for name in judged for family in part_judges(name).values()}:
+    for family in {family.name for name in judged for family in _part_judges(name).values()}:
         assert any(name == family and entry.n >= FEWEST for (name, _), entry in family_errors().items())
 
 

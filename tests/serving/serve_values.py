@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.machine import Machine, Reducers, compute_dtype, machine_of
+from dysharp.costs.machine import Machine, Reducers, _compute_dtype, machine_of
 from dysharp.costs.regime import regime_of
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.cache import _operator_bytes
@@ -19,13 +19,13 @@ from dysharp.model.operators import operators
 from dysharp.serving import answers, disaggregated, exchange, launch, whatif
 from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, with_slots
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
-from dysharp.serving.layer import expert_op, layer_ops, touched
+from dysharp.serving.layer import _expert_op, layer_ops, touched
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.search import front, layouts_of, search, within
 from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, step_time
-from dysharp.serving.two_batches import alternated_us, overlapped_us, stages_of
+from dysharp.serving.two_batches import _alternated_us, _stages_of, overlapped_us
 from dysharp.serving.work import Replica, Scenario, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.gpu import list_gpus, load_gpu
@@ -95,11 +95,11 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
         yield f"memory of {engine.name}", [(one, one.tokens, one.requests) for one in found]
     yield "transfer", [disaggregated.transfer_us(r, 1700.0, gpus) for gpus in (8, 72, 144)]
     if r.model.layer is not None:
-        yield "experts", [expert_op(r, tokens) for tokens in (1.0, 77.0, 5000.0)]
+        yield "experts", [_expert_op(r, tokens) for tokens in (1.0, 77.0, 5000.0)]
         yield "busiest", [busiest(r, tokens) for tokens in (0.5, 3.0, 400.0)]
-        yield "even", expert_op(replace(r, even=True), 77.0)
+        yield "even", _expert_op(replace(r, even=True), 77.0)
         skewed = tuple((1.0 + n % 7) / 100 for n in range(r.model.layer.n_experts))
-        yield "skewed", (expert_op(replace(r, loads=skewed), 77.0), busiest(replace(r, loads=skewed), 77.0), levels_of(skewed))
+        yield "skewed", (_expert_op(replace(r, loads=skewed), 77.0), busiest(replace(r, loads=skewed), 77.0), levels_of(skewed))
         rows = (1.0, 50.0, 1024.0, 1025.0)
         for system in ("", "deepep", "trtllm-a2a", "none"):
             own = replace(r, ep_system=system)
@@ -126,7 +126,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
         yield f"{engine.name} table", parts
         yield f"{engine.name} decode", [steps.decode_us(n) for n in (1.0, 17.0, 48.0, 500.0)]
         yield f"{engine.name} prompts", [steps.prompts_us(*n) for n in ((300.0, 300.0), (300.0, 90.0), (9000.0, 4000.0), (700.0, 350.0, 20.0))]
-        yield f"{engine.name} prompt", [disaggregated.prompt_us(steps, scenario, n) for n in (1.0, 3.0, 40.0)]
+        yield f"{engine.name} prompt", [disaggregated._prompt_us(steps, scenario, n) for n in (1.0, 3.0, 40.0)]
         yield (
             f"{engine.name} formula",
             [closed_loop(steps, replace(scenario, concurrency=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))],
@@ -152,7 +152,7 @@ def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
     )
     yield (
         "formula",
-        [disaggregated.steady_pools(*made, replace(scenario, concurrency=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))],
+        [disaggregated._steady_pools(*made, replace(scenario, concurrency=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))],
     )
     yield "run", [disaggregated.run_pools(*made, scenario, ratio=ratio, rounds=rounds) for ratio, rounds in ((0.7, 3), (1.0, 2))]
 
@@ -176,7 +176,7 @@ def searches() -> Iterator[tuple[str, Any]]:
     for tpot in (20e3, 45e3, 90e3):
         yield f"within {tpot:g}", [(p.replica.layout, p.scenario.concurrency, p.step(), p.stage_batch) for p in within(points, 4e6, tpot)]
     best = within(points, 4e6, 60e3)[0]
-    yield "answers", (answers.words_of(best), answers.limit_of(best), answers.part_shares(best), whatif.dead_gpu(one, best).tokens_per_gpu)
+    yield "answers", (answers.words_of(best), answers.limit_of(best), answers.part_shares(best), whatif._dead_gpu(one, best).tokens_per_gpu)
     for point in (next(p for p in points if p.replica.layout.dp > 1), points[0]):
         yield f"overlap {point.replica.layout.name}", (answers.overlap_of(point), [answers.break_even(point, n) for n in (1, 3)])
     skewed = loads_of(best.replica.model, "lognormal:0.7")
@@ -217,7 +217,7 @@ def small() -> Iterator[tuple[str, Any]]:
             for name in PRECISIONS
         ],
     )
-    yield "compute", [[compute_dtype(load_gpu(gpu), form.compute) for form in FORMATS.values()] for gpu in list_gpus()]
+    yield "compute", [[_compute_dtype(load_gpu(gpu), form.compute) for form in FORMATS.values()] for gpu in list_gpus()]
     yield "graphs", GRAPH_BATCHES
     yield "touched", [touched(8.0, 3, 12, tokens, loads) for tokens in (0.0, 1.0, 9.0) for loads in ((), (0.1, 0.2, 0.7))]
     yield "decode batch", [decode_batch(SCENARIO, n, groups) for n in (0.5, 1.0, 30.0) for groups in (1, 6)]
@@ -243,7 +243,7 @@ def small() -> Iterator[tuple[str, Any]]:
         (
             run_closed_loop(steps, scenario, 9.0),
             disaggregated.run_pools(*pair, scenario),
-            disaggregated.steady_pools(*pair, scenario),
+            disaggregated._steady_pools(*pair, scenario),
             closed_loop(steps, scenario),
         ),
     )
@@ -261,8 +261,8 @@ def small() -> Iterator[tuple[str, Any]]:
     ops = [op for op in layer_ops(replica("shared"), BATCHES["decodes"], 40) if op.us]
     hot = [op._replace(us=1.2 * op.us) for op in ops]
     for prompts in (True, False):
-        made = stages_of(ops, 0.9, prompts=prompts, hot=hot, kernels=(1.0, 2.0, 3.0, 4.0))
-        yield f"stages {prompts}", [made, [alternated_us(made, layers, behind, gpus) for layers, behind, gpus in ((3, 0, 1), (2, 2, 4))]]
+        made = _stages_of(ops, 0.9, prompts=prompts, hot=hot, kernels=(1.0, 2.0, 3.0, 4.0))
+        yield f"stages {prompts}", [made, [_alternated_us(made, layers, behind, gpus) for layers, behind, gpus in ((3, 0, 1), (2, 2, 4))]]
 
 
 MAKERS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {

@@ -12,15 +12,15 @@ from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import break_even, overlap_of, slots_of
 from dysharp.serving.balance import hottest, loads_of, rearranging, stalled
-from dysharp.serving.disaggregated import WorkerPool, best_disaggregated, steady_pools, transfer_us
+from dysharp.serving.disaggregated import WorkerPool, _steady_pools, best_disaggregated, transfer_us
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
 from dysharp.serving.launch import start_of
-from dysharp.serving.layer import expert_op
+from dysharp.serving.layer import _expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, decode_batch, step_time
-from dysharp.serving.whatif import Asked, dead_gpu, what_ifs
+from dysharp.serving.whatif import Asked, _dead_gpu, what_ifs
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
@@ -115,7 +115,7 @@ def test_eplb_at_a_point() -> None:
     gain = slots[1].tokens_per_gpu / slots[0].tokens_per_gpu
     assert 1 < gain < 1 + (slots[0].eplb.busiest - 1) / 2  # few rows of an expert: weights are read, however even, and copies take cache
     loads, bare = uneven.replica.loads, replica(layout="dp=8,ep=8")
-    late, even = (expert_op(replace(bare, loads=loads, layout=replace(bare.layout, slots=n)), 65536).us for n in (0, 8))
+    late, even = (_expert_op(replace(bare, loads=loads, layout=replace(bare.layout, slots=n)), 65536).us for n in (0, 8))
     assert late > 1.2 * even
     assert slots_of(best) == []
 
@@ -148,14 +148,14 @@ def test_a_dead_gpu_takes_a_group_or_a_replica() -> None:
     """Seven of eight groups go on if they hold all experts; a replica with one group stops."""
     wide, narrow = point("dp=8,ep=8"), point("tp=8")
     ask = asked("hw-dgx-h200", 8, tpot_ms=200.0)
-    found = dead_gpu(ask, wide)
+    found = _dead_gpu(ask, wide)
     assert found.how == "7 of 8 groups go on"
     assert found.point is not None
     assert found.point.replica.layout == ServeLayout(dp=7, ep=7, slots=3)
     assert 0.3 * wide.tokens_per_gpu < found.tokens_per_gpu < wide.tokens_per_gpu  # five more experts take most of the cache
-    assert dead_gpu(ask, narrow).tokens_per_gpu == 0  # four GPUs have no room
-    assert "nothing that is left" in dead_gpu(ask, narrow).how
-    found = dead_gpu(replace(ask, gpus=32), replace(narrow, replicas=4))
+    assert _dead_gpu(ask, narrow).tokens_per_gpu == 0  # four GPUs have no room
+    assert "nothing that is left" in _dead_gpu(ask, narrow).how
+    found = _dead_gpu(replace(ask, gpus=32), replace(narrow, replicas=4))
     assert found.how == "3 of 4 replicas go on"
     assert found.tokens_per_gpu == pytest.approx(0.75 * narrow.tokens_per_gpu)
 
@@ -164,7 +164,7 @@ def test_a_dead_gpu_of_two_nodes_leaves_the_other_node() -> None:
     ask = asked("hw-dgx-h200-x2", 16, layouts="tp=8,ep=8,pp=2")
     best = ask.best()
     assert best is not None
-    found = dead_gpu(ask, best)
+    found = _dead_gpu(ask, best)
     assert found.how == "8 of 16 GPUs start anew"
     assert found.point is not None
     alone = replace(ask, gpus=8, layouts=None).best()
@@ -198,7 +198,7 @@ def test_the_cache_on_its_way() -> None:
 def test_more_prefill_workers_shorten_the_queue() -> None:
     scenario = Scenario(256.0, 4000.0, 500.0)
     table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), scenario)
-    first, second = (steady_pools(WorkerPool(table, n), WorkerPool(table, 1), scenario) for n in (1, 3))
+    first, second = (_steady_pools(WorkerPool(table, n), WorkerPool(table, 1), scenario) for n in (1, 3))
     assert second.ttft < first.ttft
     assert second.rate > first.rate
 

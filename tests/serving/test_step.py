@@ -14,12 +14,12 @@ from dysharp.model.formats import formats_of
 from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import row_bytes
-from dysharp.serving.layer import expert_op
+from dysharp.serving.layer import _expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.search import search, within
 from dysharp.serving.step import draft_us, layer_ops, step_time
-from dysharp.serving.two_batches import COMPUTE, RETURN, SEND, WAIT, Action, alternated_us, overlapped_us
+from dysharp.serving.two_batches import COMPUTE, RETURN, SEND, WAIT, _Action, _alternated_us, overlapped_us
 from dysharp.serving.work import ELEMENT, Replica
 from dysharp.specs import load_cluster, load_whole
 
@@ -205,20 +205,20 @@ def test_two_batch_overlap_of_prompts() -> None:
 
 def test_stages_alternate() -> None:
     """Messages of one half hide behind computing of the other; what is longer than that is waited for."""
-    stages = [(Action(COMPUTE, 3.0), Action(SEND, 2.0)), (Action(WAIT), Action(COMPUTE, 1.0))]
-    assert alternated_us(stages, 1, 0) == 9  # computing 3, 3 and 1; messages of the second half come at 8, and 1 is left
-    assert alternated_us([(Action(COMPUTE, 3.0),)], 5, 2) == 30
-    assert alternated_us([(Action(COMPUTE, 1.0), Action(SEND, 9.0), Action(WAIT))], 1, 0) == 20
+    stages = [(_Action(COMPUTE, 3.0), _Action(SEND, 2.0)), (_Action(WAIT), _Action(COMPUTE, 1.0))]
+    assert _alternated_us(stages, 1, 0) == 9  # computing 3, 3 and 1; messages of the second half come at 8, and 1 is left
+    assert _alternated_us([(_Action(COMPUTE, 3.0),)], 5, 2) == 30
+    assert _alternated_us([(_Action(COMPUTE, 1.0), _Action(SEND, 9.0), _Action(WAIT))], 1, 0) == 20
 
 
 def test_gpus_with_more_rows_are_waited_for() -> None:
     """With RETURN all wait for the GPU with most rows in every layer; a GPU that waits for its own messages alone catches up."""
-    own, all_ = ([(Action(COMPUTE, 10.0, 1.0), Action(kind, 5.0), Action(WAIT))] for kind in (SEND, RETURN))
-    even = alternated_us(own, 50, 0)
-    assert alternated_us(own, 50, 0, gpus=1) == even
-    assert even < alternated_us(own, 50, 0, gpus=64) <= alternated_us(all_, 50, 0, gpus=64)
-    late = [(Action(COMPUTE, 10.0, cache=1.0), Action(SEND, 5.0), Action(WAIT))]
-    assert alternated_us(late, 50, 0, gpus=64) > 1.1 * even  # the same GPU is late in all layers
+    own, all_ = ([(_Action(COMPUTE, 10.0, 1.0), _Action(kind, 5.0), _Action(WAIT))] for kind in (SEND, RETURN))
+    even = _alternated_us(own, 50, 0)
+    assert _alternated_us(own, 50, 0, gpus=1) == even
+    assert even < _alternated_us(own, 50, 0, gpus=64) <= _alternated_us(all_, 50, 0, gpus=64)
+    late = [(_Action(COMPUTE, 10.0, cache=1.0), _Action(SEND, 5.0), _Action(WAIT))]
+    assert _alternated_us(late, 50, 0, gpus=64) > 1.1 * even  # the same GPU is late in all layers
 
 
 def test_the_busiest_gpu_by_chance() -> None:
@@ -247,7 +247,7 @@ def test_the_blog_of_wide_ep_op_by_op() -> None:
 def test_experts_of_64_gpus(tokens: int, rows: float) -> None:
     """Rows of SGLang's masked experts, EP64 on H100, uniform choices."""
     r = replace(replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64"), loads=(1 / 256,) * 256, even=True)
-    assert expert_op(r, 64 * tokens).us == pytest.approx(rows, rel=0.25)
+    assert _expert_op(r, 64 * tokens).us == pytest.approx(rows, rel=0.25)
 
 
 def test_identities() -> None:

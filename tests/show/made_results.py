@@ -28,7 +28,7 @@ from dysharp.runs.causes import causes
 from dysharp.training.answers import split_step
 from dysharp.training.cost import EpTimes
 from dysharp.training.graph import StepTimes, replay, step_graph
-from dysharp.training.memory import RankMemory, TrainingMemory
+from dysharp.training.memory import TrainingMemory, _RankMemory
 from dysharp.training.schedules import make_schedule
 from dysharp.training.schedules.cells import Times
 from tests.figures.made_rows import numbers
@@ -192,7 +192,7 @@ def made_steps() -> Steps:
         ep = EpTimes(*(draw(10, 90) for _ in range(7)))
         found.append(Step(system, done.makespan / 1e6, draw(900, 9000), draw(100, 400), draw(0.1, 0.5), shares, ep, done, split, "real", dropped))
     lines = {"weights": 3.5 * GiB, "gradients": 7.25 * GiB, "optimizer": 0.0, "activations": 5.5 * GiB}
-    ranks = tuple(RankMemory(i, {name: (i + 1) * n for name, n in lines.items()}, {0: 2 + i}, {}, 1e9, (i,), i) for i in range(3))
+    ranks = tuple(_RankMemory(i, {name: (i + 1) * n for name, n in lines.items()}, {0: 2 + i}, {}, 1e9, (i,), i) for i in range(3))
     header = ("a made line", "warning: a made warning")
     gains = {"no bubble": 0.125, "no sends": 0.0005, "free EP": 0.25, "other": 0.0625}
     memory = TrainingMemory("made-model", ranks, {"buffers": 2.5 * GiB})

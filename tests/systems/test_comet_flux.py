@@ -22,7 +22,7 @@ from dysharp.program.verify import verify
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import comet_flux, get_system
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.comet_flux import column_slices
+from dysharp.systems.comet_flux import _column_slices
 from dysharp.workload import make_routing
 
 MODEL = replace(TINY, hidden=1152)  # nine GEMM tiles wide
@@ -47,7 +47,7 @@ def gemm2(program: Program) -> np.ndarray:
 )
 def test_slices_are_whole_gemm_tiles(hidden, most, ends):
     layer = LayerBuilder(replace(TINY, hidden=hidden), cluster(4), ROUTING, "fwd", alloc=Alloc.PREFIX)
-    slices = column_slices(layer, most)
+    slices = _column_slices(layer, most)
     assert [end for _, end, _ in slices] == ends
     assert [first for first, _, _ in slices] == [0, *ends[:-1]]
     assert {width for _, _, width in slices} == {hidden}
@@ -56,7 +56,7 @@ def test_slices_are_whole_gemm_tiles(hidden, most, ends):
 def test_slices_are_whole_packets():
     with choices_overridden({"gemm.tile_cols": 64}):
         layer = LayerBuilder(replace(TINY, element_bytes=1), cluster(4), ROUTING, "fwd", alloc=Alloc.PREFIX)
-        assert [end for _, end, _ in column_slices(layer, 16)] == [128, 256, 384, 512]
+        assert [end for _, end, _ in _column_slices(layer, 16)] == [128, 256, 384, 512]
 
 
 def test_one_slice_or_more():

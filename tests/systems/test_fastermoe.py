@@ -32,7 +32,7 @@ def templates(program: Program, name: str) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(("gpus", "group", "steps"), [(32, 4, 8), (8, 4, 2), (4, 4, 1), (2, 4, 1), (6, 4, 2), (8, 1, 8), (1, 4, 1)])
 def test_steps(gpus, group, steps) -> None:
-    assert fastermoe.n_steps(gpus, fastermoe.Options(group=group)) == steps
+    assert fastermoe._n_steps(gpus, fastermoe.Options(group=group)) == steps
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])

@@ -15,7 +15,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
 from dysharp.specs import Model, load_cluster, load_model
 from dysharp.systems import get_system
-from dysharp.systems.deepep_v2 import CHUNK, _Hybrid, channels_of_sm, own_sms
+from dysharp.systems.deepep_v2 import CHUNK, _channels_of_sm, _Hybrid, _own_sms
 from dysharp.workload import make_routing, routing_from
 
 V4 = Model("v4", 7168, 128, 384, 6, 256, 2, 2, "bf16")
@@ -32,7 +32,7 @@ def _plan(name: str, cluster: str = "hw-dgx-b200", gpus: int = 4, **options: Any
 )
 def test_the_library_chooses_its_sms(cluster: str, gpus: int, sms: int) -> None:
     """By hand for 8 H100: 450 GB/s over 7/8 of the rows that leave, 50 GB/s an SM: 10.3; times 1.25: 13, even: 14."""
-    assert own_sms(V4, load_cluster(cluster).with_gpus(gpus)) == sms
+    assert _own_sms(V4, load_cluster(cluster).with_gpus(gpus)) == sms
 
 
 def test_more_sms_copy_faster_and_wrong_numbers_are_refused() -> None:
@@ -97,9 +97,9 @@ def test_rows_cross_once_per_domain(name: str) -> None:
 
 def test_channels_of_an_sm_fit_its_shared_memory() -> None:
     """By hand: 232448 B hold 16 rows of 14336 B and 128 more, 15 beside 400 counts; two warps a channel. FP8 rows are shorter than Combine's."""
-    assert channels_of_sm(V4, 16, 14336) == 7
-    assert channels_of_sm(V4, 16, 7392) == 8
-    assert channels_of_sm(replace(V4, hidden=1 << 17), 16, 1 << 18) == 1
+    assert _channels_of_sm(V4, 16, 14336) == 7
+    assert _channels_of_sm(V4, 16, 7392) == 8
+    assert _channels_of_sm(replace(V4, hidden=1 << 17), 16, 1 << 18) == 1
 
 
 def test_chunks_are_six_rows_of_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +129,6 @@ def test_chunks_are_six_rows_of_a_channel(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_kernels_keep_the_librarys_own_number_of_sms() -> None:
     system, model, cluster = get_system("deepep-v2"), load_model("deepseek-v3"), load_cluster("hw-dgx-h100")
-    assert system.kernel_sms(model, cluster, system.options()) == own_sms(model, cluster) > 0
+    assert system.kernel_sms(model, cluster, system.options()) == _own_sms(model, cluster) > 0
     assert system.kernel_sms(model, cluster, system.options(n_sm=12)) == 12
     assert get_system("megatron-a2a").kernel_sms(model, cluster, get_system("megatron-a2a").options()) == 0

@@ -19,7 +19,7 @@ from dysharp.program.verify import verify
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.building.gpus import Software
-from dysharp.systems.tutel import capacity_rows
+from dysharp.systems.tutel import _capacity_rows
 from dysharp.workload import make_routing
 from dysharp.workload.levels import LEVELS, rail_rings
 from tests.interpreters.mutants import difference
@@ -148,7 +148,7 @@ def test_tutels_two_levels_have_the_bytes_of_rails(degree, direction):
         assert difference(PlainEngine(), program, trace) is None
         tutel = get_system("tutel")
         options = tutel.options(a2a=a2a, **given)
-        rows = capacity_rows(tutel.served(routing, options), options) * MODEL.n_experts // cluster.n_gpus
+        rows = _capacity_rows(tutel.served(routing, options), options) * MODEL.n_experts // cluster.n_gpus
         assert program.declared.traffic["nic out"]["dispatch"] == cluster.n_gpus * 4 * rows * MODEL.row_bytes
     np.testing.assert_array_equal(traces["linear"].up_busy, traces["2dh"].up_busy)
     assert traces["2dh"].time_ps >= traces["linear"].time_ps

@@ -14,7 +14,7 @@ from outside import Options, PaperOptions, plan_fused, plan_paper, registered
 import dysharp as ds
 from dysharp.base.errors import ConfigError
 from dysharp.measured import family as families
-from dysharp.measured.trust import PredictionScope, part_judges, trust_of
+from dysharp.measured.trust import PredictionScope, _part_judges, trust_of
 from dysharp.program import Discipline, Program
 from dysharp.show.plots import colour_of, plot_compare
 from dysharp.specs import Cluster, Model, load_cluster, load_model
@@ -138,11 +138,11 @@ def test_without_measurements_it_has_no_error_bar(facts: dict[str, Any]) -> None
 def test_a_family_that_names_it_judges_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The family borrows the errors of DeepEP's Dispatch; GEMMs have a family for every system."""
     with registered("toy", permutes=1) as toy:
-        assert part_judges(toy) == {}
+        assert _part_judges(toy) == {}
         measured = families.get_family("deepep-dispatch")
         named = dataclasses.replace(measured, systems=(toy,), parts=("dispatch", "combine"))
         monkeypatch.setitem(families._REGISTRY, "toy-kernels", named)
-        judges = part_judges(toy)
+        judges = _part_judges(toy)
         assert [judges[part].name for part in ("dispatch", "combine")] == ["deepep-dispatch"] * 2
         trust = trust_of(scope_of(toy), SHARES)
         assert trust.families[0] == "deepep-dispatch"

@@ -105,7 +105,7 @@ def fastermoe(direction: str) -> None:
     assert groups == len(layer.ops("around.activation.start")) // 4 > 1
     each = {"fwd": 2 + 2, "bwd": 3 + 2}[direction]
     assert layer.starts() == groups * each + 2
-    moved = around.permuted_bytes(MODEL, MODEL.tokens_per_gpu, np.full(1, MODEL.tokens_per_gpu * MODEL.topk), fp8_rows=False)
+    moved = around._permuted_bytes(MODEL, MODEL.tokens_per_gpu, np.full(1, MODEL.tokens_per_gpu * MODEL.topk), fp8_rows=False)
     for name, n_bytes in zip(("around.scatter", "around.gather"), moved, strict=True):
         expected = layer.costs.moved_ps(float(n_bytes[0]))
         assert layer.took(name)[:4] == pytest.approx([expected] * 4, rel=0.05, abs=2000)

@@ -53,12 +53,12 @@ def sent(routing: Routing) -> np.ndarray:
 )
 def test_capacity_is_topk_times_the_tokens_of_an_expert(tokens, experts, topk, given, rows) -> None:
     expert = np.tile(np.arange(topk), (tokens * 2, 1))
-    assert tutel.capacity_rows(routing_from(expert, experts, 2), options(**given)) == rows
+    assert tutel._capacity_rows(routing_from(expert, experts, 2), options(**given)) == rows
 
 
 def test_automatic_capacity_is_that_of_the_fullest_expert_and_drops_nothing() -> None:
     given = options(capacity=0, degree=1)
-    assert tutel.capacity_rows(ROUTING, given) == sent(ROUTING).max()
+    assert tutel._capacity_rows(ROUTING, given) == sent(ROUTING).max()
     assert np.array_equal(tutel.served(ROUTING, given).slot, ROUTING.slot)
 
 
@@ -66,7 +66,7 @@ def test_automatic_capacity_is_that_of_the_fullest_expert_and_drops_nothing() ->
 def test_choices_beyond_the_capacity_are_dropped(degree) -> None:
     """A GPU fills the places of an expert by top-k column, then by token."""
     given = options(degree=degree)
-    capacity, kept = tutel.capacity_rows(ROUTING, given), tutel.served(ROUTING, given)
+    capacity, kept = tutel._capacity_rows(ROUTING, given), tutel.served(ROUTING, given)
     assert (kept.slot >= 0).sum() == np.minimum(sent(ROUTING), capacity).sum() < ROUTING.slot.size
     assert ((kept.slot >= 0) == (kept.expert >= 0)).all()
     assert np.array_equal(kept.slot[kept.slot >= 0] // degree, ROUTING.slot[kept.slot >= 0])

@@ -20,7 +20,7 @@ from dysharp.program.tables import Holds, Point, Semaphores
 from dysharp.specs import Cluster, Model
 from dysharp.systems import Costs, Facts, Moves, all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import copy_per_expert
+from dysharp.systems.building.paper_layers import _copy_per_expert
 from dysharp.systems.registry import _REGISTRY
 from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
 from dysharp.testing.conformance.__main__ import main
@@ -418,7 +418,7 @@ def outsider() -> Iterator[Callable[..., str]]:
 
 
 def plan_rows(model: Model, cluster: Cluster, routing: Routing, direction: str, options: PaddedOptions) -> Program:
-    copy_per_expert(layer := LayerBuilder(model, cluster, routing, direction))
+    _copy_per_expert(layer := LayerBuilder(model, cluster, routing, direction))
     return layer.build(Moves("one_copy_per_expert"))
 
 

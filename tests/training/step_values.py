@@ -29,9 +29,9 @@ from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, step_costs
 from dysharp.training.graph import replay, replay_schedule, step_graph
-from dysharp.training.megatron import arguments_from, read_settings
+from dysharp.training.megatron import _read_settings, arguments_from
 from dysharp.training.memory import Saving
-from dysharp.training.merged import MergedKernel, block_kernels, block_times, kernels_program, sms_of
+from dysharp.training.merged import MergedKernel, _sms_of, block_kernels, block_times, kernels_program
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import phases_of
 from dysharp.training.recipe import WHOLE, SubLayers, TrainingRecipe
@@ -331,7 +331,7 @@ def settings() -> Iterator[Row]:
             (Path(folder) / name).write_text(content)
             for asked in (name,) if name != "g.py" else ("g.py:made", "g.py:MORE", "g.py:BASE", "g.py:none"):
                 try:
-                    yield asked, (str(sorted(read_settings(f"{folder}/{asked}").items(), key=str)),)
+                    yield asked, (str(sorted(_read_settings(f"{folder}/{asked}").items(), key=str)),)
                 except ConfigError as error:
                     yield asked, (str(error).replace(folder, ""),)
 
@@ -360,7 +360,7 @@ def merged() -> Iterator[Row]:
         return float(program.n_ops)
 
     yield "times", astuple(block_times(ways[0], ways[1], kernels, time_us, held=16))
-    yield "sms", (*sms_of(ways[0]), *sms_of(programs[0], 5))
+    yield "sms", (*_sms_of(ways[0]), *_sms_of(programs[0], 5))
     for at, program in enumerate(programs):
         for part in fields(program):
             yield f"{at}, {part.name}", (digest_of(getattr(program, part.name))[:8],)

@@ -11,7 +11,7 @@ from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import formats_of
 from dysharp.model.layout import chunks_of
 from dysharp.specs import load_whole
-from dysharp.training.megatron import arguments_from, arguments_of, read_settings
+from dysharp.training.megatron import _arguments_of, _read_settings, arguments_from
 
 V3 = load_whole("deepseek-v3")
 QWEN = load_whole("qwen3-235b")
@@ -126,7 +126,7 @@ def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
     layout = layout_of(arguments_from(f"{file}:pretrain", V3, "gpus=1024").layout)
     assert (layout.tp, layout.pp, layout.vpp, layout.global_batch) == (2, 8, 4, 8192)
     with pytest.raises(ConfigError, match=r"found 'big', expected FILE\.py:NAME with one of small, pretrain"):
-        read_settings(f"{file}:big")
+        _read_settings(f"{file}:big")
 
 
 def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
     for name in ("V2", "V3"):
         layout = layout_of(arguments_from(f"{file}:{name}", QWEN).layout)
         assert (layout.pp, layout.ep, layout.gpus, layout.micro_batches) == (1, 8, 64, 16)
-    assert read_settings(f"{file}:LOOP") == {}
+    assert _read_settings(f"{file}:LOOP") == {}
 
 
 def test_first_and_last_ranks_of_other_sizes() -> None:
@@ -170,15 +170,15 @@ def test_what_cannot_be_is_one_line(text: str, more: str, message: str) -> None:
 
 
 def test_arguments_with_dashes_in_values_and_equals() -> None:
-    assert arguments_of("run.py --lr=-1 --a b c --flag") == {"lr": "-1", "a": ("b", "c"), "flag": True}
+    assert _arguments_of("run.py --lr=-1 --a b c --flag") == {"lr": "-1", "a": ("b", "c"), "flag": True}
 
 
 def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model:\n  just words\n")
     with pytest.raises(ConfigError, match="line 2: found 'just words', expected a key and a value"):
-        read_settings(str(tmp_path / "a.yaml"))
+        _read_settings(str(tmp_path / "a.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_settings(str(tmp_path / "none.yaml"))
+        _read_settings(str(tmp_path / "none.yaml"))
 
 
 def test_sharded_weights_are_shared_by_all_data_parallel_ranks() -> None:

@@ -15,9 +15,9 @@ from dysharp.training.memory import (
     MODULES,
     RESERVED,
     DoesNotFit,
-    RankMemory,
     Saving,
     TrainingMemory,
+    _RankMemory,
     check_memory,
     is_dropped,
     memory_of,
@@ -173,7 +173,7 @@ def test_sharded_weights_leave_a_part_and_the_layers_that_are_gathered() -> None
 def test_plan_and_step_have_one_cap() -> None:
     """The layout that a plan judges too large is refused by `step`, between 90 and 100 % of the memory, too."""
     cluster = load_cluster("hw-dgx-h100-x8")
-    rank = RankMemory(0, {"weights": 0.95 * cluster.hbm_bytes / RESERVED}, {}, {}, 0.0, (0,))
+    rank = _RankMemory(0, {"weights": 0.95 * cluster.hbm_bytes / RESERVED}, {}, {}, 0.0, (0,))
     with pytest.raises(DoesNotFit, match=r"found 75\.7 GiB on pipeline rank 0, expected at most 71\.7 of the 79\.6 GiB"):
         check_memory(TrainingMemory("m", (rank,)), cluster.hbm_bytes, "a GPU")
     task = Task(load_whole("qwen3-30b"), 64, 64)

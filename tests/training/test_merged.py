@@ -15,11 +15,11 @@ from dysharp.measured.training.families import PAIR_BAR as BAR
 from dysharp.program import Nature, Program
 from dysharp.program.verify import verify
 from dysharp.systems import get_system
-from dysharp.training.merged import BlockKernels, MergedKernel, block_times
+from dysharp.training.merged import MergedKernel, _BlockKernels, block_times
 from dysharp.training.overlap import pairs_time
 from dysharp.workload import make_routing
 
-KERNELS = BlockKernels(
+KERNELS = _BlockKernels(
     (MergedKernel("attention", 80.0), MergedKernel("gathered", 10.0, Nature.COMMUNICATION)), (MergedKernel("shared", 15.0),),
     (MergedKernel("attention", 150.0),), (MergedKernel("shared", 15.0),), (MergedKernel("weights", 90.0),),
 )  # fmt: skip

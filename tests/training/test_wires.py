@@ -17,9 +17,9 @@ from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.training.cost import PassCost
-from dysharp.training.costs import beside, beside_pass, late_sends, shard_wires, step_costs, with_rows
+from dysharp.training.costs import _shard_wires, beside, beside_pass, late_sends, step_costs, with_rows
 from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.wires import WireTimes, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send, sharing
+from dysharp.training.wires import WireTimes, _nic_link, _on_nics, beyond, host_copy, host_rate, ring, rows, send, sharing
 
 H100 = load_cluster("hw-dgx-h100-x4")
 MODEL = load_whole("qwen3-30b")
@@ -46,7 +46,7 @@ def test_a_layer_with_rows_shards_and_copies_takes_the_sum_on_its_busiest_wire()
     """By hand: 47 GB/s of NICs on a PCIe link of 63 GB/s, two ranks apart in 16 over two domains of 8."""
     machine, layout = Machine(H100), Layout(ep=16, dp=16, fsdp=16)
     done = with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=900.0, backward_wire=900.0))
-    shards = shard_wires(MODEL, machine, layout, 0)
+    shards = _shard_wires(MODEL, machine, layout, 0)
     assert done.forward_wires == WireTimes(far=900.0, host=900.0 * 47 / 63)
     over_nics = shards[0].far
     assert over_nics == pytest.approx(shards[0].host * 63 / 47)
@@ -76,12 +76,12 @@ def test_more_traffic_on_a_wire_is_never_faster() -> None:
 
 def test_nics_hang_on_the_link_to_the_host_but_on_superchips() -> None:
     h100, grace, paper = (Machine(load_cluster(name)) for name in ("hw-dgx-h100-x2", "hw-gb200-nvl72-x2", "paper-ascend-910b"))
-    assert nic_link(h100) == host_rate(h100) == 63e3
-    assert nic_link(grace) == nic_link(paper) == float("inf")
-    assert on_nics(h100, 47e6).host == pytest.approx(47e6 / 63e3)
-    assert on_nics(grace, 50e6).host == 0 < host_copy(grace, 50e6).host
+    assert _nic_link(h100) == host_rate(h100) == 63e3
+    assert _nic_link(grace) == _nic_link(paper) == float("inf")
+    assert _on_nics(h100, 47e6).host == pytest.approx(47e6 / 63e3)
+    assert _on_nics(grace, 50e6).host == 0 < host_copy(grace, 50e6).host
     b300 = Machine(replace(load_cluster("hw-dgx-h100-x2"), scale_out=replace(H100.scale_out, nic_GBps=100.0)))  # type: ignore[type-var]
-    assert nic_link(b300) == 126e3
+    assert _nic_link(b300) == 126e3
 
 
 def test_buckets_share_the_wires_of_rows() -> None:
@@ -108,7 +108,7 @@ def test_an_oversubscribed_spine_slows_what_leaves_its_rail() -> None:
     even, slow = (Machine(oversubscribed(factor)) for factor in (1.0, 4.0))
     assert send(slow, 1e6, Layout(pp=4, dp=8, ep=8)) == send(even, 1e6, Layout(pp=4, dp=8, ep=8))
     assert ring(slow, 1e6, 32, 1) == ring(even, 1e6, 32, 1)
-    assert on_nics(slow, 47e3, 12).far == 4 * on_nics(even, 47e3, 12).far  # 12 ranks away: another place in the next domain
+    assert _on_nics(slow, 47e3, 12).far == 4 * _on_nics(even, 47e3, 12).far  # 12 ranks away: another place in the next domain
     layout, layer = Layout(ep=32, dp=32), MODEL.layer
     assert layer is not None
     sent, peers = Rows(4096, 2.0 * layer.hidden, 2.0 * layer.hidden), Peers(32)
@@ -146,7 +146,7 @@ def test_offload_sharded_weights_and_rows_of_a_plan_take_more_together() -> None
 
 def offload_rows(one: Coster, cost: PassCost) -> float:
     """Rows of experts are in both."""
-    return cost.forward_wires.far * one.machine.nic / nic_link(one.machine)
+    return cost.forward_wires.far * one.machine.nic / _nic_link(one.machine)
 
 
 @pytest.mark.parametrize(("pp", "weights"), [(1, "sharded"), (2, "whole"), (2, "sharded")])

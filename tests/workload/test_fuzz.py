@@ -16,7 +16,7 @@ from dysharp.specs import Model
 from dysharp.workload import make_routing
 from dysharp.workload.counts import read_counts
 from dysharp.workload.npz import read_npz
-from dysharp.workload.placement import from_file
+from dysharp.workload.placement import _from_file
 from dysharp.workload.traces import load_trace
 
 FUZZ = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -171,7 +171,7 @@ def test_counts(tmp_path: Path, raw: bytes) -> None:
 def test_placements(tmp_path: Path, as_json: bytes, as_toml: bytes) -> None:
     for name, raw in (("fuzz.json", as_json), ("fuzz.toml", as_toml)):
         path = tmp_path / name
-        _loads_or_refuses(path, raw, lambda path=path: from_file(path, 4, 2))
+        _loads_or_refuses(path, raw, lambda path=path: _from_file(path, 4, 2))
 
 
 @given(_damaged(GOOD_NPZ))

@@ -17,7 +17,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import distinct_gpus, load_trace, make_routing, routing_from, save_trace
 from dysharp.workload.importers import Hints, import_trace, sniff
-from dysharp.workload.importers.pieces import Piece, _lengths, draw_exact, scaled
+from dysharp.workload.importers.pieces import Piece, _draw_exact, _lengths, scaled
 from dysharp.workload.importers.placements import import_placement, placement_json
 from dysharp.workload.importers.torch_file import _Plain
 
@@ -232,7 +232,7 @@ def test_drawn_tokens_have_exactly_the_counts() -> None:
         # Counts of some real choice, so that they can be met.
         ids = np.argsort(rng.random((n_tokens, n_experts)) ** rng.random(n_experts) * 3, axis=1)[:, :topk]
         count = np.bincount(ids.ravel(), minlength=n_experts)
-        drawn = draw_exact(rng, count, topk, n_tokens)
+        drawn = _draw_exact(rng, count, topk, n_tokens)
         np.testing.assert_array_equal(np.bincount(drawn.ravel(), minlength=n_experts), count)
         ordered = np.sort(drawn, axis=1)
         assert (ordered[:, 1:] != ordered[:, :-1]).all()
@@ -244,7 +244,7 @@ def test_drawn_tokens_are_mixed_as_independent_ones() -> None:
     n_tokens, n_experts, topk = 4096, 64, 6
     popularity = np.exp(0.6 * rng.standard_normal(n_experts))
     ids = np.argsort(rng.gumbel(size=(n_tokens, n_experts)) + np.log(popularity), axis=1)[:, -topk:]
-    drawn = draw_exact(rng, np.bincount(ids.ravel(), minlength=n_experts), topk, n_tokens)
+    drawn = _draw_exact(rng, np.bincount(ids.ravel(), minlength=n_experts), topk, n_tokens)
     one, two = (distinct_gpus(routing_from(e, n_experts, 16)).with_source for e in (ids, drawn))
     assert two == pytest.approx(one, rel=0.01)
     pairs = [np.histogram2d(e[:, :-1].ravel(), e[:, 1:].ravel(), bins=n_experts)[0] for e in (np.sort(ids), np.sort(drawn))]

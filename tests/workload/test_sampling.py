@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dysharp.workload.popularity import fit_weights, inclusion
+from dysharp.workload.popularity import _inclusion, fit_weights
 from dysharp.workload.sampling import draw_group_limited, draw_uniform, draw_weighted
 
 
@@ -76,7 +76,7 @@ def test_weighted_pairs_follow_successive_draws(weights: list[float]) -> None:
 def test_inclusion_is_what_the_draws_show(n_experts: int, topk: int, sigma: float) -> None:
     weight = np.exp(sigma * _rng(4).standard_normal(n_experts))
     n_tokens = 100_000
-    chance = inclusion(weight, topk)
+    chance = _inclusion(weight, topk)
     assert chance.sum() == pytest.approx(topk, abs=1e-4)
     load = np.bincount(draw_weighted(_rng(5), n_tokens, weight, topk).ravel(), minlength=n_experts)
     deviation = (load / n_tokens - chance) / np.sqrt(np.maximum(chance * (1 - chance), 1e-9) / n_tokens)
@@ -87,14 +87,14 @@ def test_fitted_weights_reproduce_loads() -> None:
     count = np.array([900, 500, 300, 150, 100, 50, 0, 0], dtype=np.int64)
     weight, capped = fit_weights(count, 2)
     assert not capped
-    np.testing.assert_allclose(inclusion(weight[:6], 2), count[:6] / 1000, atol=2e-4)
+    np.testing.assert_allclose(_inclusion(weight[:6], 2), count[:6] / 1000, atol=2e-4)
     assert (weight[6:] == 0).all()
 
 
 def test_loads_no_token_can_have_are_cut() -> None:
     weight, capped = fit_weights(np.array([1000, 10, 10, 10], dtype=np.int64), 2)
     assert capped
-    assert inclusion(weight, 2)[0] > 0.99
+    assert _inclusion(weight, 2)[0] > 0.99
 
 
 def test_group_limited_stays_in_few_groups() -> None:

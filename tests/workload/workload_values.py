@@ -20,7 +20,7 @@ from dysharp.workload.closed import expected_copies, uniform_traffic
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.describe import describe, describe_nodes
-from dysharp.workload.importers.pieces import draw_exact, scaled
+from dysharp.workload.importers.pieces import _draw_exact, scaled
 from dysharp.workload.make import make_routing, routing_from
 from dysharp.workload.pairs import pairs
 from dysharp.workload.routing import Routing, distinct_gpus, first_tokens, imbalance, in_parts, rows_per_slot
@@ -113,7 +113,7 @@ def popular() -> Iterator[Row]:
         "log": popularity.log_normal_weights(rng, 9, 0.7),
     }.items():  # fmt: skip
         yield name, weight
-        yield f"{name}, chances", popularity.inclusion(weight, 3)
+        yield f"{name}, chances", popularity._inclusion(weight, 3)
     for topk, count in ((2, [5, 0, 9, 40, 3, 3]), (3, [11, 12, 13, 14, 15, 16]), (2, [100, 90, 3, 2, 1, 0]), (1, [7, 5, 3, 1, 1, 1])):
         fitted, capped = popularity.fit_weights(np.array(count), topk)
         yield f"fit {topk} {count[0]}", (*fitted, capped)
@@ -129,7 +129,7 @@ def popular() -> Iterator[Row]:
         even = draw_uniform(np.random.default_rng(8), 480, 12, 3).astype(np.int16)[None]
         path = str(traces.save_trace(traces.Recording("even", even, (0,), None, 12), Path(folder) / "even.npz"))
         yield "even", (x for gpus in (4, 480) for one in lint.lint(path, gpus).findings for x in astuple(one))
-    yield "exact", (digest(draw_exact(np.random.default_rng(5), np.array([9, 4, 7, 1, 0, 6]), 3, 9)),)
+    yield "exact", (digest(_draw_exact(np.random.default_rng(5), np.array([9, 4, 7, 1, 0, 6]), 3, 9)),)
     yield "scaled", (x for load in ([1.0, 2.0, 4.0], [5.0, 5.0, 5.0, 1.0]) for x in scaled(np.array(load), 31).tolist())
 
 
@@ -235,7 +235,7 @@ def collectives() -> Iterator[Row]:
         for name, vectors in (("in", inputs), ("out", small.reference(inputs))):
             yield f"{text}, {name}", (digest(np.concatenate(vectors).astype(np.int64)), *(len(vector) for vector in vectors))
     yield "alone", (x for op in collective.OPERATIONS for x in collective.even(op, 600, 1, "fp32").least_bytes(in_switch=False))
-    yield "sizes", (collective.size_text(n) for n in (1, 1023, 1024, 1536, 5 << 20, (1 << 30) + 1024, 3 << 30))
+    yield "sizes", (collective._size_text(n) for n in (1, 1023, 1024, 1536, 5 << 20, (1 << 30) + 1024, 3 << 30))
     for text in ("sub-layer:llama-7b:L1", "sub-layer:llama-7b*4:L2", "sub-layer:llama-7b:L3:fp32", "sub-layer:llama-7b:L4", "sub-layer:12x10x6x14"):
         layer = sublayer.parse_sub_layer(text, 4)
         least = (x for switch in (True, False) for x in layer.least_bytes(in_switch=switch))

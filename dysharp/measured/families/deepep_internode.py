@@ -77,7 +77,7 @@ def notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     return out
 
 
-def slow_us(case: _InternodeCase, constants: Constants) -> float:
+def _slow_us(case: _InternodeCase, constants: Constants) -> float:
     """Dispatch ends late everywhere; Combine of most GPUs does not. They wait in the next notify."""
     times = straggler_us(case, constants, SLOW_PART)
     waits = times.last - times.combine
@@ -131,7 +131,7 @@ def _notify_case(m: Measurement) -> _InternodeCase:
     return _case(m, "notify")
 
 
-@family("deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=slow_us)
+@family("deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=_slow_us)
 def _slow_case(m: Measurement) -> _InternodeCase:
     """The case of a transmit time, or of a notify of Combine, on the fabric with a slow NIC."""
     notify = m.metric == "latency_notify"

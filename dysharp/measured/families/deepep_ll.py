@@ -49,7 +49,7 @@ def program_us(case: LowLatencyCase, constants: Constants) -> float:
     return kernel_times("deepep-ll", case, constants)[case.verb]
 
 
-def nodes_us(case: LowLatencyCase, constants: Constants) -> float:
+def _nodes_us(case: LowLatencyCase, constants: Constants) -> float:
     """As `program_us` over several domains."""
     machine_of = BY_NIC if case.gpus == NODE_GPUS else machine
     received, end = marks_us("deepep-ll", case, constants, ("received",), ENDS, uniform, machine_of)
@@ -83,15 +83,15 @@ def _nodes_case(m: Measurement, rate: bool) -> LowLatencyCase:
     return _case(m, read, label(m, "ep"), rate, "nic" if NO_NVLINK in m.system else "nvlink")
 
 
-@family("deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, dtypes_of=sent_dtypes)
-def far_case(m: Measurement) -> LowLatencyCase:
+@family("deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=_nodes_us, dtypes_of=sent_dtypes)
+def _far_case(m: Measurement) -> LowLatencyCase:
     """The case of a latency."""
     if m.unit == "GB/s":
         raise Unsupported("the rate of a row whose time is a row, too")
     return _nodes_case(m, rate=False)
 
 
-@family("nccl-ep-internode", belongs=lambda m: _belongs(m, "NCCL-EP LL") and m.system == "NCCL-EP LL" and spans_domains(m), program_us=nodes_us)
+@family("nccl-ep-internode", belongs=lambda m: _belongs(m, "NCCL-EP LL") and m.system == "NCCL-EP LL" and spans_domains(m), program_us=_nodes_us)
 def _nccl_case(m: Measurement) -> LowLatencyCase:
     """The case of the GB/s of all messages, messages inside the GPU and its node included."""
     return _nodes_case(m, rate=True)

@@ -130,7 +130,7 @@ def _routing(shape: FusedCase, model: Model, tokens: int) -> Routing:
     if shape.distribution == "random":
         return make_routing("uniform", model, shape.gpus, tokens)
     loads = expert_loads(shape.gpus, shape.experts, shape.topk, shape.tokens, shape.distribution)
-    return loaded_routing(loads, shape.gpus, shape.topk, tokens)
+    return _loaded_routing(loads, shape.gpus, shape.topk, tokens)
 
 
 def _in_turn(shape: FusedCase, tokens: int) -> Routing:
@@ -141,7 +141,7 @@ def _in_turn(shape: FusedCase, tokens: int) -> Routing:
     return routing_from(expert.astype(np.int32).reshape(-1, shape.topk), shape.experts, shape.gpus)
 
 
-def loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
+def _loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
     """Experts with rows in proportion to `[experts]` loads, dealt to `tokens` of each GPU in a seeded random order.
 
     An expert has at most one row of a token.
@@ -158,13 +158,13 @@ def loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
     return routing_from(expert, len(loads), gpus)
 
 
-def dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Data types of the dispatched rows and of the weights."""
     weights = options.get("weights")
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"
 
 
-@family("fused-layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=dtypes_of)
+@family("fused-layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=_dtypes_of)
 def case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
     gpu = gpu_of(m)

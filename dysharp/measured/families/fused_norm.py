@@ -19,7 +19,7 @@ KINDS = {"rms_norm": (False, True), "allreduce_rms_norm_fused": (True, False), "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormCase(Case):
+class _NormCase(Case):
     """`n_bytes`: of the rows that are normed. `summed`, `alone`: as in `KINDS`."""
 
     gpus: int
@@ -33,7 +33,7 @@ class NormCase(Case):
         return self.gpus * self.n_bytes // 1024 if self.summed else 1
 
 
-def program_us(case: NormCase, constants: Constants) -> float:
+def program_us(case: _NormCase, constants: Constants) -> float:
     """The all-reduce through the engine, and behind it the norm's kernel, where the norm has one. A fused norm of an eighth of the tokens hides.
 
     Without a graph the two events take what they take around other operators.
@@ -47,8 +47,8 @@ def program_us(case: NormCase, constants: Constants) -> float:
 
 
 @family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us)
-def case(m: Measurement) -> NormCase:
+def case(m: Measurement) -> _NormCase:
     """The case of a latency."""
     gpu, gpus, size, late = vector_of(m)
     summed, alone = KINDS[m.kind]
-    return NormCase(gpu=gpu, gpus=gpus, n_bytes=size, summed=summed, alone=alone, late=late, shape=f"{m.kind} n={gpus}")
+    return _NormCase(gpu=gpu, gpus=gpus, n_bytes=size, summed=summed, alone=alone, late=late, shape=f"{m.kind} n={gpus}")

@@ -17,7 +17,7 @@ RATE = "GB/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HybridCase(EpCase):
+class _HybridCase(EpCase):
     """A call on `n_sm` SMs with a cached handle. `fp8`: rows in FP8. `alone`: launches and copies are not timed.
 
     The copies leave the exchange buffer after Dispatch and fill the buffer before Combine. `chunk`: tokens that an SM takes at a time; 0: as many as
@@ -38,7 +38,7 @@ def _belongs(m: Measurement) -> bool:
     return m.kind in ("ep_dispatch", "ep_combine") and m.system in ("Hybrid-EP", "HybridEP")
 
 
-def program_us(case: HybridCase, constants: Constants) -> float:
+def program_us(case: _HybridCase, constants: Constants) -> float:
     """The kernel under uniform routing.
 
     SMs take turns at chunks, so the two runs of the line give every SM equally many chunks.
@@ -49,7 +49,7 @@ def program_us(case: HybridCase, constants: Constants) -> float:
     return received - start if case.verb == "dispatch" else end - back
 
 
-def nodes_us(case: HybridCase, constants: Constants) -> float:
+def _nodes_us(case: _HybridCase, constants: Constants) -> float:
     """The kernel between domains under uniform routing, from its launch on.
 
     The SMs have few turns at chunks, so the first turn, which fills the pipeline, is a share of the time. A run with fewer
@@ -61,17 +61,17 @@ def nodes_us(case: HybridCase, constants: Constants) -> float:
     return far + (case.tokens - FAR) / (FAR - NEAR) * (far - near)
 
 
-def _nodes_run_us(case: HybridCase, constants: Constants) -> float:
+def _nodes_run_us(case: _HybridCase, constants: Constants) -> float:
     marks = ("dispatch.launch", "received", "combine.launch")
     start, received, back, end = marks_us("hybrid-ep", case, constants, marks, (1, FAR), uniform, machine)
     return received - start if case.verb == "dispatch" else end - back
 
 
-def _case(m: Measurement, read: EpFields, shape: str, chunk: int = 0) -> tuple[HybridCase, float]:
+def _case(m: Measurement, read: EpFields, shape: str, chunk: int = 0) -> tuple[_HybridCase, float]:
     """(the case without its work, bytes of a sent value)."""
     dtype, verb = dtype_of(m, "dtype", expected=("fp8", "bf16")), verb_of(m)
     n_sm, dtypes = whole(number(m, "sms"), "SMs"), (f"{verb} {dtype}",) if chunk else ()
-    found = HybridCase(**read, verb=verb, n_sm=n_sm, fp8=dtype == "fp8", chunk=chunk, dtypes=dtypes, shape=shape)
+    found = _HybridCase(**read, verb=verb, n_sm=n_sm, fp8=dtype == "fp8", chunk=chunk, dtypes=dtypes, shape=shape)
     return found, SCALED_FP8 if found.fp8 else 2.0
 
 
@@ -81,7 +81,7 @@ def _check_timed(m: Measurement) -> None:
 
 
 @family("hybrid-ep", belongs=_belongs, program_us=program_us)
-def case(m: Measurement) -> HybridCase:
+def case(m: Measurement) -> _HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:
         raise Unsupported(f"no value in {RATE}")
@@ -91,8 +91,8 @@ def case(m: Measurement) -> HybridCase:
     return replace(found, work=read["tokens"] * copies_of(read) * read["hidden"] * width / 1e3)
 
 
-@family("hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, dtypes_of=sent_dtypes)
-def nodes_case(m: Measurement) -> HybridCase:
+@family("hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=_nodes_us, dtypes_of=sent_dtypes)
+def _nodes_case(m: Measurement) -> _HybridCase:
     """The rows of all nodes of a token over the time, its own node too: a printed rate counts the copy for the own node, which crosses no NIC."""
     if m.unit != RATE:
         raise Unsupported("times of torch calls: the share of the host is unknown")

@@ -34,7 +34,7 @@ WEIGHTING_CALLS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCase(Case):
+class _LayerCase(Case):
     """One layer, `tokens` per GPU. `system`: "deepep", or "megatron-a2a" and "fastermoe" (NCCL's all-to-all).
 
     | field | meaning |
@@ -80,7 +80,7 @@ def belongs(m: Measurement) -> bool:
     return m.kind in KINDS or (m.kind in HALVES and not m.system.startswith("COMET"))
 
 
-def closed_us(case: LayerCase, gpu: Gpu, constants: Constants) -> F64:
+def closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     """The closed forms of the parts, one behind the other."""
     gates = 2.0 if case.gated else 1.0
     width = SCALED_FP8 if case.fp8_rows else 2.0
@@ -110,7 +110,7 @@ def _weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> 
     return WEIGHTING_CALLS * operators.launch_us(gpu, constants) + moved
 
 
-def program_us(case: LayerCase, constants: Constants) -> float:
+def program_us(case: _LayerCase, constants: Constants) -> float:
     """The layer under uniform routing: its Program, kernels that only training or un-gated experts have, and the host."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     model = Model(
@@ -138,7 +138,7 @@ def program_us(case: LayerCase, constants: Constants) -> float:
 
 
 @family("layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=lambda model, options: (model.gemm_dtype,))
-def case(m: Measurement) -> LayerCase:
+def case(m: Measurement) -> _LayerCase:
     """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
     gpu = gpu_of(m)
     m = _completed(m) if is_weak(m) else m
@@ -154,7 +154,7 @@ def case(m: Measurement) -> LayerCase:
     check_cluster(gpu, gpus)
     if tokens * topk > MOST_ROWS:
         raise Unsupported(f"a layer of more than {MOST_ROWS} rows per GPU")
-    return LayerCase(
+    return _LayerCase(
         gpu=gpu,
         system=_system(m),
         gpus=gpus,

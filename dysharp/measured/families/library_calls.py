@@ -203,12 +203,12 @@ def _is_call(m: Measurement) -> bool:
     return m.kind in KINDS and "library" in m.config and named
 
 
-def nodes_of(m: Measurement) -> int:
+def _nodes_of(m: Measurement) -> int:
     """NVLink domains of a row."""
     return int(number(m, "nodes")) if m.config.get("crosses_nodes_by_rdma", False) else 1
 
 
-def regime_word(m: Measurement) -> str:
+def _regime_word(m: Measurement) -> str:
     """ "drained", "chained" or "graph"."""
     found = str(m.config.get("regime", "drained")).replace(FRESH, REGIMES[0])
     if found not in REGIMES:
@@ -223,7 +223,7 @@ def _check_domain(gpu: str, gpus: int) -> None:
 
 
 def _case(m: Measurement) -> CallCase:
-    nodes, library, mode = nodes_of(m), str(m.config["library"]), str(m.config.get("mode", "normal"))
+    nodes, library, mode = _nodes_of(m), str(m.config["library"]), str(m.config.get("mode", "normal"))
     if (library, mode) not in LIBRARIES:
         known = ", ".join(f"{name} {word}" for name, word in LIBRARIES)
         raise Unsupported(f"library {library[:20]!r} in mode {mode[:20]!r}, expected one of {known}")
@@ -239,7 +239,7 @@ def _case(m: Measurement) -> CallCase:
         verb=KINDS[m.kind],
         library=library,
         mode=mode,
-        regime=regime_word(m),
+        regime=_regime_word(m),
         nodes=nodes,
         fp8=fp8,
         capacity=max(given, read["tokens"]),
@@ -249,13 +249,13 @@ def _case(m: Measurement) -> CallCase:
     )
 
 
-@family("library-calls", belongs=lambda m: _is_call(m) and nodes_of(m) == 1, program_us=program_us)
+@family("library-calls", belongs=lambda m: _is_call(m) and _nodes_of(m) == 1, program_us=program_us)
 def case(m: Measurement) -> CallCase:
     """The case of a call inside one NVLink domain."""
     return _case(m)
 
 
-@family("library-calls-internode", belongs=lambda m: _is_call(m) and nodes_of(m) > 1, program_us=program_us)
-def nodes_case(m: Measurement) -> CallCase:
+@family("library-calls-internode", belongs=lambda m: _is_call(m) and _nodes_of(m) > 1, program_us=program_us)
+def _nodes_case(m: Measurement) -> CallCase:
     """The case of a call over nodes, whose NICs no row names."""
     return _case(m)

@@ -57,12 +57,12 @@ def program_us(case: _MoriCase, constants: Constants) -> float:
     return _line(case, constants, cluster_of)
 
 
-def nodes_us(case: _MoriCase, constants: Constants) -> float:
+def _nodes_us(case: _MoriCase, constants: Constants) -> float:
     """As `program_us` over two nodes."""
-    return _line(case, constants, two_nodes)
+    return _line(case, constants, _two_nodes)
 
 
-def two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
+def _two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     """The packaged cluster of two nodes of a GPU with `constants`."""
     return replace(load_cluster(f"{CLUSTERS[gpu]}-x2").with_gpus(gpus), constants=constants)
 
@@ -145,8 +145,8 @@ def case(m: Measurement) -> _MoriCase:
     return _case(m)
 
 
-@family("mori-internode", belongs=lambda m: _belongs(m) and _over_nodes(m), program_us=nodes_us)
-def nodes_case(m: Measurement) -> _MoriCase:
+@family("mori-internode", belongs=lambda m: _belongs(m) and _over_nodes(m), program_us=_nodes_us)
+def _nodes_case(m: Measurement) -> _MoriCase:
     """The case of a latency over two nodes, whose NIC no row names."""
     found = _case(m)
     if found.gpus != 2 * NODE_GPUS:

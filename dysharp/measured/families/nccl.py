@@ -34,7 +34,7 @@ class CollectiveCase(Case):
 def belongs(m: Measurement) -> bool:
     """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
-        return not m.kind.startswith(TORCH) and kind_of(m) in KINDS and message_bytes(m) > MIB
+        return not m.kind.startswith(TORCH) and _kind_of(m) in KINDS and _message_bytes(m) > MIB
     except Unsupported:
         return "large" in str(m.config) or "gpus" in m.config
 
@@ -42,17 +42,17 @@ def belongs(m: Measurement) -> bool:
 def _is_small(m: Measurement) -> bool:
     """Whether a measurement is of a collective of at most 1 MiB."""
     try:
-        return not m.kind.startswith(TORCH) and kind_of(m) in KINDS and message_bytes(m) <= MIB
+        return not m.kind.startswith(TORCH) and _kind_of(m) in KINDS and _message_bytes(m) <= MIB
     except Unsupported:
         return False
 
 
-def kind_of(m: Measurement) -> str:
+def _kind_of(m: Measurement) -> str:
     """The kind of a collective; rows of operators have the kind "nccl" and name the collective in `op`."""
     return PREFIX + str(m.config.get("op", "")) if m.kind == "nccl" else m.kind.removeprefix(TORCH)
 
 
-def message_bytes(m: Measurement) -> float:
+def _message_bytes(m: Measurement) -> float:
     """Bytes of a collective: a number, or a label such as "16MiB" or "33M" (nccl-tests prints powers of two so)."""
     if "bytes" in m.config:
         return number(m, "bytes")
@@ -76,8 +76,8 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
 @family("nccl", belongs=belongs, closed_us=closed_us)
 def case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
-    kind, gpus, gpu = kind_of(m).removeprefix(PREFIX), number(m, "gpus"), gpu_of(m)
-    n_bytes = message_bytes(m)
+    kind, gpus, gpu = _kind_of(m).removeprefix(PREFIX), number(m, "gpus"), gpu_of(m)
+    n_bytes = _message_bytes(m)
     bus_factor = (2 if kind == "all_reduce" else 1) * (gpus - 1) / gpus
     return CollectiveCase(
         gpu=gpu,
@@ -115,7 +115,7 @@ def _far_us(case: _FarCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 @family("nccl-internode", belongs=lambda m: m.kind == "nccl_alltoall" and spans_domains(m), closed_us=_far_us)
-def far_case(m: Measurement) -> _FarCase:
+def _far_case(m: Measurement) -> _FarCase:
     """The case of a bus bandwidth at a size that the metric names, or at its peak."""
     gpu, gpus, at = gpu_of(m), number(m, "ep"), re.search(r"at (\d{1,6}) MiB", m.metric)
     n_bytes = float(int(at[1]) * MIB) if at else MOST_BYTES

@@ -124,7 +124,7 @@ def step_setting_of(row: ServingRow) -> tuple[Replica, StepBatch, bool]:
         raise Unsupported("no length or no batch")
     layout = _layout(row, "")
     redundant = re.search(r"(\d+) redundant|(\d+) expert slots", row.text("note"))
-    experts = model_of(row).layer
+    experts = _model_of(row).layer
     if redundant and experts is not None:
         layout = replace(layout, slots=int(redundant[1]) if redundant[1] else int(redundant[2]) - experts.n_experts)
     try:
@@ -180,7 +180,7 @@ def _layout(row: ServingRow, part: str) -> ServeLayout:
     tp, dp, ep, cut = (row.degree(f"{part}{name}") for name in ("tp", "attn_dp", "moe_ep", "moe_tp"))
     if dp > 1 and tp > 1 and tp * dp > ep * cut > 1 and tp % dp == 0:
         tp //= dp
-    experts = model_of(row).layer
+    experts = _model_of(row).layer
     if experts is not None and dp > 1 and ep == 1 and experts.expert_hidden < BLOCK * tp * dp:
         ep = tp * dp
     if (tp * dp) % ep:
@@ -213,7 +213,7 @@ def _blackwell(row: ServingRow) -> bool:
 
 
 def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) -> Replica:
-    model = model_of(row)
+    model = _model_of(row)
     if faults := layout.conflicts(model):
         slots = -model.layer.n_experts % layout.ep if model.layer else 0
         if not slots or replace(layout, slots=slots).conflicts(model):
@@ -229,15 +229,15 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
         if not larger:
             raise Unsupported(f"found {gpus} GPUs of {name}, expected at most {cluster.n_gpus}: no packaged machine has several domains")
         cluster = load_cluster(f"{name}-x{next((n for n in larger if n * cluster.n_gpus >= gpus), larger[-1])}")
-    return Replica(model, formats_of_row(row, model, engine), layout, machine_of(cluster, "serving"))
+    return Replica(model, _formats_of_row(row, model, engine), layout, machine_of(cluster, "serving"))
 
 
-def model_of(row: ServingRow) -> WholeModel:
+def _model_of(row: ServingRow) -> WholeModel:
     """The packaged model of a row. Raises `Unsupported`."""
     return load_whole(row.model)
 
 
-def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:
+def _formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:
     """Formats by the row's precision and quantisation; without them by the name of the checkpoint, else BF16. Raises `Unsupported`."""
     dense = row.text("gemm_quant").lower() or row.text("precision").lower()
     experts = row.text("moe_quant").lower() or dense

@@ -74,7 +74,7 @@ def model_of(row: TrainingRow) -> WholeModel:
     return replace(model, dense_layers=dense, layer=replace(model.layer, n_layers=max(layers - dense, 1)))
 
 
-def layout_of_row(row: TrainingRow) -> Layout:
+def _layout_of_row(row: TrainingRow) -> Layout:
     """The layout of a row. Raises `Unsupported` where its numbers contradict each other, or do not say how many micro-batches a step has."""
     of, given, step = row.degree, row.degrees["ga"], row.degrees["gbs"]
     batches, rest = divmod(step, of("dp") * of("mbs")) if step else (given, 0)
@@ -93,7 +93,7 @@ def layout_of_row(row: TrainingRow) -> Layout:
     return layout
 
 
-def stages_of(row: TrainingRow, model: WholeModel) -> str:
+def _stages_of(row: TrainingRow, model: WholeModel) -> str:
     """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly where the layers, with embedding and head as a
     layer each, divide; otherwise the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
     """
@@ -118,7 +118,7 @@ def setting_of(row: TrainingRow) -> Setting:
     if not row.degrees["seq"]:
         raise Unsupported("found no seq")
     model = model_of(row)
-    layout = replace(layout_of_row(row), stages=stages_of(row, model))
+    layout = replace(_layout_of_row(row), stages=_stages_of(row, model))
     precision = row.text("precision").lower().replace("_", "-")
     if precision not in PRECISIONS:
         raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")
@@ -126,7 +126,7 @@ def setting_of(row: TrainingRow) -> Setting:
         check_layout(model, layout, row.degree("seq"))
     except ConfigError as error:
         raise Unsupported(str(error)) from None
-    return Setting(model, layout, row.degree("seq"), RECIPES[PRECISIONS[precision]], saving_of(row))
+    return Setting(model, layout, row.degree("seq"), RECIPES[PRECISIONS[precision]], _saving_of(row))
 
 
 WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "") | {
@@ -135,7 +135,7 @@ WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "
 """Words of rows for no recomputation, for Megatron-LM's default set, and for its modules."""
 
 
-def saving_of(row: TrainingRow) -> Saving:
+def _saving_of(row: TrainingRow) -> Saving:
     """Recomputation of a row. Raises `Unsupported` for a set that is not modelled."""
     names = [name.strip() for name in row.text("recompute").split(",")]
     if names == [""] and row.text("source").startswith(AUTOMODEL):
@@ -214,7 +214,7 @@ def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge, hybrid) if moe else "",
         overlap_ep=overlaps or (moe and _overlaps(row, recipe)), overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own,
         graphs=graphs or _graphs(row, recipe), counts=not own, host=True, frozen=tuned(row),
-        recompute=saving_of(row).recompute, context="a2a" if own else "p2p", router_fusion=not row.text("software").startswith(LIBRARY),
+        recompute=_saving_of(row).recompute, context="a2a" if own else "p2p", router_fusion=not row.text("software").startswith(LIBRARY),
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ COLLECTIVE_US, ALLTOALL_US = 30.0, 60.0
 OPTIMIZER_BYTES = 30
 
 
-def floor_us(setting: Setting, machine: Machine, training_recipe: TrainingRecipe) -> float:
+def _floor_us(setting: Setting, machine: Machine, training_recipe: TrainingRecipe) -> float:
     """Microseconds of a step. One rank's share of all FLOPs at the rates above, collectives, the bubble of equal stages, optimizer."""
     model, layout, cluster = setting.model, setting.layout, machine.cluster
     kind = "bf16" if training_recipe.dtype == "bf16" else "fp8"
@@ -198,14 +198,14 @@ def _case(row: TrainingRow) -> StepCase | None:
     degrees = (layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.dp, layout.micro_batch, setting.sequence)
     ways = (training_recipe.dtype, training_recipe.dispatcher, training_recipe.overlap_ep, *training_recipe.graphs, *training_recipe.recompute)
     shape = ".".join(map(str, degrees)) + " " + " ".join(str(way) for way in ways if way)
-    floor = floor_us(setting, machine_of(row)[1], training_recipe) / 1e6
+    floor = _floor_us(setting, machine_of(row)[1], training_recipe) / 1e6
     return StepCase(
-        id=row.id, model=setting.model.name, gpu=gpu, group=group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
-        like=group_of_step(setting.model, layout, machine_of(row)[1]), floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
+        id=row.id, model=setting.model.name, gpu=gpu, group=_group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
+        like=_group_of_step(setting.model, layout, machine_of(row)[1]), floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
     )  # fmt: skip
 
 
-def group_of(row: TrainingRow, gpu: str) -> str:
+def _group_of(row: TrainingRow, gpu: str) -> str:
     """The group of a row, by its source, model and layout."""
     source, model = row.text("source"), row.text("model").lower()
     moe = any(name in model for name in ("deepseek", "qwen3", "gpt", "kimi", "mixtral", "moonlight")) and "gpt3" not in model
@@ -287,7 +287,7 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
     return entries
 
 
-def group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
+def _group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
     """The group of measured steps that a step is most like."""
     names = list(BARS)
     if model.layer is None:
@@ -300,7 +300,7 @@ def group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
 def step_interval(model: WholeModel, layout: Layout, machine: Machine) -> Interval | None:
     """The interval of steps like this; None on machines of which measured steps, on Hopper and Blackwell, say nothing."""
     judged = machine.cluster.gpu and machine.gpu.arch == machine.arch
-    return interval_of(Asked("steps", group_of_step(model, layout, machine), machine.gpu.name, 0.0)) if judged else None
+    return interval_of(Asked("steps", _group_of_step(model, layout, machine), machine.gpu.name, 0.0)) if judged else None
 
 
 def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
@@ -309,4 +309,4 @@ def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
         return "No measurement judges a paper cluster: read ratios between systems, not times."
     if (found := step_interval(model, layout, machine)) is None:
         return f"No measured step judges a {machine.cluster.gpu}: read ratios between systems, not times."
-    return f'Measured steps like this ("{group_of_step(model, layout, machine)}") that no fit saw take {found.words}.'
+    return f'Measured steps like this ("{_group_of_step(model, layout, machine)}") that no fit saw take {found.words}.'

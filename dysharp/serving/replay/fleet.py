@@ -79,12 +79,12 @@ def replay(
     if prefill:
         sender, gpus = prefill.replica, pool.gpus + prefill.gpus
         send = lambda tokens: (transfer_us(sender, tokens, gpus), sender.model.n_layers)  # noqa: E731
-    steps = steps_of(np.array([row.output for row in requests.rows]), draws)
-    fleet = Fleet(decoders, requests, steps, router, first=first, send=send, context=pool.replica.model.context, tick=tick)
+    steps = _steps_of(np.array([row.output for row in requests.rows]), draws)
+    fleet = _Fleet(decoders, requests, steps, router, first=first, send=send, context=pool.replica.model.context, tick=tick)
     return fleet.run(failures, pool.gpus + (prefill.gpus if prefill else 0))
 
 
-def steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> list[int]:
+def _steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> list[int]:
     """Decode steps behind the first token, drawn: a step gives one token and those of its drafts up to the first that is refused."""
     left = np.maximum(outputs, 1) - 1
     draw, done = np.random.default_rng(SEED), np.zeros(len(left), dtype=int)
@@ -115,7 +115,7 @@ def servers(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[Tier
     return [Server(one, [group() for _ in range(layout.dp)], prices, 1 + drafts) for _ in range(pool.number)]
 
 
-class Fleet:
+class _Fleet:
     """The state of a run: a heap of events, replicas, who waits for whom. `steps`: decode steps of each request behind its first token.
 
     `first`: prefill workers; then `send` says how long a prompt's cache takes on its way, and in how many parts it goes. `context`: longest request.

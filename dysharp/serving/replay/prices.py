@@ -25,7 +25,7 @@ LENGTH, SOME = 1024.0, 1024.0
 """Prompt and context at which C is computed: it does not depend on them."""
 
 
-class Grid:
+class _Grid:
     """A function of two numbers on a grid, linear between its points and beyond its last."""
 
     def __init__(self, first: Axis, second: Axis, at: Callable[[float, float], float]) -> None:
@@ -57,7 +57,7 @@ class StepPrices:
         self.part, self.launches = self.replica.stage_part, 0
         self.tables = [self._tables(1.0), self._tables(1.0 / self.groups)] if self.groups > 1 else [self._tables(1.0)]
 
-    def _tables(self, share: float) -> tuple[Grid, list[Grid], Grid]:
+    def _tables(self, share: float) -> tuple[_Grid, list[_Grid], _Grid]:
         """D, P at each of `PAST`, and C where other groups have `share` of this group's tokens on average."""
         replica = self.replica
 
@@ -76,8 +76,8 @@ class StepPrices:
             alone = device(StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts))
             return device(batch, tokens / LENGTH) - alone - prompts(0.0, tokens, LENGTH)
 
-        behind = [Grid(TOKENS, NEW, partial(prompts, past)) for past in PAST]
-        return Grid(REQUESTS, CONTEXT, decode), behind, Grid(REQUESTS, TOKENS, both)
+        behind = [_Grid(TOKENS, NEW, partial(prompts, past)) for past in PAST]
+        return _Grid(REQUESTS, CONTEXT, decode), behind, _Grid(REQUESTS, TOKENS, both)
 
     def device(self, requests: float, context: float, tokens: float = 0.0, new: float = 1.0, past: float = 0.0, even: float = 1.0) -> float:
         """GPU time of a step of `requests` decoding requests with `context` cached tokens on average and `tokens` of prompts, `new` of each, behind
@@ -88,7 +88,7 @@ class StepPrices:
         return found[1] + (found[0] - found[1]) * (even - 1 / self.groups) / (1 - 1 / self.groups)
 
     @staticmethod
-    def _device(tables: tuple[Grid, list[Grid], Grid], requests: float, context: float, tokens: float, new: float, past: float) -> float:
+    def _device(tables: tuple[_Grid, list[_Grid], _Grid], requests: float, context: float, tokens: float, new: float, past: float) -> float:
         decode, prompts, both = tables
         if not tokens:
             return decode(requests, context)

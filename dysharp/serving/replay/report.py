@@ -21,7 +21,7 @@ SAMPLES = 1024
 Column = np.ndarray[Any, np.dtype[np.float64]]
 
 
-class Spread(NamedTuple):
+class _Spread(NamedTuple):
     """A quantity over requests or tokens; times in microseconds."""
 
     mean: float
@@ -30,9 +30,9 @@ class Spread(NamedTuple):
     p99: float
 
 
-def spread_of(values: Column) -> Spread:
+def _spread_of(values: Column) -> _Spread:
     """Mean and percentiles; zeros without values."""
-    return Spread(float(values.mean()), *np.percentile(values, (50, 90, 99)).tolist()) if len(values) else Spread(0.0, 0.0, 0.0, 0.0)
+    return _Spread(float(values.mean()), *np.percentile(values, (50, 90, 99)).tolist()) if len(values) else _Spread(0.0, 0.0, 0.0, 0.0)
 
 
 class Timeline:
@@ -78,10 +78,10 @@ class Replay:
     output_rate: float
     """Output tokens per second."""
     input_rate: float
-    ttft: Spread
-    tpot: Spread
-    itl: Spread
-    latency: Spread
+    ttft: _Spread
+    tpot: _Spread
+    itl: _Spread
+    latency: _Spread
     hit: float
     tiers: dict[str, int]
     busy: float
@@ -108,7 +108,7 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
-        spreads = {name: {key: getattr(getattr(self, name), key) / 1e3 for key in Spread._fields} for name in ("ttft", "tpot", "itl", "latency")}
+        spreads = {name: {key: getattr(getattr(self, name), key) / 1e3 for key in _Spread._fields} for name in ("ttft", "tpot", "itl", "latency")}
         same = ("name", "gpus", "requests", "measured", "refused", "preemptions", "hit", "tiers", "busy", "steps")
         return {name: getattr(self, name) for name in same} | {f"{name}_ms": value for name, value in spreads.items()} | {
             "requests_per_s": self.rate, "output_tokens_per_s": self.output_rate, "input_tokens_per_s": self.input_rate,
@@ -158,12 +158,12 @@ class Record:
         tiers: dict[str, int] = {}
         for tier in (one for group in groups for one in group.cache.tiers):
             tiers[tier.name] = tiers.get(tier.name, 0) + tier.hits
-        between = Spread(gaps.sum / max(1, gaps.n), *(gaps.at(part) for part in (0.5, 0.9, 0.99)))
+        between = _Spread(gaps.sum / max(1, gaps.n), *(gaps.at(part) for part in (0.5, 0.9, 0.99)))
         hit, asked = sum(group.hit for group in groups), sum(group.asked for group in groups)
         per_s = 1e6 / window
         return Replay(
             requests.name, gpus, len(requests.rows), int(measured.sum()), self.refused, sum(group.preemptions for group in groups),
             begin, window, total - last, len(numbers) * per_s, float(outputs[numbers].sum()) * per_s, float(prompts[numbers].sum()) * per_s,
-            spread_of(found["ttft"][measured]), spread_of(found["tpot"][several]), between,
-            spread_of(later[measured]), hit / max(1, asked), tiers, busy / max(total, 1e-9), self.steps, tuple(line.rows), found,
+            _spread_of(found["ttft"][measured]), _spread_of(found["tpot"][several]), between,
+            _spread_of(later[measured]), hit / max(1, asked), tiers, busy / max(total, 1e-9), self.steps, tuple(line.rows), found,
         )  # fmt: skip

@@ -33,7 +33,7 @@ CAST_ROWS = 8
 """Rows of a tile that one task casts."""
 
 
-def permuted_bytes(model: Model, copies: ArrayLike, rows: ArrayLike, *, fp8_rows: bool) -> tuple[F64, F64]:
+def _permuted_bytes(model: Model, copies: ArrayLike, rows: ArrayLike, *, fp8_rows: bool) -> tuple[F64, F64]:
     """Bytes (reads plus writes) of the scatter of `copies` rows to `rows` rows in expert order, and of the weighted BF16 gather back."""
     values = (np.asarray(copies, np.float64) + np.asarray(rows, np.float64)) * model.hidden
     return values * (1 + SCALE_BYTES if fp8_rows else 2.0), values * 2.0
@@ -59,7 +59,7 @@ class MemoryKernels:
         self.layer, self.costs, self.permutes, self.issuer, self.starts = layer, layer.costs, permutes, issuer, starts
         self.rows = np.bincount(layer.tile_gpu[tiles], layer.tile_rows[tiles], layer.n_gpus) if tiles is not None else layer.counted(layer.p.row_gpu)
         self.fp8_rows = layer.sent_bytes < layer.model.row_bytes
-        self.there, self.back = permuted_bytes(layer.model, layer.counted(layer.p.gpu), self.rows, fp8_rows=self.fp8_rows)
+        self.there, self.back = _permuted_bytes(layer.model, layer.counted(layer.p.gpu), self.rows, fp8_rows=self.fp8_rows)
         layer.b.operators = (*LAYER, AROUND)
 
     def before(self, after: I32, *also: I32) -> I32:
@@ -81,7 +81,7 @@ class MemoryKernels:
     def at_source(self, name: str, after: I32 | None) -> I32:
         """The "scatter" of the own tokens to the rows that leave, or the "gather" of their results: software that sorts before it sends BF16."""
         sent = self.layer.counted(self.layer.p.row_source)
-        _, moved = permuted_bytes(self.layer.model, self.layer.tokens, sent, fp8_rows=False)
+        _, moved = _permuted_bytes(self.layer.model, self.layer.tokens, sent, fp8_rows=False)
         return self._kernel(name, after, 1, self._moved_ps(moved), moved)
 
     def by_tiles(self, first: tuple[I32, ...], begun: I32 | None = None, after: I32 | None = None) -> None:
@@ -138,7 +138,7 @@ FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 
 
 @frozen
-class Gemm:
+class _Gemm:
     """A grouped GEMM with weights of `columns` by `depth`, or the gradient of such weights (`of_weights`).
 
     `epilogue_bytes`: bytes per row that the epilogue moves besides the output of the GEMM.
@@ -154,7 +154,7 @@ class Gemm:
     of_weights: bool = False
 
 
-Stage = tuple[Gemm, ...]
+Stage = tuple[_Gemm, ...]
 """First the GEMM whose output the results need, then weight gradients that no op waits for.
 
 All start on the same condition.
@@ -186,19 +186,19 @@ def stages(model: Model, direction: str) -> tuple[Stage, Stage]:
     hidden, mid = model.hidden, model.expert_hidden
     inner = mid * (model.n_matrices - 1)
     if direction == "fwd":
-        return (Gemm("gemm1", "gemm1", "expert.x", "expert.a", inner, hidden),), (Gemm("gemm2", "gemm2", "expert.a", "expert.y", hidden, mid),)
+        return (_Gemm("gemm1", "gemm1", "expert.x", "expert.a", inner, hidden),), (_Gemm("gemm2", "gemm2", "expert.a", "expert.y", hidden, mid),)
     # The epilogue reads the stored pre-activation h, from which a follows, and writes dh instead of the GEMM's columns.
     epilogue = STORED_BYTES * (inner + inner - mid)
     return (
-        Gemm("gemm2_dgrad", "gemm2", "expert.dy", "expert.dh", mid, hidden, epilogue),
-        Gemm("gemm2_wgrad", "gemm2", "expert.dy", "w2.grad", hidden, mid, of_weights=True),
+        _Gemm("gemm2_dgrad", "gemm2", "expert.dy", "expert.dh", mid, hidden, epilogue),
+        _Gemm("gemm2_wgrad", "gemm2", "expert.dy", "w2.grad", hidden, mid, of_weights=True),
     ), (
-        Gemm("gemm1_dgrad", "gemm1", "expert.dh", "expert.dx", hidden, inner),
-        Gemm("gemm1_wgrad", "gemm1", "expert.dh", "w1.grad", inner, hidden, of_weights=True),
+        _Gemm("gemm1_dgrad", "gemm1", "expert.dh", "expert.dx", hidden, inner),
+        _Gemm("gemm1_wgrad", "gemm1", "expert.dh", "w1.grad", inner, hidden, of_weights=True),
     )
 
 
-def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
+def _add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     """Add both stages on the SMs of the GPUs, one op per GEMM and tile. No op waits for anything yet.
 
     `second_first`: True: an SM prefers tiles of the second stage, so results leave early. False: an SM prefers tiles of
@@ -235,7 +235,7 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
     return tuple(ops)
 
 
-def gang(gemm: Gemm) -> int:
+def gang(gemm: _Gemm) -> int:
     """Thread-block tasks of one row tile of `gemm`. Raises ConfigError for more than a Program can count."""
     tasks = weight_grad_gang(gemm.columns, gemm.depth) if gemm.of_weights else gemm_gang(gemm.columns)
     if tasks >= MAX_TASKS:
@@ -245,7 +245,7 @@ def gang(gemm: Gemm) -> int:
     return tasks
 
 
-def gemm_task(layer: LayerBuilder, gemm: Gemm) -> GemmTask:
+def gemm_task(layer: LayerBuilder, gemm: _Gemm) -> GemmTask:
     """Time and memory traffic of one task of `gemm`, by the rows of the tile."""
     tiling = layer.tiling
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)
@@ -276,7 +276,7 @@ def one_after_another(layer: LayerBuilder, received: I32 | None = None, costs: C
     """
     if not layer.compute:
         return layer.rows_here(received)
-    gemms = add_gemms(layer)
+    gemms = _add_gemms(layer)
     if costs is None:
         layer.rows_here(received, gemms.first)
         layer.join_tiles(gemms.first[0], heads=gemms.second)
@@ -299,7 +299,7 @@ def in_pairs(layer: LayerBuilder, op_of_useful_row: I32, costs: Costs | None = N
         arrived = layer.rows_here()
         layer.wait_rows(op_of_useful_row, arrived[layer.tile_gpu])
         return None
-    gemms = add_gemms(layer)
+    gemms = _add_gemms(layer)
     _start_on_arrival(layer, gemms)
     at_the_barrier(layer, gemms, costs)
     layer.wait_rows(op_of_useful_row, gemms.results)
@@ -333,8 +333,8 @@ def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
 
 
 def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
-    """Both stages of a tile as soon as the rows of the tile have arrived; `second_first` as in `add_gemms`."""
-    gemms = add_gemms(layer, second_first=second_first)
+    """Both stages of a tile as soon as the rows of the tile have arrived; `second_first` as in `_add_gemms`."""
+    gemms = _add_gemms(layer, second_first=second_first)
     _start_on_arrival(layer, gemms)
     layer.wait_each(gemms.second, gemms.first[0])
     return gemms

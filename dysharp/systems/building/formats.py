@@ -12,7 +12,7 @@ NV_BLOCK = 16  # values that share an 8-bit scale in NVFP4
 FP8_BLOCK = 128  # values that share an FP32 scale (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)
 
 
-class RowFormat(NamedTuple):
+class _RowFormat(NamedTuple):
     """A format of token rows.
 
     printed  its name in printed text; "" = the model's own type
@@ -25,7 +25,7 @@ class RowFormat(NamedTuple):
     nbytes: Callable[[Model], int]
 
 
-class ExpertFormat(NamedTuple):
+class _ExpertFormat(NamedTuple):
     """A format of expert weights.
 
     printed  its name in printed text; "" = the type of the model's GEMMs
@@ -36,15 +36,15 @@ class ExpertFormat(NamedTuple):
     nbytes: float | None
 
 
-ROW_FORMATS: Mapping[str, RowFormat] = {
-    "rows": RowFormat("", False, lambda model: model.row_bytes),
-    "fp8": RowFormat("FP8", True, lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK)),
-    "fp8-ue8m0": RowFormat("FP8 with UE8M0 scales", True, lambda model: model.hidden + -(-model.hidden // FP8_BLOCK)),
-    "fp8-plain": RowFormat("FP8 without scales", True, lambda model: model.hidden),
-    "mxfp8": RowFormat("MXFP8", True, lambda model: model.hidden + -(-model.hidden // MX_BLOCK)),
-    "int8": RowFormat("INT8", False, lambda model: model.hidden + 4),
-    "fp4-plain": RowFormat("FP4 without scales", False, lambda model: -(-model.hidden // 2)),
-    "nvfp4": RowFormat("NVFP4", False, lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK)),
+ROW_FORMATS: Mapping[str, _RowFormat] = {
+    "rows": _RowFormat("", False, lambda model: model.row_bytes),
+    "fp8": _RowFormat("FP8", True, lambda model: model.hidden + 4 * -(-model.hidden // FP8_BLOCK)),
+    "fp8-ue8m0": _RowFormat("FP8 with UE8M0 scales", True, lambda model: model.hidden + -(-model.hidden // FP8_BLOCK)),
+    "fp8-plain": _RowFormat("FP8 without scales", True, lambda model: model.hidden),
+    "mxfp8": _RowFormat("MXFP8", True, lambda model: model.hidden + -(-model.hidden // MX_BLOCK)),
+    "int8": _RowFormat("INT8", False, lambda model: model.hidden + 4),
+    "fp4-plain": _RowFormat("FP4 without scales", False, lambda model: -(-model.hidden // 2)),
+    "nvfp4": _RowFormat("NVFP4", False, lambda model: -(-model.hidden // 2) + -(-model.hidden // NV_BLOCK)),
 }
 """Values of the options `dispatch` and `combine` of every system.
 
@@ -59,11 +59,11 @@ ROW_FORMATS: Mapping[str, RowFormat] = {
 | fp4-plain | FP4 values, no scales |
 | nvfp4 | FP4 values, an FP8 scale per 16 (an FP32 scale of the row is not counted) |
 """
-WEIGHT_FORMATS: Mapping[str, ExpertFormat] = {
-    "model": ExpertFormat("", None),
-    "fp4": ExpertFormat("FP4", 0.5 + 1 / MX_BLOCK),
-    "mxfp8": ExpertFormat("MXFP8", 1 + 1 / MX_BLOCK),
-    "nvfp4": ExpertFormat("NVFP4", 0.5 + 1 / NV_BLOCK),
+WEIGHT_FORMATS: Mapping[str, _ExpertFormat] = {
+    "model": _ExpertFormat("", None),
+    "fp4": _ExpertFormat("FP4", 0.5 + 1 / MX_BLOCK),
+    "mxfp8": _ExpertFormat("MXFP8", 1 + 1 / MX_BLOCK),
+    "nvfp4": _ExpertFormat("NVFP4", 0.5 + 1 / NV_BLOCK),
 }
 """Values of the option `weights` of every system."""
 SIDES: Mapping[str, str] = {"one": "one-sided", "two": "two-sided"}

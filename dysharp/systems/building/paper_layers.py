@@ -44,14 +44,14 @@ def copy_per_gpu(layer: LayerBuilder, options: Any = None) -> None:
         layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
 
 
-def copy_per_expert(layer: LayerBuilder, options: Any = None) -> None:
+def _copy_per_expert(layer: LayerBuilder, options: Any = None) -> None:
     """Dispatch, one GEMM after the other, Combine. Every (token, expert) travels as a separate row in both operators."""
     layer.dispatch_rows()
     finished = one_after_another(layer)
     layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER), finished)
 
 
-USUAL = {"one_copy_per_gpu": copy_per_gpu, "one_copy_per_expert": copy_per_expert}
+USUAL = {"one_copy_per_gpu": copy_per_gpu, "one_copy_per_expert": _copy_per_expert}
 """`Moves.sent` -> the paper form of a system that declares no other."""
 
 
@@ -73,7 +73,7 @@ def tile_rows(rows_per_expert: float, arch: str = "blackwell") -> int:
     return next(rows for most, rows in heights if rows_per_expert <= most)
 
 
-def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str = "model", dtype: str | None = None) -> Tiling:
+def _fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str = "model", dtype: str | None = None) -> Tiling:
     """Tiles of a fused kernel that reads weights in the format `weights`, an option of `system`.
 
     On a paper cluster every system has the same tiles.
@@ -99,7 +99,7 @@ def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerB
     sent = row_bytes(f"{name}.dispatch", dispatch, facts.moves.formats, layer.model)
     back = row_bytes(f"{name}.combine", chosen["combine"], facts.moves.results, layer.model)
     if weights and facts.is_one_kernel(chosen):
-        more["tiling"] = fused_tiling(name, layer.cluster, layer.routing, weights, "fp4" if dispatch == weights == "nvfp4" else None)
+        more["tiling"] = _fused_tiling(name, layer.cluster, layer.routing, weights, "fp4" if dispatch == weights == "nvfp4" else None)
     elif weights:
         check(f"{name}.weights", weights, WEIGHT_BYTES)
         more["tiling"] = Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])

@@ -25,7 +25,7 @@ BLOCK_BYTES = 1024 * 16
 
 
 @frozen
-class OneShot:
+class _OneShot:
     """Options of the kernel.
 
     | option | meaning |
@@ -42,17 +42,17 @@ class OneShot:
 @collective(
     "nvls-one-shot",
     source="https://github.com/NVIDIA/nccl (contrib/custom_algos/allreduce)",
-    options=OneShot,
+    options=_OneShot,
     operations=("all-reduce",),
     switch="it adds there",
 )
-def one_shot(work: Collective, cluster: Cluster, options: OneShot) -> Program:
+def _one_shot(work: Collective, cluster: Cluster, options: _OneShot) -> Program:
     """multimem: every GPU pulls the sum of the whole vector by `multimem.ld_reduce`; no GPU waits for another."""
     return kernel_program(work, cluster, "one-shot", options.blocks * BLOCK_BYTES)
 
 
 @frozen
-class TwoShot:
+class _TwoShot:
     """Options of multimem kernels in two shots.
 
     | option | meaning |
@@ -71,17 +71,17 @@ class TwoShot:
 @collective(
     "nvls-two-shot",
     source="https://github.com/pytorch/pytorch (CUDASymmetricMemoryOps.cu), https://github.com/microsoft/tokenweave",
-    options=TwoShot,
+    options=_TwoShot,
     operations=OPERATIONS,
     switch="it multicasts and adds there",
 )
-def two_shot(work: Collective, cluster: Cluster, options: TwoShot) -> Program:
+def _two_shot(work: Collective, cluster: Cluster, options: _TwoShot) -> Program:
     """multimem: every GPU pulls the sum of its share by `multimem.ld_reduce`, or sends its share to all by `multimem.st`, or both."""
     return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * BLOCK_BYTES, late=options.late)
 
 
 @frozen
-class Variable:
+class _Variable:
     """Options of the kernels.
 
     | option | meaning |
@@ -103,11 +103,11 @@ class Variable:
 @collective(
     "nvls-v",
     source="https://github.com/NVIDIA/Megatron-LM (megatron/core/inference/communication/torch_symm_triton/variable_collectives.py)",
-    options=Variable,
+    options=_Variable,
     operations=("all-gather", "reduce-scatter"),
     switch="it multicasts and adds there",
 )
-def variable(work: Collective, cluster: Cluster, options: Variable) -> Program:
+def variable(work: Collective, cluster: Cluster, options: _Variable) -> Program:
     """multimem with a thread block per token and one barrier: behind the stores of an all-gather, before the loads of a reduce-scatter."""
     row = options.row_bytes // work.element_bytes * work.element_bytes
     return kernel_program(work, cluster, f"megatron {work.operation}", options.blocks * (row or BLOCK_BYTES), most=row)

@@ -141,7 +141,7 @@ def _ring_place(work: Collective, cluster: Cluster, options: RingOptions) -> int
     return int(times.ring_protocol(cluster.own_gpu, passes, work.gpus, work.size)) if options.protocol == "auto" else place_of(options.protocol)
 
 
-def ring_says(work: Collective, cluster: Cluster, options: RingOptions) -> tuple[str, ...]:
+def _ring_says(work: Collective, cluster: Cluster, options: RingOptions) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
     return _says(options.protocol, _ring_place(work, cluster, options))
 
@@ -156,7 +156,7 @@ def _says(protocol: str, at: int) -> tuple[str, ...]:
     options=RingOptions,
     operations=("all-reduce", "all-gather", "reduce-scatter", "broadcast"),
     domains=True,
-    says=ring_says,
+    says=_ring_says,
 )
 def ring(work: Collective, cluster: Cluster, options: RingOptions) -> Program:
     """NCCL's ring: at each step every GPU passes one share on to the next GPU; over several NVLink domains a ring per rail."""
@@ -194,7 +194,7 @@ class TreeOptions:
     protocol: str = "auto"
 
 
-def tree_says(work: Collective, cluster: Cluster, options: TreeOptions) -> tuple[str, ...]:
+def _tree_says(work: Collective, cluster: Cluster, options: TreeOptions) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
     return _says(options.protocol, _tree_place(work, cluster, options))
 
@@ -212,7 +212,7 @@ def _tree_place(work: Collective, cluster: Cluster, options: TreeOptions) -> int
     options=TreeOptions,
     operations=("all-reduce",),
     domains=True,
-    says=tree_says,
+    says=_tree_says,
 )
 def tree(work: Collective, cluster: Cluster, options: TreeOptions) -> Program:
     """NCCL's tree: sums go up a chain of a node's GPUs and a binary tree between nodes, results go down."""

@@ -82,7 +82,7 @@ def pipeline(build: Ways, options: Options) -> None:
 
 
 @sub_layer("cais-no-coord", SOURCE, Alone, switch=MERGES, channels=APART)
-def no_coord(build: Ways, options: Options) -> None:
+def _no_coord(build: Ways, options: Options) -> None:
     """CAIS without coordination of thread blocks: merging works as far as the table and the drift of GPUs allow."""
     _fused(build, options)
 

@@ -29,7 +29,7 @@ class Form:
 
 
 @frozen
-class Weave:
+class _Weave:
     """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: as many as in the public configuration. Others: as of `flux`."""
 
     form: str = "auto"
@@ -38,7 +38,7 @@ class Weave:
     chunk_bytes: int = 16384
 
 
-def _ctas(work: SubLayer, options: Weave) -> int:
+def _ctas(work: SubLayer, options: _Weave) -> int:
     """Thread blocks of the fused kernel."""
     return options.ctas or next((n for most, n in CTAS.items() if work.tokens <= most), CTAS[32768])
 
@@ -65,8 +65,8 @@ def _first_part(build: Ways, real: bool) -> int:
     return min(range((turns + 1) // 2, max(2, turns)), key=cost) * build.n
 
 
-@sub_layer("tokenweave", TOKENWEAVE, Weave, switch=SUMS, comm_sms=_ctas)
-def tokenweave(build: Ways, options: Weave) -> None:
+@sub_layer("tokenweave", TOKENWEAVE, _Weave, switch=SUMS, comm_sms=_ctas)
+def tokenweave(build: Ways, options: _Weave) -> None:
     """TokenWeave: pull of sums, norm of own rows and multicast in one kernel on few SMs, for one part of the tokens beside GEMMs of the other."""
     ctas, real = _ctas(build.work, options), is_real(options.form, build.cluster)
     cut = _first_part(build, real)

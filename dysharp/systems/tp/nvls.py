@@ -16,7 +16,7 @@ class Options:
     chunk_bytes: int = 16384
 
 
-def gemm_then_barrier(build: Ways) -> I32:
+def _gemm_then_barrier(build: Ways) -> I32:
     """The first GEMM on all GPUs, then a barrier."""
     done = build.gemm1(build.launch("gemm1"))
     return build.barrier("gemm1.end", build.all_of("gemm1.done", done.reshape(build.n, -1)))
@@ -57,17 +57,17 @@ def all_reduced(build: Ways, sums: I32) -> I32:
 
 
 @sub_layer("tp-nvls", SOURCE, Options, switch=SUMS)
-def tp_nvls(build: Ways, options: Options) -> None:
+def _tp_nvls(build: Ways, options: Options) -> None:
     """Megatron's tensor parallelism: GEMM, all-reduce by NVLS, norm of all rows on every GPU, GEMM, with barriers around the all-reduce."""
-    begun = build.launch("allreduce", gemm_then_barrier(build))
+    begun = build.launch("allreduce", _gemm_then_barrier(build))
     sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
 
 
 @sub_layer("sp-nvls", SOURCE, Options, switch=SUMS)
-def sp_nvls(build: Ways, options: Options) -> None:
+def _sp_nvls(build: Ways, options: Options) -> None:
     """Megatron's sequence parallelism: reduce-scatter by NVLS, norm of own rows, all-gather by NVLS, each behind a barrier."""
-    begun = build.launch("reduce", gemm_then_barrier(build))
+    begun = build.launch("reduce", _gemm_then_barrier(build))
     sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     begun = build.launch("gather", normed)

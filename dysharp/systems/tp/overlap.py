@@ -17,7 +17,7 @@ FUSELIB = "https://arxiv.org/abs/2305.06942"
 
 
 @frozen
-class Parted:
+class _Parted:
     """`chunks`: parts of the GEMM whose all-reduce may begin. `comm_sms`: SMs of the collective's kernel. Others: as of `tp-nvls`."""
 
     chunks: int = choice_int("tp.overlap_chunks")
@@ -61,8 +61,8 @@ def _in_switch(build: Ways, chunks: int) -> None:
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
 
 
-@sub_layer("coconet", COCONET, Parted, rotated=True, comm_sms=lambda work, options: options.comm_sms)
-def coconet(build: Ways, options: Parted) -> None:
+@sub_layer("coconet", COCONET, _Parted, rotated=True, comm_sms=lambda work, options: options.comm_sms)
+def coconet(build: Ways, options: _Parted) -> None:
     """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
     _ring(build, options.chunks)
 
@@ -73,14 +73,14 @@ def fuselib(build: Ways, options: Options) -> None:
     _ring(build, 0)
 
 
-@sub_layer("coconet-nvls", COCONET, Parted, switch=SUMS, comm_sms=lambda work, options: options.comm_sms)
-def coconet_nvls(build: Ways, options: Parted) -> None:
+@sub_layer("coconet-nvls", COCONET, _Parted, switch=SUMS, comm_sms=lambda work, options: options.comm_sms)
+def _coconet_nvls(build: Ways, options: _Parted) -> None:
     """CoCoNet on multimem instructions: only the first GEMM overlaps."""
     _in_switch(build, options.chunks)
 
 
 @sub_layer("fuselib-nvls", FUSELIB, Options, switch=SUMS)
-def fuselib_nvls(build: Ways, options: Options) -> None:
+def _fuselib_nvls(build: Ways, options: Options) -> None:
     """FuseLib on multimem instructions: only the first GEMM overlaps."""
     _in_switch(build, 0)
 
@@ -111,7 +111,7 @@ def t3(build: Ways, options: Options) -> None:
 
 
 @sub_layer("t3-nvls", T3, Options, switch=SUMS)
-def t3_nvls(build: Ways, options: Options) -> None:
+def _t3_nvls(build: Ways, options: Options) -> None:
     """T3 with DMA-driven NVLS: sums behind the first GEMM, multicasts before the second; sums, norms and copies wait for each other as a whole."""
     told = build.told_home("told", build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)

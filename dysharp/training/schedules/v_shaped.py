@@ -17,14 +17,14 @@ Lists = list[list[int]]
 
 
 @schedule("v-half", _SOURCE, chunks=2, splits=True)
-def v_half(shape: ScheduleShape) -> list[list[Cell]]:
+def _v_half(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V with half the activations of 1F1B."""
     p, gap = shape.ranks, 0 if shape.ranks % 2 else 3
     return _rows(shape, lambda r: (2 * r, 3 * p - r - 2, 3 * p + gap + 2 * r - 1, 6 * p + gap - r - 2))
 
 
 @schedule("v-min", _SOURCE, chunks=2, splits=True)
-def v_min(shape: ScheduleShape) -> list[list[Cell]]:
+def _v_min(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V with a third of the activations of 1F1B."""
     p, gap = shape.ranks, 0 if shape.ranks % 3 else 2
     return _rows(shape, lambda r: (r, 2 * p - r - 1, 2 * p + gap + r, 4 * p + gap - r - 1))

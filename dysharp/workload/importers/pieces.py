@@ -213,7 +213,7 @@ def summed(where: str, count: Array) -> Array:
     return total
 
 
-def draw_exact(rng: np.random.Generator, count: I64, topk: int, n_tokens: int) -> I32:
+def _draw_exact(rng: np.random.Generator, count: I64, topk: int, n_tokens: int) -> I32:
     """Expert ids [n_tokens, topk] int32, distinct within a token. Expert `e` occurs exactly `count[e]` times.
 
     `count`: [n_experts]. No count is above `n_tokens`, and their sum is at most `n_tokens * topk`. -1 fills the
@@ -275,7 +275,7 @@ def imported_counts(
     expert: NDArray[np.signedinteger] = np.full((len(rows), max(n_tokens), topk), -1, dtype=dtype)
     for index, (row, load, used) in enumerate(zip(rows, loads, n_tokens, strict=True)):
         rng = np.random.default_rng(np.random.SeedSequence(hints.seed, spawn_key=(layers[row],)))
-        expert[index, :used] = draw_exact(rng, load, topk, used)
+        expert[index, :used] = _draw_exact(rng, load, topk, used)
     exactly = "exactly the recorded counts" if hints.tokens is None else f"the recorded counts scaled to {hints.tokens} tokens"
     origin = f"tokens drawn with {exactly} ({format_name})"
     incomplete = int(np.less(expert, 0).any(axis=2).sum())

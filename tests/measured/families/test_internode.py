@@ -9,7 +9,7 @@ from bench.break_even import break_even
 from dysharp.measured.beyond import beyond_errors
 from dysharp.measured.family import Family, classify
 from dysharp.measured.hold_out import hold_out_nodes
-from dysharp.measured.internode import Straggler, domains_of, machine, straggler_us
+from dysharp.measured.internode import _Straggler, domains_of, machine, straggler_us
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import predict
 from dysharp.measured.validation import BARS, beyond_bars
@@ -80,10 +80,10 @@ def test_one_slow_nic_slows_dispatch_of_all_and_combine_of_few() -> None:
     """The pattern of the rows with a straggler: a token costs Dispatch almost three times as long; most GPUs end Combine
     as if nothing were wrong, and the GPUs of the slow rail are what the next notify waits for."""
 
-    def slope(part: float) -> Straggler:
+    def slope(part: float) -> _Straggler:
         cases = [classify(internode(nodes=4, ep=32, tokens_per_rank=tokens)).parsed[0].case for tokens in (96, 288)]
         few, many = (straggler_us(case, fitted_values(), part) for case in cases)  # type: ignore[arg-type]
-        return Straggler(*(b - a for a, b in zip(few, many, strict=True)))
+        return _Straggler(*(b - a for a, b in zip(few, many, strict=True)))
 
     slow, even = slope(1 / 3), slope(1.0)
     assert 2.4 <= slow.dispatch / even.dispatch <= 3.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.families.nccl import message_bytes
+from dysharp.measured.families.nccl import _message_bytes
 from dysharp.measured.family import classify
 from tests.measured.csv_lines import line, read
 
@@ -15,7 +15,7 @@ from tests.measured.csv_lines import line, read
 )
 def test_message_sizes(config, n_bytes):
     (row,) = read(line(kind="nccl_all_reduce", config=config))
-    assert message_bytes(row) == n_bytes
+    assert _message_bytes(row) == n_bytes
 
 
 def test_rows_of_operators_name_their_collective() -> None:

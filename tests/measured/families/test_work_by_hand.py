@@ -9,10 +9,10 @@ import pytest
 from dysharp.measured import hold_out
 from dysharp.measured.families import deepep_internode
 from dysharp.measured.family import Parsed, classify
-from dysharp.measured.internode import Straggler
+from dysharp.measured.internode import _Straggler
 from dysharp.measured.measurements import read_operators
 from dysharp.measured.trust import family_errors
-from dysharp.measured.validation import check_bars
+from dysharp.measured.validation import _check_bars
 from dysharp.specs.fitted import fitted, fitted_values
 from tests.measured.csv_lines import line, read
 
@@ -62,10 +62,10 @@ def test_low_precision_is_a_format_of_the_way_back(kind: str, back: str) -> None
 
 @pytest.mark.parametrize("verb", ["dispatch", "combine", "combine notify"])
 def test_a_slow_nic_is_seen_by_dispatch_and_by_the_next_notify(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = Straggler(dispatch=9.0, combine=4.0, last=11.0)
+    times = _Straggler(dispatch=9.0, combine=4.0, last=11.0)
     monkeypatch.setattr(deepep_internode, "straggler_us", lambda *_: times)
     case = type("Case", (), {"verb": verb})()
-    assert deepep_internode.slow_us(case, {}) == {"dispatch": 9.0, "combine": 4.0, "combine notify": 7.0}[verb]  # type: ignore[arg-type]
+    assert deepep_internode._slow_us(case, {}) == {"dispatch": 9.0, "combine": 4.0, "combine notify": 7.0}[verb]  # type: ignore[arg-type]
 
 
 def test_held_out_errors_are_of_the_family_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_bars_judge_the_device_part_of_layers_and_the_mean_of_a_hold_out() -> No
     overall = {"macro_median_ape": 1.0, "macro_p90_ape": 2.0, "coverage": 99.0, "n_numbers": 3}
     parts = [{"part": "host", "median_ape": 77.0, "p90_ape": 78.0}, {"part": "device", "median_ape": 4.0, "p90_ape": 9.0}]
     held = [{"family": "macro", "by": "gpu", "ratio": 1.25}, {"family": "nccl", "by": "gpu", "ratio": 9.0}]
-    bars = {bar["name"]: bar["value"] for bar in check_bars(overall, [{"median_ape": 5.0}, {"median_ape": 6.0}], held, parts)}
+    bars = {bar["name"]: bar["value"] for bar in _check_bars(overall, [{"median_ape": 5.0}, {"median_ape": 6.0}], held, parts)}
     assert list(bars.values()) == [1.0, 2.0, 6.0, 99.0, 3, 4.0, 9.0, 1.25]
 
 

@@ -8,7 +8,7 @@ from dysharp.api.run_validation import validate_training
 from dysharp.base.errors import ConfigError
 from dysharp.measured.training import families
 from dysharp.measured.training.families import summarise
-from dysharp.measured.training.setting import TrainingRow, layout_of_row, model_of, setting_of
+from dysharp.measured.training.setting import TrainingRow, _layout_of_row, model_of, setting_of
 
 HEAD = "id,source,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,mem_gib,tok_s_gpu,tflops_gpu"
 LINE = "a,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,{},{},{}"
@@ -81,7 +81,7 @@ def test_micro_batches_follow_from_the_batch() -> None:
     line = LINE.format(60, "", "")
     for ga, of in (("8", 8), ("", 8)):
         (row,) = TrainingRow.from_csv(f"{HEAD}\n{line.replace('1,8,8,', f'1,8,{ga},')}", "f")
-        assert layout_of_row(row).micro_batches == of
+        assert _layout_of_row(row).micro_batches == of
     for change, why in (
         (("1,8,8,", "1,8,4,"), "found gbs 64, mbs 1, dp 8, ga 4, expected gbs = mbs x dp x ga"),
         ((",64,1,", ",63,1,"), "found gbs 63"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.replay.fleet import Failure, Fleet
+from dysharp.serving.replay.fleet import Failure, _Fleet
 from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.serving.replay.prices import StepPrices
 from dysharp.serving.replay.report import Replay
@@ -65,7 +65,7 @@ def ran(case: Case, failures: Sequence[Failure] = ()) -> Replay:
     block = gcd(rules.block, size) if size else rules.block
     groups = [Group(rules, engine, PrefixCache(case.capacity, max(1, size // block)), size, block) for _ in range(case.groups)]
     steps = [max(1, row.output) - 1 for row in case.requests.rows]
-    return Fleet([Server(engine, groups, Linear())], case.requests, steps, "round-robin").run(failures)
+    return _Fleet([Server(engine, groups, Linear())], case.requests, steps, "round-robin").run(failures)
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dysharp.base.errors import ConfigError
-from dysharp.serving.replay.fleet import Failure, Fleet, steps_of
+from dysharp.serving.replay.fleet import Failure, _Fleet, _steps_of
 from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.serving.replay.request import Request
 from dysharp.serving.replay.requests import Requests, requests_of
@@ -69,7 +69,7 @@ def test_no_token_is_lost_and_the_memory_is_never_over(drawn: tuple[Requests, st
     block = gcd(schedule.block, requests.block)
     group = Group(schedule, rules, PrefixCache(-(-tokens // block), max(1, requests.block // block)), requests.block, block)
     steps = [max(1, row.output) - 1 for row in requests.rows]
-    done = Fleet([Watched(rules, [group], Linear())], requests, steps, "least-load").run()
+    done = _Fleet([Watched(rules, [group], Linear())], requests, steps, "least-load").run()
     ends = dict(zip(done.columns["number"].astype(int).tolist(), done.columns["end"].tolist(), strict=True))
     assert len(ends) + done.refused == len(requests.rows)
     assert not group.running
@@ -121,9 +121,9 @@ def test_gaps_are_counted_token_by_token() -> None:
 def test_drafts_shorten_outputs_as_their_acceptance_says() -> None:
     """By position: 0.8, then half of those; 1 + 0.8 + 0.4 tokens a step."""
     outputs = np.full(4000, 221)
-    assert np.mean(steps_of(outputs, (0.8, 0.5))) == pytest.approx(220 / 2.2, rel=0.02)
-    assert steps_of(np.array([5, 1, 0]), ()) == [4, 0, 0]
-    assert steps_of(outputs, (0.8, 0.5)) == steps_of(outputs, (0.8, 0.5))
+    assert np.mean(_steps_of(outputs, (0.8, 0.5))) == pytest.approx(220 / 2.2, rel=0.02)
+    assert _steps_of(np.array([5, 1, 0]), ()) == [4, 0, 0]
+    assert _steps_of(outputs, (0.8, 0.5)) == _steps_of(outputs, (0.8, 0.5))
 
 
 def test_a_replica_that_stops_loses_no_request() -> None:
@@ -134,10 +134,10 @@ def test_a_replica_that_stops_loses_no_request() -> None:
     def servers() -> list[Server]:
         return [Watched(engine, [Group(rules, engine, PrefixCache(1 << 20), 0, rules.block)], Linear()) for _ in range(2)]
 
-    whole = Fleet(servers(), case.requests, steps, "least-load").run()
+    whole = _Fleet(servers(), case.requests, steps, "least-load").run()
     for lasts in (float("inf"), 0.004):
-        down = Fleet(servers(), case.requests, steps, "least-load").run([Failure(0, 0.003, lasts)])
+        down = _Fleet(servers(), case.requests, steps, "least-load").run([Failure(0, 0.003, lasts)])
         assert sorted(down.columns["number"]) == sorted(whole.columns["number"])
         assert down.latency.mean > whole.latency.mean
     with pytest.raises(ConfigError, match="failure: replica: found 7, expected 0 to 1"):
-        Fleet(servers(), case.requests, steps, "least-load").run([Failure(7, 1.0)])
+        _Fleet(servers(), case.requests, steps, "least-load").run([Failure(7, 1.0)])

@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
-from dysharp.systems.building.paper_layers import begun, fused_tiling, tile_rows
+from dysharp.systems.building.paper_layers import _fused_tiling, begun, tile_rows
 from dysharp.systems.facts import Costs, Facts, Layer, Moves
 from dysharp.workload import make_routing
 
@@ -26,7 +26,7 @@ def test_tiles_grow_with_the_rows_of_an_expert(rows: float, high: int) -> None:
 
 def test_a_word_that_is_no_format_of_weights_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"toy\.weights: found 'fp3', expected"):
-        fused_tiling("toy", PAPER, ROUTING, "fp3")
+        _fused_tiling("toy", PAPER, ROUTING, "fp3")
 
 
 @pytest.mark.parametrize("one_kernel", [True, False])

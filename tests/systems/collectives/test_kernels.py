@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collective_tensors import results
 
-from dysharp.costs.allreduce import KERNELS, kernel_allreduce_us, moved_bytes
+from dysharp.costs.allreduce import KERNELS, _moved_bytes, kernel_allreduce_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle.run import run_oracle
 from dysharp.program import Kind, Program
@@ -68,7 +68,7 @@ def test_every_link_carries_the_bytes_of_the_closed_form(gpus: int, kernel: str,
     found = payload(plan(h100(gpus), kernel, size))
     assert found[0].tolist() == [round(up(gpus) * size)] * gpus
     assert found[1].tolist() == [round(down(gpus) * size)] * gpus
-    steps = sum(float(moved_bytes(step, gpus, size)) for step in KERNELS[kernel])
+    steps = sum(float(_moved_bytes(step, gpus, size)) for step in KERNELS[kernel])
     assert steps == pytest.approx(found[:, 0].max())
 
 

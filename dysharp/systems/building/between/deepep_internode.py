@@ -102,13 +102,13 @@ class Internode(Kernels):
         order = hop.remote
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
         first = starts(hop.token[order])
-        self.wait_each(sends[first], writes[layer_index(self, hop.token[order][first])])
+        self.wait_each(sends[first], writes[_layer_index(self, hop.token[order][first])])
         gpu = placed(n_chunks, chunk, hop.relay)
         work = self.work("dispatch", gpu, placed(n_chunks, chunk, self.channel), chunk, self.sent_bytes)
         self.wait_tiles(work, tiles)
         last = placed(n_chunks, chunk[~hop.far], hop.token[~hop.far])  # the last token of each chunk of the own domain: its slots are written then
         own = np.flatnonzero(last >= 0)
-        self.wait_each(work[own], writes[layer_index(self, last[own])])
+        self.wait_each(work[own], writes[_layer_index(self, last[own])])
         self.hold(stream[order], sends, work[chunk[order]])
         away = np.bincount(chunk[hop.unit_of_pair], weights=self.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
         durations, stores = self.in_turn(self.costs.stores_ps(self.sent_bytes), away), self.ready("stores", self.pools(1, "stores"))
@@ -119,7 +119,7 @@ class Internode(Kernels):
 
     def writes(self, start: I32) -> I32:
         """A DELAY per token of `layer.p.sent` on the sending SM of its channel: a copy into a send slot per domain."""
-        units = np.bincount(layer_index(self, self.hop.token), minlength=len(self.p.sent))
+        units = np.bincount(_layer_index(self, self.hop.token), minlength=len(self.p.sent))
         copy = self.costs.copy_ps("sm.copy_GBps", self.sent_bytes)
         channel = self.p.sent % self.tokens * self.n // self.tokens
         issuer = self.sms("write", self.n, Discipline.PROGRAM_ORDER)[self.p.sent_source, channel]
@@ -173,7 +173,7 @@ def pairs_of_sms(layer: Kernels) -> int:
     return int(n_sm) // 2
 
 
-def layer_index(layer: LayerBuilder, token: Ints) -> I64:
+def _layer_index(layer: LayerBuilder, token: Ints) -> I64:
     """Index into `layer.p.sent` of each token."""
     return np.asarray(np.searchsorted(layer.p.sent, token))
 

@@ -25,7 +25,7 @@ class Hops:
     to: I32
 
 
-def hops_of(layer: LayerBuilder, first: int) -> Hops:
+def _hops_of(layer: LayerBuilder, first: int) -> Hops:
     """The hops of all tokens. `first`: the hop from the source (0) or from the GPU behind the source (1)."""
     n, size = layer.n_gpus, layer.cluster.domain_gpus
     ring = rail_rings(n, size)
@@ -44,14 +44,14 @@ Pace = Callable[[Sends], I32]
 """Adds what paces transfers that leave by NVLink. Returns `[n]` the op that edges to each transfer hold back."""
 
 
-def unpaced(sends: Sends) -> I32:
+def _unpaced(sends: Sends) -> I32:
     """Transfers without a pace of their own."""
     return sends.op
 
 
-def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) -> I32:
+def gather(layer: LayerBuilder, pace: Pace = _unpaced, start: I32 | None = None) -> I32:
     """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
-    hops, pair = hops_of(layer, 0), layer.p.pair_of
+    hops, pair = _hops_of(layer, 0), layer.p.pair_of
     n_tokens = layer.routing.n_tokens
     landed = layer.landing("relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.ready("ring")
@@ -84,12 +84,12 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
     return gathered
 
 
-def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
+def scatter(layer: LayerBuilder, finished: I32, pace: Pace = _unpaced) -> I32:
     """The reduce-scatter, in which a GPU takes part after `finished[gpu]`.
 
     Returns `[gpus]` region tiles that are ready when a GPU has all sums of its tokens, -1 = it has none.
     """
-    p, hops = layer.p, hops_of(layer, 1)
+    p, hops = layer.p, _hops_of(layer, 1)
     n_tokens, n = layer.routing.n_tokens, layer.n_gpus
     adds = layer.p.pair_of[hops.token, hops.node] >= 0
     filled: Bools = np.logical_or.accumulate(adds.reshape(n - 1, n_tokens)).ravel()  # the hop carries a part of the sum

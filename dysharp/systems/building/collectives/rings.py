@@ -34,7 +34,7 @@ def place_of(name: str) -> int:
 
 
 @frozen
-class Hop:
+class _Hop:
     """Step of a ring for every chunk: who sends it to whom, which function, from which buffer to which. All `[chunks]`, or one for all."""
 
     node: I32
@@ -105,13 +105,13 @@ class Rings(Steps):
         """A GPU's own share goes from its vector to its result."""
         self.keep(VECTOR, RESULT, np.arange(len(self.chunks.size)), self.chunks.share, self.begun[self.chunks.share])
 
-    def hop(self, k: int, fn: str, src: str, dst: str) -> Hop:
+    def hop(self, k: int, fn: str, src: str, dst: str) -> _Hop:
         """Every chunk goes from the GPU `k` places behind its share's GPU to the next."""
         at = self.at[self.ring, self.chunks.share] + k
         node, to = (self.rings[self.ring, (at + i) % self.n].astype(np.int32) for i in (0, 1))
-        return Hop(node, to, fn, src, dst)
+        return _Hop(node, to, fn, src, dst)
 
-    def step(self, hop: Hop, operator: str) -> None:
+    def step(self, hop: _Hop, operator: str) -> None:
         """Add one step of all streams."""
         n_rings, size = len(self.rings), self.chunks.size
         group = (hop.to.astype(np.int64) * n_rings + self.ring) * self.slices + self.slice  # (stream of the receiver, slice)
