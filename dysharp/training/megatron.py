@@ -175,7 +175,7 @@ class _StepArguments:
 
 
 def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
-    """What arguments or a recipe file (`megatron.read_settings`) say about a step of `model`. `more`: keys of a layout, which count first.
+    """What arguments or a recipe file (`_read_settings`) say about a step of `model`. `more`: keys of a layout, which count first.
 
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
