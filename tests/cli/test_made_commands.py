@@ -158,6 +158,7 @@ def emulation(holds: bool) -> Any:
         path="packet", order="made", reference="torch", max_rel_error=0.0456, bound=0.05, exact=holds, packets={"cut": 9} if holds else {},
             flits={"up": 7},
         tables={"al_tlb": {"hits": 3, "misses": 2, "merged": 4}}, injected={"drop": 3, "delay": 0}, not_injected={"delay": "no packet"},
+        rounding=[("rows of Dispatch", "nvfp4")] if holds else [],
     )  # fmt: skip
 
 

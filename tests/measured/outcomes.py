@@ -32,10 +32,19 @@ NORMS = [
 ]
 """Of the family without packaged measurements."""
 CONTEXT = {"batch": 3, "q_len": 700, "heads": 24, "kv_heads": 6, "head_dim": 128, "dtype": "bfloat16", "timing": "cuda graph"}
+BLOCK = {"layers": 2, "dtype": "bf16"}
 EXTRA = [
     line("extra-1", kind="attention_context", system="TensorRT-LLM", hardware="A100-SXM", config=CONTEXT),
     allreduce_line(VLLM, "8xB200", id_="extra-2", bytes=1 << 16, kernel="custom, eager"),
     allreduce_line(VLLM, "8xB200", id_="extra-3", bytes=1 << 16),
+    *(
+        line(f"block-{n}", kind="decoder_block", system="PyTorch", hardware=gpu, config={**BLOCK, "model": model, "batch": 2, "tokens": 2048, "pass": way})
+        for n, (gpu, model, way) in enumerate((("H100", "llama3-8b", "forward"), ("B200", "qwen3-30b", "forward and backward")))
+    ),
+    *(
+        line(f"step-{n}", kind="decode_step", system="PyTorch", hardware=gpu, config={**BLOCK, "model": model, "batch": 16, "context": 4096})
+        for n, (gpu, model) in enumerate((("H100", "llama3-8b"), ("A100-SXM", "qwen3-30b"), ("GB200", "qwen3-30b")))
+    ),
 ]
 """Others that no packaged measurement is like."""
 POWERS = (3, 5, 7, 9, 12, 13, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 26)
@@ -157,7 +166,7 @@ def with_programs() -> list[str]:
 
 
 def packaged() -> list[Measurement]:
-    """All measurements of the package, and of the family that has none."""
+    """All measurements of the package, and of the families that have none."""
     return [*read_measurements(), *read_operators(), *read_calls(), *read(*NORMS, *EXTRA)]
 
 

@@ -207,8 +207,9 @@ def whole_case(m: Measurement) -> WholeCase:
     model = load_whole(config["model"])
     if why := unlike(model):
         raise Unsupported(f"layers of {model.name}: {why}")
+    check_cluster(gpu := gpu_of(m), 1)
     return WholeCase(
-        gpu=gpu_of(m), model=model.name, layers=number(m, "layers") if decodes else 1.0, batch=number(m, "batch"),
+        gpu=gpu, model=model.name, layers=number(m, "layers") if decodes else 1.0, batch=number(m, "batch"),
         tokens=number(m, "context" if decodes else "tokens"), back=config.get("pass") == "forward and backward", decodes=decodes, dtypes=("bf16",),
         shape=f"{m.kind} {model.name}",
     )  # fmt: skip
