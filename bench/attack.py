@@ -75,6 +75,7 @@ BASES: dict[str, tuple[str, ...]] = {
     "sweep": ("sweep", "sweep.toml", "--store", "s"),
     "reproduce": ("reproduce", "figure.toml", "--store", "s"),
     "calibrate": ("calibrate", "m.csv", "-o", "o.toml"),
+    "measure": ("measure", "--only", "kernels", "--minutes", "0", "-o", "o.csv"),
     "validate": ("validate", "--data", "m.csv", "-j", "1"),
     "capture": ("capture", "folder", "--text", "rows.json", "-o", "o.npz"),
     "routing": ("routing", "uniform", "--model", "S-8", "--gpus", "2", "--tokens", "4"),

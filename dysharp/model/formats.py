@@ -27,8 +27,9 @@ FORMATS = {
 }  # fmt: skip
 """Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4)."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
-ROW_BYTES = {"bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
-"""Bytes of a value of a row of Dispatch and Combine: FP8 has an FP32 scale per 128 (DeepSeek-V3), the others a byte per 32 and per 16."""
+ROW_BYTES = {"bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16}
+"""Bytes of a value of a row of Dispatch and Combine: FP8 has an FP32 scale per 128 (DeepSeek-V3), INT8 one per row (CANN), the others a byte per 32
+and per 16."""
 COPIES = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "mxfp8", "fp4": "nvfp4"}
 """Type of products -> the format of weights that are copied for them."""
 WEIGHTS = ("attention", "experts", "dense", "head")

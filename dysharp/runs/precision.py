@@ -68,4 +68,4 @@ def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | N
 
 def _known(word: str) -> str:
     """A word of `formats.ROW_BYTES`: the same rows without scales count as those with."""
-    return {"fp8-plain": "fp8", "fp4-plain": "nvfp4"}.get(word, word)
+    return {"fp8-plain": "fp8", "fp8-ue8m0": "fp8", "fp4-plain": "nvfp4"}.get(word, word)

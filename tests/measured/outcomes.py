@@ -32,18 +32,18 @@ NORMS = [
 ]
 """Of the family without packaged measurements."""
 CONTEXT = {"batch": 3, "q_len": 700, "heads": 24, "kv_heads": 6, "head_dim": 128, "dtype": "bfloat16", "timing": "cuda graph"}
-BLOCK = {"layers": 2, "dtype": "bf16"}
+BLOCK = {"layers": 2, "dtype": "bf16", "model": "qwen3-30b"}
 EXTRA = [
     line("extra-1", kind="attention_context", system="TensorRT-LLM", hardware="A100-SXM", config=CONTEXT),
     allreduce_line(VLLM, "8xB200", id_="extra-2", bytes=1 << 16, kernel="custom, eager"),
     allreduce_line(VLLM, "8xB200", id_="extra-3", bytes=1 << 16),
     *(
-        line(f"block-{n}", kind="decoder_block", system="PyTorch", hardware=gpu, config={**BLOCK, "model": model, "batch": 2, "tokens": 2048, "pass": way})
-        for n, (gpu, model, way) in enumerate((("H100", "llama3-8b", "forward"), ("B200", "qwen3-30b", "forward and backward")))
+        line(f"block-{way}", kind="decoder_block", system="PyTorch", hardware="H100", config=BLOCK | {"batch": 2, "tokens": 2048, "pass": way})
+        for way in ("forward", "forward and backward")
     ),
     *(
-        line(f"step-{n}", kind="decode_step", system="PyTorch", hardware=gpu, config={**BLOCK, "model": model, "batch": 16, "context": 4096})
-        for n, (gpu, model) in enumerate((("H100", "llama3-8b"), ("A100-SXM", "qwen3-30b"), ("GB200", "qwen3-30b")))
+        line(f"step-{gpu}", kind="decode_step", system="PyTorch", hardware=gpu, config=BLOCK | {"batch": 16, "context": 4096})
+        for gpu in ("B200", "A100-SXM")
     ),
 ]
 """Others that no packaged measurement is like."""

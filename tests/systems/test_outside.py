@@ -189,8 +189,8 @@ def test_advice_prints_its_formats() -> None:
     ("option", "word", "expected"),
     [
         ("sides", "left", "one or two"),
-        ("dispatch", "int8", "one of rows, fp8, fp8-plain, mxfp8, fp4-plain, nvfp4"),
-        ("combine", "int8", "one of rows, fp8, fp8-plain, mxfp8, fp4-plain, nvfp4"),
+        ("dispatch", "int4", "one of rows, fp8, fp8-ue8m0, fp8-plain, mxfp8, int8, fp4-plain, nvfp4"),
+        ("combine", "int4", "one of rows, fp8, fp8-ue8m0, fp8-plain, mxfp8, int8, fp4-plain, nvfp4"),
         ("weights", "int4", "one of model, fp4, mxfp8, nvfp4"),
     ],
 )
@@ -201,6 +201,6 @@ def test_advice_refuses_formats_that_nothing_declares(option: str, word: str, ex
 
 
 def test_a_layer_time_refuses_a_row_format_that_nothing_declares() -> None:
-    refusal = pytest.raises(ConfigError, match=r"^toy\.dispatch: found 'int8', expected one of rows, fp8")
+    refusal = pytest.raises(ConfigError, match=r"^toy\.dispatch: found 'int4', expected one of rows, fp8")
     with registered("toy", options=Formats) as toy, refusal:
-        ds.run(toy, options={"dispatch": "int8"}, **LAYER)
+        ds.run(toy, options={"dispatch": "int4"}, **LAYER)

@@ -382,7 +382,7 @@ def test_a_short_result_is_noticed(rule, value, result, monkeypatch):
         return tuple(a[:-1] if cut and i == result else a for i, a in enumerate(results))
 
     monkeypatch.setattr(emulation, "run_case", short)
-    faults = [*getattr(emulation, rule)(SystemCase(get_system("deepep")), value)]
+    faults = [*getattr(emulation, f"_{rule}")(SystemCase(get_system("deepep")), value)]
     assert faults
     assert faults[0].startswith(f"{NAMES[result]}: found shape ")
 
