@@ -71,7 +71,7 @@ class Emulation:
     @property
     def rounding(self) -> list[tuple[str, str]]:
         """What the format of rows costs, as a printed fact."""
-        return [("rows out", f"{self.rows}: the output is {self.rows_error:.2%} off (root mean square) unrounded rows")] if self.rows else []
+        return [("rows out", f"{self.rows}: the output is {self.rows_error:.2%} off the dense layer (root mean square)")] if self.rows else []
 
     def __str__(self) -> str:
         """Whether the tensors are right, in a few lines."""
