@@ -93,7 +93,7 @@ def load_of(routing: Routing, domain_gpus: int = 0) -> Load:
 
 def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[str, ...]:
     """A line when the experts of all layers of a model do not fit the memory of a GPU."""
-    each = model.n_matrices * model.hidden * model.expert_hidden * ELEMENT_BYTES[model.gemm_dtype]
+    each = model.expert_weights * ELEMENT_BYTES[model.gemm_dtype]
     needed = model.n_layers * routing.placement.slots_per_gpu * each
     if needed <= cluster.hbm_bytes:
         return ()

@@ -274,7 +274,7 @@ def _weights_us(request: Request, routing: Routing, options: Any) -> float:
     model, cluster = request.model, request.cluster
     experts = int((rows_per_slot(routing).reshape(routing.n_gpus, -1) > 0).sum(axis=1).max(initial=0))
     width = WEIGHT_BYTES.get(getattr(options, "weights", ""), None) or ELEMENT_BYTES[model.gemm_dtype]
-    return experts * model.n_matrices * model.hidden * model.expert_hidden * width / cluster.hbm_bytes_per_us
+    return experts * model.expert_weights * width / cluster.hbm_bytes_per_us
 
 
 def _gemms_us(request: Request, routing: Routing) -> float:

@@ -73,7 +73,7 @@ def rearranging(replica: Replica, slots: int) -> Rearranging:
     """What EPLB with so many spare slots of a GPU brings and costs: memory for the copies, and at worst every slot of every layer moves."""
     layer, layout, rates = replica.model.layer, replica.layout, replica.machine
     assert layer is not None
-    expert = layer.n_matrices * layer.hidden * layer.expert_hidden * replica.formats.of("routed experts").weight_bytes / layout.moe_tp
+    expert = layer.expert_weights * replica.formats.of("routed experts").weight_bytes / layout.moe_tp
     layers = sum(replica.model.is_moe(number) for number in range(replica.model.n_layers))
     own = layer.n_experts // layout.ep + slots
     moved = own * layers * expert

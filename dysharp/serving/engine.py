@@ -90,7 +90,8 @@ class Engine:
 
     def cached(self, formats: Formats) -> str:
         """Type of cached values for a checkpoint in `formats`."""
-        return "bf16" if not formats.narrow else self.nvfp4_kv or self.kv if "nvfp4" in formats.weights() else self.kv
+        own = self.nvfp4_kv if "nvfp4" in formats.weights() else ""
+        return own or self.kv if formats.narrow else "bf16"
 
     @property
     def reducers(self) -> Reducers:

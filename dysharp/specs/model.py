@@ -50,6 +50,11 @@ class Model:
         return self.hidden * self.element_bytes
 
     @property
+    def expert_weights(self) -> int:
+        """Weights of one expert."""
+        return self.n_matrices * self.hidden * self.expert_hidden
+
+    @property
     def gated(self) -> bool:
         """Whether an expert has three matrices: gate, up and down."""
         return self.n_matrices == 3

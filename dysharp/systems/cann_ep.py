@@ -77,9 +77,8 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     if options.node % options.card:
         raise ConfigError(f"cann-ep.node: found {options.node} NPUs on cards of {options.card}, expected a multiple")
     normal = options.mode == "normal"
-    known = normal and layer.direction == "bwd"  # a backward pass knows the counts
     told = options.count_ns * layer.n_gpus * layer.model.n_experts
-    counts = layer.delay("dispatch.counts", ns_to_ps(told)) if normal and not known else None
+    counts = layer.delay("dispatch.counts", ns_to_ps(told)) if normal and layer.direction == "fwd" else None  # a backward pass knows them
     _written(layer, options, "dispatch", layer.dispatch_rows(Discipline.READY_FIFO), counts, not normal)
     finished = one_after_another(layer)
     _written(layer, options, "combine", layer.combine_rows(Discipline.READY_FIFO), finished, True)

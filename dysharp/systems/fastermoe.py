@@ -14,7 +14,7 @@ from dysharp.program import I32, I64, Discipline, Kind, frozen
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
 from dysharp.systems.building.batch import Landing, Sends, ids
-from dysharp.systems.building.moved import GRADIENTS, n_weights
+from dysharp.systems.building.moved import GRADIENTS
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
@@ -23,12 +23,12 @@ from dysharp.workload.placement import with_shadows, worth_shadows
 
 def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
     """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs. `number`: the number of the broadcast in its Program."""
-    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(n_weights(layer.model) * ELEMENT_BYTES[layer.model.gemm_dtype])))
+    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(layer.model.expert_weights * ELEMENT_BYTES[layer.model.gemm_dtype])))
 
 
 def reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
     """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own gradient and sends the sum on."""
-    return _ring(layer, "weights.reduce", number, owner + 1, n_weights(layer.model) * ACCUMULATOR_BYTES)
+    return _ring(layer, "weights.reduce", number, owner + 1, layer.model.expert_weights * ACCUMULATOR_BYTES)
 
 
 def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int) -> Sends:

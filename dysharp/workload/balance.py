@@ -55,7 +55,7 @@ def exact_slots(load: Ints, n_gpus: int, most: int | None, least: int = 1) -> tu
     for gpu, imports in enumerate(taken):
         for i, (expert, rows) in enumerate(imports):
             slot_expert[gpu, own.shape[1] + i], quota[gpu, own.shape[1] + i] = expert, rows
-            quota.reshape(-1)[expert // own.shape[1] * slot_expert.shape[1] + expert % own.shape[1]] -= rows
+            quota[expert // own.shape[1], expert % own.shape[1]] -= rows
     return slot_expert.ravel(), quota.ravel().astype(np.int64), spare
 
 

@@ -19,7 +19,6 @@ from dysharp.program.verify import verify
 from dysharp.specs import Model
 from dysharp.systems import dysharp, get_system
 from dysharp.systems.building import LayerBuilder, moved
-from dysharp.systems.building.moved import n_weights
 from dysharp.testing.conformance import conformance
 from dysharp.workload import Routing, make_routing, rows_per_slot
 
@@ -65,7 +64,7 @@ def faults(module: ModuleType, options: str, direction: str) -> list[str]:  # no
         found.append("before the plan")
     sent = np.bincount(node[puts], weights=program.ops.bytes[puts], minlength=8)
     relays, prefetch = "relay" in options, "before" in options
-    once = n_weights(MODEL)
+    once = MODEL.expert_weights
     wanted = np.zeros(8)
     for one in np.unique(expert).tolist():
         at = here[expert == one]
@@ -131,7 +130,7 @@ def test_systems_with_slots_in_parts_or_without_a_dispatch_of_rows(system: str) 
     plain, weights = (one.plan(MODEL, cluster(8), routed(way), "fwd", one.options()) for way in ("prefetch=hidden", ""))
     moves = moved_bytes(weights)["up"]["other"] - moved_bytes(plain)["up"].get("other", 0)
     p = routed().placement
-    assert abs(moves - n_weights(MODEL) * (int((p.slot_expert >= 0).sum()) - 16)) < 1024
+    assert abs(moves - MODEL.expert_weights * (int((p.slot_expert >= 0).sum()) - 16)) < 1024
     assert run_burst(weights)[0].time_ps >= run_burst(plain)[0].time_ps
 
 
@@ -141,7 +140,7 @@ MUTANTS = {
     "Dispatch does not wait": ("layer.wait_each(batch.op,", "layer.wait_each(batch.op[:0],", "", "fwd"),
     "weights do not wait": ("layer.wait_first(Batch(op=op, node=node), after)", "pass", "", "fwd"),
     "tiles do not wait": ("layer.wait_each(ops[after >= 0], after[after >= 0])", "pass", "", "fwd"),
-    "wrong width": ("n_weights(layer.model) * width", "n_weights(layer.model) * 2 * width", "", "fwd"),
+    "wrong width": ("layer.model.expert_weights * width", "layer.model.expert_weights * 2 * width", "", "fwd"),
     "before is beside": ('== "before"', '== "never"', BOTH, "fwd"),
     "beside is before": ('== "before"', '!= "never"', "", "bwd"),
     "no relay": ("if relay else", "if relay and False else", "weights=relay", "fwd"),

@@ -15,7 +15,6 @@ from dysharp.program import Program, Trace
 from dysharp.program.payload import moved_bytes
 from dysharp.specs import load_cluster
 from dysharp.systems import fastermoe, get_system
-from dysharp.systems.building.moved import n_weights
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing, make_routing, rows_per_expert
@@ -112,7 +111,7 @@ def test_bytes_of_weights_and_gradients(direction: str) -> None:
     plain, _ = run(direction, shadow=0)
     shadows = FASTERMOE.served(ROUTING, options()).placement.shadows
     moved, without = moved_bytes(program), moved_bytes(plain)
-    once = n_weights(TINY) * {"fwd": 1, "bwd": 4}[direction]
+    once = TINY.expert_weights * {"fwd": 1, "bwd": 4}[direction]
     extra = moved["up"]["other"] - without["up"].get("other", 0)
     assert once * 7 * shadows <= extra <= once * 7 * shadows + 7 * 8 * shadows, "trains are whole bytes"
     assert moved["up"]["dispatch"] < without["up"]["dispatch"]

@@ -94,7 +94,7 @@ def _layer_times(here: Seen) -> EpTimes | None:
 def _gradients_us(here: Seen) -> float:
     """GEMMs of a backward pass at the mean load, at the peak of tensor cores or of memory."""
     layer, machine = load_model(here.point.model), _machine_of(here)
-    weights = layer.n_matrices * layer.hidden * layer.expert_hidden
+    weights = layer.expert_weights
     sums = GRADIENT_BYTES * weights * layer.n_experts / machine.cluster.n_gpus / machine.cluster.hbm_bytes_per_us
     return max(machine.flops(2 * 2 * layer.tokens_per_gpu * layer.topk * weights, layer.gemm_dtype), sums)
 

@@ -130,7 +130,7 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     chosen = system.options(form="real", **options)
     program = system.plan(model, cluster, system.served(routing, chosen), "fwd", chosen)
     trace, _ = run_burst(program)
-    weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
+    weights = case.touched * model.expert_weights
     cast_bytes = TRAINING_CAST_BYTES * (weights + case.rows * case.inter) + case.rows * case.hidden
     casts = float(operators.hbm_us(cluster.own_gpu, constants, cast_bytes)) if case.training else 0.0
     weighting = 0.0 if case.gated else float(_weighting_us(cluster.own_gpu, constants, case.rows, case.inter))

@@ -15,17 +15,11 @@ import numpy as np
 from dysharp.base.units import us_to_ps
 from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
 from dysharp.program import I32, Head, Kind, Tail, place_in
-from dysharp.specs import Model
 from dysharp.systems.building.batch import Batch, ids, placed
 from dysharp.systems.building.layer import LayerBuilder
 
 GRADIENTS = "gradients"
 """Name of the JOINs between weight gradients and their sum over GPUs. No other op waits for weight gradients (docs/design/0005-backward.md)."""
-
-
-def n_weights(model: Model) -> int:
-    """Weights of one expert."""
-    return model.n_matrices * model.hidden * model.expert_hidden
 
 
 def with_moved_weights(layer: LayerBuilder) -> None:
@@ -39,7 +33,7 @@ def with_moved_weights(layer: LayerBuilder) -> None:
     begin = layer.delay("balance.plan", us_to_ps(p.moved.plan_us)) if layer.direction == "fwd" else None
     if len(slots) and p.moved.prefetch != "hidden":
         width = layer.tiling.weight_bytes or ELEMENT_BYTES[layer.tiling.dtype or layer.model.gemm_dtype]
-        fetched = placed(len(held), slots, _fetched(layer, held[slots], home, here, n_weights(layer.model) * width, begin, p.moved.relay))
+        fetched = placed(len(held), slots, _fetched(layer, held[slots], home, here, layer.model.expert_weights * width, begin, p.moved.relay))
         for gemm, tiles, ops in layer.gemms:
             after = fetched[layer.tile_slot[tiles] // p.parts]
             if gemm.src == layer.arrived:  # weight gradients need no weights, but start as data gradients do
@@ -55,7 +49,7 @@ def with_moved_weights(layer: LayerBuilder) -> None:
             if gemm.of_weights:
                 mine = np.isin(layer.tile_slot[tiles] // p.parts, slots)
                 layer.wait_each(end[layer.tile_gpu[tiles[mine]]], ops[mine])
-        op, node, _ = _put(layer, "weights.gradients", here, home, n_weights(layer.model) * ACCUMULATOR_BYTES)
+        op, node, _ = _put(layer, "weights.gradients", here, home, layer.model.expert_weights * ACCUMULATOR_BYTES)
         layer.wait_first(Batch(op=op, node=node), end)
 
 
