@@ -42,18 +42,24 @@ STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 
 @frozen
 class RingProtocol:
-    """A protocol of a ring: start and hop in us, and its part of the rate of plain stores (flags lie beside data)."""
+    """A protocol of a ring: start, hop over NVLink and over PCIe (which has no LL128) in us, and its part of the rate of plain stores (flags lie
+    beside data)."""
 
     start_us: float
     hop_us: float
     part: float
+    pcie_us: float = math.inf
+
+    def tuned_us(self, gpu: Gpu) -> float:
+        """The tuner's time of a hop."""
+        return self.pcie_us if gpu.pcie else self.hop_us
 
 
-LL, LL128, SIMPLE = RingProtocol(6.6, 0.6, 0.5), RingProtocol(14.0, 1.9, 0.92), RingProtocol(8.4, 3.4, 1.0)
+LL, LL128, SIMPLE = RingProtocol(6.6, 0.6, 0.5, 1.0), RingProtocol(14.0, 1.9, 0.92), RingProtocol(8.4, 3.4, 1.0, 5.7)
 PROTOCOLS = (LL, LL128, SIMPLE)
 NET_STEPS_US = (2.7, 4.0, 14.0)
 """A step of each protocol's ring through the network between nodes."""
-TREES = (RingProtocol(6.8, 0.6, 0.5), RingProtocol(14.0, 1.25, 0.92), RingProtocol(8.4, 4.0, 1.0))
+TREES = (RingProtocol(6.8, 0.6, 0.5, 1.0), RingProtocol(14.0, 1.25, 0.92), RingProtocol(8.4, 4.0, 1.0, 4.0))
 """Start and hop of each protocol's tree."""
 TREE_NET_US = (5.0, 8.5, 14.0)
 """A step of each protocol's tree through the network between nodes."""
@@ -81,6 +87,9 @@ NVLS_FROM_GPUS = {"hopper": 5, "blackwell": 6}
 """Least number of GPUs for which all-reduce uses NVLS (nccl#2140)."""
 RING_PART = {"hopper": 20.6 / 25, "blackwell": 40.1 / 50}
 """GB/s of a ring on one NVLink, divided by the datasheet value of the link."""
+PCIE_PART = 12 / 15.75
+"""The same of a slot (16 lanes of PCIe 3 at 8 GT/s with 128b/130b coding). Where rings pass host CPUs instead of PCIe switches they reach less: eight
+RTX 5090 28 GB/s, four 35, of 63 (nccl#1639)."""
 LL_GBPS = {"hopper": 141.0, "blackwell": 282.0}
 """The tuner's cap on LL."""
 LL128_GBPS = {"hopper": 12 * 36.7, "blackwell": 8 * 40.0}
@@ -106,7 +115,12 @@ def link_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
 
 def ring_us(gpu: Gpu, n_bytes: ArrayLike) -> F64:
     """Time of `n_bytes` out of (or into) one GPU to one neighbour of a ring, at NCCL's rate of the links."""
-    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * RING_PART[arch_of(gpu)])
+    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * ring_part(gpu))
+
+
+def ring_part(gpu: Gpu) -> float:
+    """Rate of a ring over the links of a GPU, divided by their datasheet rate."""
+    return PCIE_PART if gpu.pcie else RING_PART[arch_of(gpu)]
 
 
 def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F64:
@@ -158,9 +172,9 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     arch = arch_of(gpu)
     n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
     moved, hops = passes * size * (n - 1) / n, passes * (n - 1)
-    ring = gpu.link_GBps * RING_PART[arch]
+    ring = gpu.link_GBps * ring_part(gpu)
     rates = min(LL_GBPS[arch], LL.part * ring), min(LL128_GBPS[arch], LL128.part * ring), ring
-    taken = [p.start_us + p.hop_us * hops + moved / (1e3 * rate) for p, rate in zip(PROTOCOLS, rates, strict=True)]
+    taken = [p.start_us + p.tuned_us(gpu) * hops + moved / (1e3 * rate) for p, rate in zip(PROTOCOLS, rates, strict=True)]
     channels = NVLS_CHANNELS[arch]
     nvls = NVLS_US + size / (1e3 * ring * NVLS_PART[arch] * (channels - 1) / channels)
     return np.asarray(np.argmin([*taken, np.where(in_switch, nvls, np.inf)], axis=0))
@@ -169,6 +183,7 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
 def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> NDArray[np.bool_]:
     """Whether NCCL may run an all-reduce in the switch. `nvls`: on, off, or by the number of GPUs (None)."""
     n = np.asarray(n_gpus, np.float64)
+    nvls = False if gpu.pcie else nvls
     return np.full(n.shape, nvls) if nvls is not None else np.asarray(n >= NVLS_FROM_GPUS[arch_of(gpu)])
 
 
@@ -208,10 +223,10 @@ def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GB
 
 def ring_tuned_us(gpu: Gpu, domain_gpus: int, domains: int, n_bytes: float, nic_GBps: float) -> tuple[int, float]:
     """As `tree_protocol`, among rings of an all-reduce over several domains."""
-    gpus, rate = domain_gpus * domains, min(gpu.link_GBps * RING_PART[arch_of(gpu)], nic_GBps * domain_gpus)
+    gpus, rate = domain_gpus * domains, min(gpu.link_GBps * ring_part(gpu), nic_GBps * domain_gpus)
     ways = zip(PROTOCOLS, NET_STEPS_US, strict=True)
     times = [
-        p.start_us + 2 * ((gpus - domains) * p.hop_us + (domains - 1) * net) + 2 * n_bytes * (gpus - 1) / gpus / (1e3 * rate * p.part)
+        p.start_us + 2 * ((gpus - domains) * p.tuned_us(gpu) + (domains - 1) * net) + 2 * n_bytes * (gpus - 1) / gpus / (1e3 * rate * p.part)
         for p, net in ways
     ]
     best = int(np.argmin(times))
@@ -223,18 +238,18 @@ def tree_protocol(gpu: Gpu, domain_gpus: int, domains: int, n_bytes: float, nic_
 
     `nic_GBps`: rate of the NICs of one GPU, each of which has its tree.
     """
-    ring = gpu.link_GBps * RING_PART[arch_of(gpu)]
+    ring = gpu.link_GBps * ring_part(gpu)
     rate = min(ring, nic_GBps * domain_gpus) if domains > 1 else ring
     hops, steps = 2 * (domain_gpus - 1), 2 * int(math.log2(domains))
     ways = zip(TREES, TREE_NET_US, TREE_PART, strict=True)
-    times = [p.start_us + hops * p.hop_us + steps * net + 2 * n_bytes / (1e3 * rate * part) for p, net, part in ways]
+    times = [p.start_us + hops * p.tuned_us(gpu) + steps * net + 2 * n_bytes / (1e3 * rate * part) for p, net, part in ways]
     best = int(np.argmin(times))
     return best, times[best]
 
 
 def hop_us(gpu: Gpu, protocol: RingProtocol) -> float:
     """The tuner has one time of a hop for all machines. Where the flight is longer than Hopper's, the hop is longer."""
-    return protocol.hop_us + flight_us(gpu) - FLIGHT_US["hopper"]
+    return protocol.tuned_us(gpu) + flight_us(gpu) - FLIGHT_US["hopper"]
 
 
 def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:

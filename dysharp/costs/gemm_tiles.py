@@ -30,8 +30,8 @@ ALIGNMENT = 128
 SMEM_BYTES = 128.0
 """Bytes per clock that an SM writes to, or reads from, its shared memory (NVIDIA Hopper tuning guide)."""
 
-BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna3": 2048.0, "cdna4": 4096.0}
-"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's.
+BF16_PER_CLOCK = {"ampere": 2048.0, "ada": 1024.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna3": 2048.0, "cdna4": 4096.0}
+"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's; Ada: datasheet of L40S.
 
 CDNA: of a compute unit's matrix cores, from the datasheets' peak rates, units and clocks.
 """
@@ -116,7 +116,8 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
 def _marlin(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has."""
     for tile in MARLIN_TILES:
-        yield from _split(gpu, p, (tile,), BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch] * tile[0] / (tile[0] + WIDENED))
+        core = min(1.0, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
+        yield from _split(gpu, p, (tile,), core * tile[0] / (tile[0] + WIDENED))
 
 
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:

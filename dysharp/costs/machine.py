@@ -14,7 +14,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.units import MiB
 from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us
-from dysharp.costs.collectives import RING_PART, collective_us
+from dysharp.costs.collectives import collective_us, ring_part
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
@@ -37,6 +37,10 @@ READ_ONCE = {"fp8": 3.0, "mxfp8": 3.0, "fp4": 3.0}
 ANY_LAYOUT = ("blackwell",)
 """Architectures whose GEMMs take FP8 with one scale per tensor in any layout, so that no copy by column is written (Transformer Engine,
 nvte_is_non_tn_fp8_gemm_supported)."""
+
+
+NO_DEEPGEMM = {"cdna3": "ck", "ada": "cutlass"}
+"""What multiplies instead where DeepGEMM has no kernels (its README: Hopper and Blackwell with tensor memory)."""
 
 
 def _compute_dtype(gpu: Gpu, wanted: str) -> str:
@@ -62,6 +66,8 @@ class Reducers(NamedTuple):
 
 
 NCCL_AND_OWN = Reducers()
+PCIE_OWN = 2
+"""Most GPUs without NVLink that an engine's own all-reduce takes (vLLM custom_all_reduce.py; SGLang has the same file)."""
 
 
 def number(name: str) -> float:
@@ -170,8 +176,8 @@ class Machine:
         library = dense if grouped is None else regime.grouped
         if kind == "bf16" and held < ELEMENT_BYTES[kind]:
             library = regime.narrow
-        if library == "deepgemm" and self.gpu.arch == "cdna3":  # NVIDIA's alone
-            library = "ck"
+        if library == "deepgemm" and self.gpu.arch in NO_DEEPGEMM:
+            library = NO_DEEPGEMM[self.gpu.arch]
         products = gemm_us(
             self.gpu, self.constants, m * np.array(levels), n, k, kind, library=library, groups=groups,
             kept=kept_part(self.gpu, self.constants, kind, library) if regime.long else 1.0, weight_bytes=held,
@@ -220,7 +226,7 @@ class Machine:
     @cached_property
     def link(self) -> float:
         """Bytes per microsecond of a ring over the links of a GPU."""
-        return (RING_PART[self.arch] if self.cluster.gpu else 1.0) * self.cluster.link_bytes_per_us
+        return (ring_part(self.gpu) if self.cluster.gpu else 1.0) * self.cluster.link_bytes_per_us
 
     @property
     def nic(self) -> float:
@@ -262,8 +268,8 @@ class Machine:
 
     def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
         """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
-        names = reducers.kernels if n_bytes <= reducers.most else ()
-        names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch else ()
+        names = reducers.kernels if n_bytes <= reducers.most and (not self.gpu.pcie or n <= PCIE_OWN) else ()
+        names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and not self.gpu.pcie else ()
         own = {name: float(kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0)) for name in names}
         nvls = None if reducers.nvls else False
         return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}

@@ -171,8 +171,11 @@ def _config(text: str, row: str) -> dict[str, Any]:
 
 SCALED_FP8, SCALED_FP4 = 1 + 4 / 128, 0.5 * (1 + 1 / 8)
 """Bytes per value of FP8 with an FP32 scale per 128 values, and of NVFP4 with an FP8 scale per 16 values."""
-DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "fp4": "fp4"}
-"""First word of a data type in `config_json` -> name of the data type in this package."""
+DTYPES = {
+    "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "fp8": "fp8", "float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4",
+    "fp4": "fp4",
+}  # fmt: skip
+"""First word of a data type in `config_json` -> name of the data type in this package. FP16 is as wide as BF16, and as fast."""
 TABLES = parse_toml(read_text(Path(__file__).with_name("tables.toml")), "tables.toml")
 LIMITS: Mapping[str, tuple[int, int]] = {key: (low, high) for key, (low, high) in TABLES["limits"].items()}
 """Key of a number in `config_json` -> smallest and largest value that is predicted."""

@@ -12,7 +12,7 @@ from dysharp.serving.work import Replica
 
 LL_MOST_TOKENS = 1024
 """Tokens of one GPU up to which engines take low-latency kernels (DeepEP: NUM_MAX_NVL_PEERS and the buffers of its users)."""
-EP_SYSTEMS = ("deepep", "trtllm-a2a")
+EP_SYSTEMS = ("deepep", "trtllm-a2a", "alltoall")
 FREE, IN_SWITCH, HUB = "free", "dysharp", "moe-hub"
 BOUNDS = {FREE: costs.FREE, IN_SWITCH: costs.IN_SWITCH, HUB: costs.HUB}
 """EP systems that are lower bounds, as `costs.exchange` names them."""
@@ -26,10 +26,17 @@ def row_bytes(replica: Replica) -> tuple[float, float]:
 
 
 def ep_system_of(replica: Replica) -> str:
-    """The EP system of a replica: the named one, else TensorRT-LLM's inside a domain of more than 8 GPUs, else DeepEP. Raises `ConfigError`."""
-    name, domain = replica.ep_system, replica.machine.cluster.domain_gpus
+    """The EP system of a replica: the named one, else NCCL over PCIe, TensorRT-LLM's inside a domain of more than 8 GPUs, else DeepEP.
+
+    Raises `ConfigError` for an unknown name, and for kernels over NVLink where there is none.
+    """
+    name, cluster = replica.ep_system, replica.machine.cluster
+    if cluster.pcie:
+        if name not in ("", "alltoall", *BOUNDS):
+            raise ConfigError(f"EP system {show(name)}: found no NVLink in cluster {cluster.name}, expected 'alltoall', which runs over PCIe")
+        return "alltoall"
     if not name or name in BOUNDS:
-        return "trtllm-a2a" if domain > 8 else "deepep"
+        return "trtllm-a2a" if cluster.domain_gpus > 8 else "deepep"
     check_word(name, EP_SYSTEMS, f"EP system {show(name)}: no closed form for serving")
     return name
 

@@ -48,11 +48,12 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
     usual = engine_of(engine.name)
     kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
-    one_sided = model.layer is not None and ep_system_of(replica) == "trtllm-a2a"
+    system = ep_system_of(replica) if model.layer is not None else ""
     experts = model.layer.n_experts if model.layer else 0
     values: dict[str, Any] = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), "deepep": int(not one_sided), "one_sided": int(one_sided),
+        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), "deepep": int(system != "trtllm-a2a"),
+        "one_sided": int(system == "trtllm-a2a"),
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps,

@@ -12,7 +12,7 @@ from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields
 from dysharp.specs.reading import parse_toml, read_text
 
 GPUS = Path(__file__).parent / "data" / "gpus"
-Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|hopper|blackwell|cdna3|cdna4)$")]
+Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|ada|hopper|blackwell|cdna3|cdna4)$")]
 
 
 @frozen
@@ -34,6 +34,8 @@ class Gpu:
     link_GBps: LinkRate
     """Rate of all NVLink or xGMI links of the GPU together, in one direction."""
     source: Text
+    pcie: bool = False
+    """GPUs reach each other over PCIe alone, at `link_GBps` of the slot."""
     power_W: float = 0.0
     """Power that throttles tensor cores, where no boost clock is known, and of B200, with which it is compared."""
 

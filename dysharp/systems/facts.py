@@ -21,7 +21,7 @@ FUSED_GEMMS = "fused"
 
 
 HOPPER_ON = ("hopper", "blackwell")
-AMPERE_ON = ("ampere", *HOPPER_ON)
+AMPERE_ON = ("ampere", "ada", *HOPPER_ON)
 """`Ships.archs`: NVIDIA's GPUs from one on."""
 BY_TYPE: Mapping[str, Mapping[str, str]] = {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}}
 """`Ships.formats` of kernels that send rows in the type of the GEMMs."""

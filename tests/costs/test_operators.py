@@ -186,7 +186,7 @@ def test_every_packaged_gpu_loads_and_has_a_source():
 
 
 def test_unknown_gpu_and_dtype():
-    with pytest.raises(ConfigError, match=r"unknown gpu 'h100'; did you mean \"h100-sxm\""):
-        load_gpu("h100")
+    with pytest.raises(ConfigError, match=r"unknown gpu 'h100-sxm5'; did you mean \"h100-sxm\""):
+        load_gpu("h100-sxm5")
     with pytest.raises(ConfigError, match="no peak for dtype 'int8'"):
         H100.peak_TFLOPS("int8")

@@ -85,6 +85,8 @@ def test_the_catalogue_is_complete() -> None:
         "hw-mi350x",
         "hw-mi355x",
         "hw-mi455x-helios",
+        "hw-pcie-l40s",
+        "hw-pcie-rtx-pro-6000",
         "hw-vr200-nvl72",
         "paper-ascend-910b",
         "paper-atlas-950",
@@ -195,7 +197,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 38
+    assert len(names) == 40
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)

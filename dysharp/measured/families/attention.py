@@ -87,7 +87,7 @@ def case(measurement: Measurement) -> _AttentionCase:
     if flash and arch == "hopper":
         together = queries * heads / kv_heads
         tile = LATENT_TILE if shape["absorbed"] else flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional)
-    elif flash and arch == "ampere":
+    elif flash and arch in ("ampere", "ada"):
         tile = FLASH_AMPERE
     elif engine == "TensorRT-LLM" and arch != "blackwell" and not decodes:
         tile = fmha_tile(shape["qk"], dtype) if arch == "hopper" else Tile(DECODE_ROWS, COLUMNS)

@@ -9,12 +9,15 @@ from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
+from dysharp.model.formats import FORMATS
 from dysharp.specs.gpu import Gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 """Serving engines: their FP8 and FP4 linear layers take BF16 inputs."""
 SCALED_BYTES = 2.0
 """Bytes per value that the search for the largest input reads."""
+WEIGHT_ONLY = {"int8_wo": 1.0, "int4_wo": FORMATS["int4"].weight_bytes}
+"""Bytes of a weight that registers widen to BF16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class _GemmCase(Case):
     streams: bool
     scale_kernels: float
     eager: bool
+    weight_bytes: float
     m: float
     n: float
     k: float
@@ -42,7 +46,7 @@ class _GemmCase(Case):
 
 def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, waves, power and HBM (`costs.operators`)."""
-    time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library)
+    time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library, weight_bytes=case.weight_bytes)
     if case.eager:
         return moe.linear_us(gpu, constants, time, case.m, case.k)
     values = np.asarray(case.m * case.k, np.float64)
@@ -73,15 +77,18 @@ def case(measurement: Measurement) -> _GemmCase:
     if config.get("flag") == "host_bound":
         raise Unsupported("its collector marks it: the host's launches take the time")
     m, n, k = (number(measurement, key) for key in "mnk")
-    dtype = {"nvfp4": "fp4"}.get(found := dtype_of(measurement, "dtype", expected=("fp8", "bf16", "nvfp4")), found)
+    held = WEIGHT_ONLY.get(str(config.get("dtype")))
+    found = "bf16" if held else dtype_of(measurement, "dtype", expected=("fp8", "bf16", "nvfp4", *WEIGHT_ONLY))
+    dtype = {"nvfp4": "fp4"}.get(found, found)
     timing, per_tensor = str(config.get("timing", "")), config.get("dtype") == "fp8"
     engine, eager = measurement.system.split()[0], "eager" in timing
     element = operators.ELEMENT_BYTES[dtype]
-    work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * (m * k + n * k) + 2 * m * n) / 1e3}
+    work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * m * k + (held or element) * n * k + 2 * m * n) / 1e3}
     return _GemmCase(
         gpu=gpu,
         dtype=dtype,
-        library=_library_of(kernel, measurement.system, found),
+        library="marlin" if held else _library_of(kernel, measurement.system, found),
+        weight_bytes=held or element,
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
         quantises=eager or kernel.startswith("Cutlass") or (dtype != "bf16" and engine in ENGINES),

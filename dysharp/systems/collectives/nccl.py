@@ -171,7 +171,7 @@ def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
     """Chunks go around the rings from GPU 0 to the GPU before it."""
     gpu, protocol = cluster.own_gpu, times.PROTOCOLS[at]
     start, part = times.start_us(gpu, cluster.fitted, protocol), protocol.part
-    way = Way(start, float(times.hop_us(gpu, protocol)), times.NET_STEPS_US[at], times.RING_PART[arch_of(gpu)] * part, part)
+    way = Way(start, float(times.hop_us(gpu, protocol)), times.NET_STEPS_US[at], times.ring_part(gpu) * part, part)
     rings = rings_of(cluster)
     parents = np.empty_like(rings)
     np.put_along_axis(parents, rings, np.roll(rings, 1, axis=1), axis=1)
@@ -218,7 +218,7 @@ def tree(work: Collective, cluster: Cluster, options: TreeOptions) -> Program:
     """NCCL's tree: sums go up a chain of a node's GPUs and a binary tree between nodes, results go down."""
     at, gpu = _tree_place(work, cluster, options), cluster.own_gpu
     protocol = times.TREES[at]
-    part = times.RING_PART[arch_of(gpu)] * times.TREE_PART[at]
+    part = times.ring_part(gpu) * times.TREE_PART[at]
     way = Way(protocol.start_us, float(times.hop_us(gpu, protocol)), times.TREE_NET_US[at], part, times.TREE_PART[at])
     trees = Trees(work, cluster, rail_trees(cluster.n_gpus, cluster.domain_gpus), way)
     trees.alone()

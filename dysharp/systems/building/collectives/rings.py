@@ -14,7 +14,6 @@ import numpy as np
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
-from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import placed
@@ -75,7 +74,7 @@ class Rings(Steps):
         self.streams = np.repeat(self.gpus, len(self.rings))
         self.senders = self.issuers("ring", each=len(self.rings))
         self.hops, self.exchanges = (self.issuers(name, each=len(self.rings), slots=1) for name in ("hop", "exchange"))
-        self.framings = reaching("ring", times.RING_PART[arch_of(gpu)] * protocol.part), reaching("ring", protocol.part)
+        self.framings = reaching("ring", times.ring_part(gpu) * protocol.part), reaching("ring", protocol.part)
         near = round(float(times.hop_us(gpu, protocol)) * PS_PER_US) - self.flight_ps
         self.near_ps, self.far_ps = near, 0
         if self.b.nets:
