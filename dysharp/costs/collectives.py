@@ -85,14 +85,14 @@ NVLS_LOAD = 32 * 8 * 16
 """Bytes that a warp asks for before it waits: eight loads of 16 B in each of its 32 threads."""
 NVLS_FROM_GPUS = {"hopper": 5, "blackwell": 6}
 """Least number of GPUs for which all-reduce uses NVLS (nccl#2140)."""
-RING_PART = {"hopper": 20.6 / 25, "blackwell": 40.1 / 50}
+RING_PART = {"ampere": 20.0 / 25, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
 """GB/s of a ring on one NVLink, divided by the datasheet value of the link."""
 PCIE_PART = 12 / 15.75
 """The same of a slot (16 lanes of PCIe 3 at 8 GT/s with 128b/130b coding). Where rings pass host CPUs instead of PCIe switches they reach less: eight
 RTX 5090 28 GB/s, four 35, of 63 (nccl#1639)."""
-LL_GBPS = {"hopper": 141.0, "blackwell": 282.0}
+LL_GBPS = {"ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
 """The tuner's cap on LL."""
-LL128_GBPS = {"hopper": 12 * 36.7, "blackwell": 8 * 40.0}
+LL128_GBPS = {"ampere": 12 * 20.0, "hopper": 12 * 36.7, "blackwell": 8 * 40.0}
 """The tuner's cap on LL128: channels of the ring graph times GB/s per channel.
 
 The graph search finds eight channels on Blackwell before it doubles them. With sixteen the tuner would take LL128 for all-gathers of 16 MiB on eight
@@ -120,7 +120,12 @@ def ring_us(gpu: Gpu, n_bytes: ArrayLike) -> F64:
 
 def ring_part(gpu: Gpu) -> float:
     """Rate of a ring over the links of a GPU, divided by their datasheet rate."""
-    return PCIE_PART if gpu.pcie else RING_PART[arch_of(gpu)]
+    return PCIE_PART if gpu.pcie else RING_PART[_generation(gpu)]
+
+
+def _generation(gpu: Gpu) -> str:
+    """Of NCCL's tables, where Ampere has rows of its own."""
+    return gpu.arch if gpu.arch in LL_GBPS else arch_of(gpu)
 
 
 def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F64:
@@ -173,7 +178,8 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
     moved, hops = passes * size * (n - 1) / n, passes * (n - 1)
     ring = gpu.link_GBps * ring_part(gpu)
-    rates = min(LL_GBPS[arch], LL.part * ring), min(LL128_GBPS[arch], LL128.part * ring), ring
+    own = _generation(gpu)
+    rates = min(LL_GBPS[own], LL.part * ring), min(LL128_GBPS[own], LL128.part * ring), ring
     taken = [p.start_us + p.tuned_us(gpu) * hops + moved / (1e3 * rate) for p, rate in zip(PROTOCOLS, rates, strict=True)]
     channels = NVLS_CHANNELS[arch]
     nvls = NVLS_US + size / (1e3 * ring * NVLS_PART[arch] * (channels - 1) / channels)
@@ -183,7 +189,7 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
 def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> NDArray[np.bool_]:
     """Whether NCCL may run an all-reduce in the switch. `nvls`: on, off, or by the number of GPUs (None)."""
     n = np.asarray(n_gpus, np.float64)
-    nvls = False if gpu.pcie else nvls
+    nvls = nvls if gpu.multicasts else False
     return np.full(n.shape, nvls) if nvls is not None else np.asarray(n >= NVLS_FROM_GPUS[arch_of(gpu)])
 
 

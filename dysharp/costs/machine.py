@@ -269,7 +269,7 @@ class Machine:
     def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
         """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
         names = reducers.kernels if n_bytes <= reducers.most and (not self.gpu.pcie or n <= PCIE_OWN) else ()
-        names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and not self.gpu.pcie else ()
+        names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and self.gpu.multicasts else ()
         own = {name: float(kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0)) for name in names}
         nvls = None if reducers.nvls else False
         return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}

@@ -231,7 +231,7 @@ GPUS: tuple[tuple[str, str], ...] = tuple(TABLES["gpus"].items())
 NOT_PACKAGED = ("GH200", "L20")
 """Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
 OTHER_GPUS = ("Ascend", "L20")
-MESH_GPUS, MESH_KERNELS = ("MI300X", "MI308X", "MI355X", "gfx942"), "MoRI"
+MESH_GPUS, MESH_KERNELS = ("MI300X", "MI308X", "MI325X", "MI355X", "gfx942"), "MoRI"
 """Texts in `hardware` of machines without a switch, and the start of `system` of the kernels that are predicted there."""
 SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Texts in `hardware` of machines with several NVLink domains or without NVLink."""

@@ -31,7 +31,7 @@ def ep_system_of(replica: Replica) -> str:
     Raises `ConfigError` for an unknown name, and for kernels over NVLink where there is none.
     """
     name, cluster = replica.ep_system, replica.machine.cluster
-    if cluster.pcie:
+    if cluster.own_gpu.pcie:
         if name not in ("", "alltoall", *BOUNDS):
             raise ConfigError(f"EP system {show(name)}: found no NVLink in cluster {cluster.name}, expected 'alltoall', which runs over PCIe")
         return "alltoall"

@@ -224,11 +224,6 @@ class Cluster:
         """
         return _own_gpu(self)
 
-    @property
-    def pcie(self) -> bool:
-        """Whether its GPUs reach each other over PCIe alone (`Gpu.pcie`)."""
-        return bool(self.gpu) and self.own_gpu.pcie
-
     def with_gpus(self, n: int) -> Cluster:
         """The cluster with `n` GPUs in use, 1 to `max_gpus`. Links, switches and tables do not change.
 

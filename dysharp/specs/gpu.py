@@ -43,6 +43,11 @@ class Gpu:
         check_fields(self, f"gpu {show(self.name)}")
 
     @property
+    def multicasts(self) -> bool:
+        """Whether switches between such GPUs copy and add (NVLink SHARP, since Hopper)."""
+        return self.arch in ("hopper", "blackwell") and not self.pcie
+
+    @property
     def datasheet(self) -> "Gpu":
         """The packaged GPU of this name, of which a cluster may change rates; the GPU itself where none is packaged."""
         return _packaged(self.name) or self

@@ -53,7 +53,10 @@ class CollectiveSystem:
             (work.operation == SUB_LAYER and work.gpus == 1, "found a sub-layer on one GPU, expected 2 GPUs or more (they share its matrices)"),
             (not self.uneven and not work.is_even, f"found {work.description}, expected equal shares"),
             (not cluster.n_switches, f'found no switch in cluster "{cluster.name}", expected one ({self.switch or "its stores go by NVLink"})'),
-            (bool(self.switch) and cluster.pcie, f'found PCIe alone in cluster "{cluster.name}", expected NVLink ({self.switch})'),
+            (
+                bool(self.switch and cluster.gpu) and not cluster.own_gpu.multicasts,
+                f'found no sums in the switch of cluster "{cluster.name}", expected NVLink of Hopper or later ({self.switch})',
+            ),
             (cluster.domains > 1 and not self.domains, f"found {cluster.domains} NVLink domains, expected one"),
         ]
         return next((text for wrong, text in reasons if wrong), "")

@@ -70,6 +70,7 @@ def test_the_catalogue_is_complete() -> None:
     joined += [*(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
     assert [name for name in specs.list_clusters() if "-x" in name] == joined
     assert [name for name in specs.list_clusters() if name not in joined] == [
+        "hw-dgx-a100",
         "hw-dgx-b200",
         "hw-dgx-h100",
         "hw-dgx-h200",
@@ -82,6 +83,7 @@ def test_the_catalogue_is_complete() -> None:
         "hw-hgx-h20",
         "hw-mi300x",
         "hw-mi308x",
+        "hw-mi325x",
         "hw-mi350x",
         "hw-mi355x",
         "hw-mi455x-helios",
@@ -197,7 +199,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 40
+    assert len(names) == 42
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)
