@@ -106,7 +106,9 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
     none = {"unit": "-", "measured": None, "predicted": None, "error": None, "judged": False}
     rows: list[dict[str, Any]] = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
     rows += [
-        _training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} | _interval(one, "steps", one.like, one.gpu, 1e6)
+        _training_row(step_time.FAMILY, "s", one)
+        | {"group": one.group, "floor": one.least, "plain": one.floor}
+        | _interval(one, "steps", one.like, one.gpu, 1e6)
         for one in steps
     ]
     rows += [_training_row(families.MEMORY, "GiB", one) | _interval(one, "memory", "memory") for one in peaks]

@@ -41,6 +41,7 @@ REAL = {
     "kimi-k2": (7168, 2048, 384, 8, 60, "lognormal:0.65"),
     "deepseek-v3.2": (7168, 2048, 256, 8, 58, "lognormal:0.65"),
     "nemotron-3-nano": (2688, 1856, 128, 6, 23, "lognormal:0.65"),
+    "nemotron-3-ultra": (2048, 5120, 512, 22, 48, "lognormal:0.65"),
     "nemotron-3-super": (1024, 2688, 512, 22, 40, "lognormal:0.65"),
     "kimi-linear-48b": (2304, 1024, 256, 8, 26, "lognormal:0.65"),
     "qwen3.5-397b": (4096, 1024, 512, 10, 60, "lognormal:0.65"),

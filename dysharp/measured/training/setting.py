@@ -33,7 +33,7 @@ class TrainingRow(Run):
     )
 
 
-PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
+PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-sc": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
 """Precision of a row -> recipe of its state, as far as the row says it."""
 KEPT_DENSE = 1
 """Dense layers that runs of fewer layers keep (SimuMax's cases of DeepSeek models)."""
@@ -130,7 +130,7 @@ def setting_of(row: TrainingRow) -> Setting:
 
 
 WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "") | {
-    "selective": "core_attn", "norm": "layernorm", "act": "moe_act", "shared_expert": "shared_experts", "selective layernorm": "layernorm",
+    "selective": "core_attn", "norm": "layernorm", "act": "moe_act", "shared_expert": "shared_experts",
 }  # fmt: skip
 """Words of rows for no recomputation, for Megatron-LM's default set, and for its modules."""
 
@@ -142,7 +142,7 @@ def _saving_of(row: TrainingRow) -> Saving:
         names = [FULL]  # activation_checkpointing of its benchmark configurations
     if names == [""] and row.text("source").startswith(BRIDGE) and row.model == "deepseek-v3":
         names = ["mla_up_proj"]  # the default of its recipe
-    names = [WORDS.get(name, name) for name in names]
+    names = [WORDS.get(name, name.removeprefix("selective ")) for name in names]
     names = [name for name in names if name]
     if any(name not in (*MODULES, FULL) for name in names):
         raise Unsupported(f"recomputation {row.text('recompute')!r} is not modelled")
@@ -176,7 +176,7 @@ NEMO = "NVIDIA/NeMo@"
 NODE = 8
 RACKS = ("gb200", "gb300")
 """GPUs in NVLink domains of 72, in which a requested DeepEP becomes alltoall (Megatron-Bridge issue 5992)."""
-DTYPES: dict[str, DType] = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
+DTYPES: dict[str, DType] = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-sc": "fp8", "fp8-mx": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
 NEW_FROM = (26, 6)
 """Container from which Megatron-Bridge's MoE recipes on Blackwell replay whole iterations and overlap EP communication, as all its presets of 26.06
 with known settings do; scopes that a recipe names first are replaced (perf_recipes/deepseek/common.py). Hybrid stacks have no such plan."""

@@ -90,15 +90,13 @@ OPTIMIZER_BYTES = 30
 
 
 def _floor_us(setting: Setting, machine: Machine, training_recipe: TrainingRecipe) -> float:
-    """Microseconds of a step. One rank's share of all FLOPs at the rates above, collectives, the bubble of equal stages, optimizer."""
+    """Microseconds of a step. One rank's share of all FLOPs at the rates above, collectives, the bubble of equal stages, optimizer. No bound: a step
+    may overlap what this adds up."""
     model, layout, cluster = setting.model, setting.layout, machine.cluster
     kind = "bf16" if training_recipe.dtype == "bf16" else "fp8"
     peak, dense = cluster.peak_flops_per_us(kind), cluster.peak_flops_per_us("bf16")
-    forward = dict(flops_of(model, setting.sequence).forward)
+    forward = _forward(setting)
     core, experts = forward.pop(CORE), forward.pop("routed experts", 0.0)
-    if model.attention.window == 0:
-        context = mean_context(setting.sequence)
-        core = sum(core_flops(op, context) for layer in range(model.n_layers) for op in operators(model, layer))
     others = sum(forward.values())
     tokens = layout.tokens(setting.sequence) / layout.tp / layout.pp
     linear = others * (2 / GEMM + 1 / GRADIENT) + experts * 3 / GROUPED
@@ -122,6 +120,21 @@ def _floor_us(setting: Setting, machine: Machine, training_recipe: TrainingRecip
     return one * (layout.micro_batches + (layout.pp - 1) / layout.vpp) + traffic + update
 
 
+def _forward(setting: Setting) -> dict[str, float]:
+    """FLOPs of a token's forward pass by part; core attention sees the tokens before it."""
+    forward = dict(flops_of(setting.model, setting.sequence).forward)
+    if setting.model.attention.window == 0:
+        every = (op for layer in range(setting.model.n_layers) for op in operators(setting.model, layer))
+        forward[CORE] = sum(core_flops(op, mean_context(setting.sequence)) for op in every)
+    return forward
+
+
+def _least_us(setting: Setting, machine: Machine, dtype: str) -> float:
+    """Microseconds in which all GPUs multiply what a step needs at the peak of its narrowest type: nothing recomputed, no byte moved."""
+    tokens = setting.layout.global_batch * setting.sequence / setting.layout.gpus
+    return 3 * tokens * sum(_forward(setting).values()) / (1e6 * machine.gpu.peak_TFLOPS("fp8" if dtype == "mxfp8" else dtype))
+
+
 FAMILY = "step"
 BARS = {
     "dense, one node": 6.0, "dense, many GPUs": 10.0, "MoE without pipeline": 10.0, "MoE with pipeline, racks": 12.0,
@@ -142,6 +155,8 @@ class StepCase(RunCase):
     release: str
     floor: float | None = None
     """Seconds by the unfitted floor."""
+    least: float | None = None
+    """Seconds that no step is shorter than."""
     micro_batches: int = 0
     like: str = ""
     """The group of measured steps that a user's step like this is compared with."""
@@ -202,6 +217,7 @@ def _case(row: TrainingRow) -> StepCase | None:
     return StepCase(
         id=row.id, model=setting.model.name, gpu=gpu, group=_group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
         like=_group_of_step(setting.model, layout, machine_of(row)[1]), floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
+        least=_least_us(setting, machine_of(row)[1], training_recipe.dtype) / 1e6,
     )  # fmt: skip
 
 
