@@ -157,10 +157,12 @@ class _Known:
         return float(y.mean() + rate * ahead) - self.whole.beside(value), T90 * float(np.sqrt(spread))
 
     def off(self) -> float:
-        """How far the time may be off, either way, as a part of it: the interval of the line, half of what tokens in place of rows say, and what no
-        line shows."""
+        """How far the time may be off, either way, as a part of it: the interval of the line, half of what tokens in place of rows say, GEMMs that
+        transfers slow (they share memory, until products take longer than weights), and what no line shows."""
         (time_us, wide), (other, _) = self.line(_time), self.line(_time, "tokens")
-        return math.hypot(wide / time_us, (other / time_us - 1) / 2, UNSEEN)
+        last = self.blocks[-1]
+        slowed = last.beside(_gemms_us) / last.simulated.time_us if last.experts else 0.0
+        return math.hypot(wide / time_us, (other / time_us - 1) / 2, slowed, UNSEEN)
 
     def refusal(self, most: float, growth: float) -> str:
         """Why the blocks do not tell the time to the part `most`; "" = they may. `growth`: of operators when tokens double, at least."""

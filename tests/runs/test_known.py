@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,12 +45,15 @@ def at(row: Row, tokens: int, us: float, gemms: float = 0.0, alone: bool = True)
     return replace(row, time_us=us, tokens_per_gpu=tokens, path_us=path, phases_us=phases, bound_us=0.1 * tokens, workload_bound_us=0.0)
 
 
-def estimate(row: Row, workload: Workload, us: Callable[[int], float], experts: Callable[[int], float] = lambda tokens: 0.0, **more: Any) -> Row:
-    """The estimate for 128 tokens, where n tokens take `us(n)` beside `experts(n)`, and the busiest link has three rows a token."""
+def estimate(
+    row: Row, workload: Workload, us: Callable[[int], float], experts: Callable[[int], float] = lambda tokens: 0.0, slowed: float = 0.0, **more: Any
+) -> Row:
+    """The estimate for 128 tokens, where n tokens take `us(n)` beside `experts(n)`, and the busiest link has three rows a token. `slowed`: us of
+    `us` that GEMMs take longer than alone."""
 
     def layer(part: Workload) -> Row:
         tokens = part.request.tokens
-        return at(row, tokens, us(tokens) + experts(tokens), experts(tokens), **more)
+        return at(row, tokens, us(tokens) + experts(tokens), experts(tokens) + slowed, **more)
 
     runs = SimpleNamespace(
         layer=layer, experts=lambda part: at(row, part.request.tokens, experts(part.request.tokens), experts(part.request.tokens)),
@@ -65,6 +69,12 @@ def test_a_line_beside_exact_experts_is_known(row: Row, workload: Workload) -> N
     assert found["apart"] == pytest.approx(UNSEEN)
     assert found["path_us"]["gemm1"] == pytest.approx(28)
     assert sum(found["path_us"].values()) == pytest.approx(found["time_us"])
+
+
+def test_gemms_that_transfers_slow_widen_the_interval(row: Row, workload: Workload) -> None:
+    """One of the 78 us of the last block is a GEMM's that takes longer than alone."""
+    found = estimate(row, workload, lambda tokens: 10 + tokens, lambda tokens: 4.0, slowed=1.0).window
+    assert found["apart"] == pytest.approx(math.hypot(1 / 78, UNSEEN))
 
 
 def test_experts_under_transfers_are_part_of_the_line(row: Row, workload: Workload) -> None:
