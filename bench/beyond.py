@@ -48,7 +48,7 @@ NEW: dict[str, tuple[dict[str, object], ...]] = {
 }
 FABRICS: dict[str, tuple[dict[str, object], ...]] = {
     "cann-ep": ({}, {"mode": "low-latency"}, {"flags": "inside", "dispatch": "int8"}, {"card": 2, "node": 16}),
-    "dysharp": ({"dispatch": "nvfp4"}, {"dispatch": "fp8-ue8m0"}), "nvls-groups": ({"dispatch": "nvfp4"},),
+    "dysharp": ({"dispatch": "nvfp4"}, {"dispatch": "fp8-ue8m0"}, {"combine": "mxfp8"}, {"combine": "mxfp8", "sums": "mxfp8"}), "nvls-groups": ({"dispatch": "nvfp4"},),
 }  # fmt: skip
 """Systems and options of which `levels` draws nothing: its points stay those of the day they were recorded."""
 LEVELS, PHASES, ASCEND, STRIPE = 0.03, 0.10, 0.20, FabricConfig().stripe

@@ -19,6 +19,7 @@ from dysharp.functional.numbers import Number, number
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
 from dysharp.functional.wire import through
+from dysharp.systems import get_system
 from dysharp.workload import needed_gpus
 
 PLAIN_BLOCKS = {
