@@ -250,10 +250,9 @@ def _link_rate(request: Request) -> float:
 
 def _moved_bytes(system: System, model: Model, routing: Routing, options: Any) -> float:
     """Bytes on the busier direction of the busiest GPU's links. Combine sends what Dispatch received, and receives what it sent."""
-    row = float(model.row_bytes)
     (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)
-    sent = _format_bytes(options, "dispatch", model)
-    return float(max((up * sent + back_up * row).max(initial=0.0), (down * sent + back_down * row).max(initial=0.0)))
+    sent, back, summed = (_format_bytes(options, name, model) for name in ("dispatch", "combine", "sums" if hasattr(options, "sums") else "combine"))
+    return float(max((up * sent + back_up * back).max(initial=0.0), (down * sent + back_down * summed).max(initial=0.0)))
 
 
 def _bound(system: System, request: Request, routing: Routing, options: Any, moved: float) -> tuple[float, float, float]:

@@ -72,8 +72,7 @@ class FormatConverter(Machine):
         code = (Mux(short == 0, exponent + 6 - self.by, 0)[:4] << 3) + kept[25:] + up
         return Mux(exponent == 0, 0, Mux(code > MOST, MOST, code))
 
-    @staticmethod
-    def _widened(code: Any, scale: Any) -> Any:
+    def _widened(self, code: Any, scale: Any) -> Any:
         """FP32 without sign: a normal code only adds exponents; below 2^-6 the highest bit of three is found."""
         normal, d = code[3:7].any(), code[:3]
         exponent = scale + Mux(normal, code[3:7] + 2, Mux(d[2], 2, d[1]))  # 9 too large
