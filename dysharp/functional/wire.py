@@ -26,8 +26,12 @@ CAST_ERROR = 2.0**-3
 """A value in MXFP8 is at most this far off, over the largest of its block: values above 448 scales are cut down from below 512."""
 
 
+def _clipped(x: Array) -> Array:
+    return np.clip(x, -E4M3_MOST, E4M3_MOST).astype(ml_dtypes.float8_e4m3fn)
+
+
 def _e4m3(x: Array) -> Array:
-    return np.clip(x, -E4M3_MOST, E4M3_MOST).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    return _clipped(x).astype(np.float64)
 
 
 def _e2m1(x: Array) -> Array:
@@ -92,10 +96,10 @@ def rounded(number: Number, word: str, total: Array) -> Array:
 
 
 def to_mxfp8(x: Array) -> bytes:
-    """`[n]` values of MXFP8 (`rounded`) as a payload: a code of E4M3 each, then a scale of UE8M0 per 32 values."""
+    """`[n]` values as a payload of MXFP8: a code of E4M3 each, then a scale of UE8M0 per 32 values."""
     largest = np.abs(np.pad(x.astype(np.float64), (0, -len(x) % MX_BLOCK)).reshape(-1, MX_BLOCK)).max(axis=1)
     scale = _ue8m0(np.where(largest > 0, largest, 1.0))
-    codes = (x / np.repeat(scale, MX_BLOCK)[: len(x)]).astype(ml_dtypes.float8_e4m3fn)
+    codes = _clipped(x / np.repeat(scale, MX_BLOCK)[: len(x)])
     return codes.tobytes() + (np.log2(scale) + UE8M0_BIAS).astype(np.uint8).tobytes()
 
 
