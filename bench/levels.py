@@ -123,7 +123,9 @@ def changed(system: str, workload: str, given: argparse.Namespace, seed: int, tr
     return program, config
 
 
-def planned(system: str, workload: str, stripe: str, seed: int, options: Mapping[str, object] = MappingProxyType({}), placement: str = "auto") -> Levels:
+def planned(
+    system: str, workload: str, stripe: str, seed: int, options: Mapping[str, object] = MappingProxyType({}), placement: str = "auto"
+) -> Levels:  # fmt: skip
     """The Program of a workload, and the fabric of its cluster with this choice of links."""
     parts = workload.split(":")
     name, tokens, cluster_name, gpus = (*parts, "paper-gh200-nvl32", "32")[:4] if len(parts) < 4 else parts

@@ -17,8 +17,8 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
-    `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-ue8m0", "mxfp8" or "nvfp4". `combine`: format of the rows that the switch sums in FP32.
-    `sums`: format of the sums that it sends. Both "rows" or "mxfp8"; the switch converts.
+    `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-ue8m0", "mxfp8" or "nvfp4". `combine`: format of the rows that the switch adds in
+    FP32, `sums`: of the sums that it sends, "rows" or "mxfp8"; the switch converts.
     `weights`: "model", "fp4", "mxfp8" or "nvfp4".
     `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.

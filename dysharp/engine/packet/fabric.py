@@ -119,8 +119,8 @@ def _packet_wires(p: Program) -> Array:
         full = framing.data_flits(framing.payload_bytes, flit)
         sizes = (payload, n_payload), (aux, n_aux)
         last, aux_last = (framing.data_flits(b - (k - 1) * framing.payload_bytes, flit) if k else 0 for b, k in sizes)
-        casts = (framing.answer, framing.total)
-        cut = [framing.data_flits(b, flit, cast) for cast in casts for b in (framing.payload_bytes, payload - (n_payload - 1) * framing.payload_bytes)]
+        ends = framing.payload_bytes, payload - (n_payload - 1) * framing.payload_bytes
+        cut = [framing.data_flits(b, flit, cast) for cast in (framing.answer, framing.total) for b in ends]
         pull = template.kind in PULLS
         up = int(w.up[row]) // flit - (0 if pull else data)
         total = framing.data_flits(payload, flit, framing.total) + framing.data_flits(aux, flit)

@@ -110,7 +110,8 @@ class Decoder:
                 n_bytes=4 * self._topk if weights else size, stage=Stage.COMBINE if command == Command.DYLD else Stage.DISPATCH,
                 targets=listed if dynamic else (), far=tuple(self.node[m] for m in remote), near=near,
                 n_far=len(listed) if dynamic else len(remote), n_near=0 if local < 0 else len(near) if dynamic else 1, weights=weights,
-                answer=Dtype.NONE if weights else answer, total=Dtype.NONE if weights else total, due=0 if self._done is None else int(self._done[op]), op=op, template=template, token=token, chunk=chunk, members=members,
+                answer=Dtype.NONE if weights else answer, total=Dtype.NONE if weights else total,
+                due=0 if self._done is None else int(self._done[op]), op=op, template=template, token=token, chunk=chunk, members=members,
                 local=local,
             )  # fmt: skip
             made.append(one)
