@@ -133,7 +133,8 @@ class RowValues:
         self._partial.update((row, value) for row in rows)
 
     def _framing(self, op: int) -> Framing:
-        return self.p.framings[self.p.templates[self.template[op]].framing]
+        framing: Framing = self.p.framings[self.p.templates[self.template[op]].framing]
+        return framing
 
     def _sum(self, where: str, parts: list[tuple[Array, Expression]], word: str = "") -> tuple[Array, Expression]:
         """The sum of `parts` in their order, `rounded` in the format `word`, and its expression."""

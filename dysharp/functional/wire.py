@@ -27,7 +27,7 @@ CAST_ERROR = 2.0**-3
 
 
 def _clipped(x: Array) -> Array:
-    return np.clip(x, -E4M3_MOST, E4M3_MOST).astype(ml_dtypes.float8_e4m3fn)
+    return np.asarray(np.clip(x, -E4M3_MOST, E4M3_MOST).astype(ml_dtypes.float8_e4m3fn))
 
 
 def _e4m3(x: Array) -> Array:
@@ -107,4 +107,5 @@ def from_mxfp8(data: bytes) -> Array:
     """`[n]` float64 values of a payload of `to_mxfp8`."""
     n = len(data) * MX_BLOCK // (MX_BLOCK + 1)
     scales = np.frombuffer(data, np.uint8, offset=n).astype(np.float64) - UE8M0_BIAS
-    return np.frombuffer(data, ml_dtypes.float8_e4m3fn, n).astype(np.float64) * np.repeat(np.exp2(scales), MX_BLOCK)[:n]
+    codes = np.frombuffer(data, ml_dtypes.float8_e4m3fn, n)
+    return np.asarray(codes.astype(np.float64) * np.repeat(np.exp2(scales), MX_BLOCK)[:n])

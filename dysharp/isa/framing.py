@@ -8,7 +8,12 @@
 | one acknowledgement flit per packet and copy, merged in the switch | derived, docs/assumptions.md |
 """
 
+from typing import TypeVar
+
+from dysharp.base.arrays import I64
 from dysharp.base.values import frozen
+
+Size = TypeVar("Size", int, I64)
 
 
 @frozen
@@ -47,7 +52,7 @@ class Framing:
         """Packets of a payload."""
         return -(-payload_bytes // self.payload_bytes)
 
-    def cast_bytes(self, payload_bytes: int, cast: Cast) -> int:
+    def cast_bytes(self, payload_bytes: Size, cast: Cast) -> Size:
         """Bytes of a payload, or of an array of them, behind `cast`."""
         return -(-payload_bytes * (cast.packet_bytes or self.payload_bytes) // self.payload_bytes)
 
