@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,9 +13,12 @@ from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import MACHINE
 from dysharp.functional.numbers import number
 from dysharp.functional.wire import E2M1, from_mxfp8, rounded, through, to_mxfp8
+from dysharp.isa.framing import AS_IS, Framing, pull_train
+from dysharp.program import builder
 from dysharp.specs import load_model
 from dysharp.systems.building.base import DYMULTIMEM
 from dysharp.systems.building.formats import ROW_BYTES, packet_in
+from dysharp.testing.conformance import conformance
 
 ROWS = np.random.default_rng(7).standard_normal((40, 300))
 
@@ -116,6 +121,17 @@ def test_payload_up_and_down() -> None:
     (up, down), (less_up, same_down), (same_up, less_down) = ((one["up"]["combine"], one["down"]["combine"]) for one in moved)
     assert (same_up, same_down) == (up, down)
     assert (64 * less_up, 64 * less_down) == (33 * up, 33 * down)
+
+
+@pytest.mark.parametrize("forgets", ["answer", "total"])
+def test_a_train_that_forgets_a_conversion_differs_from_its_packets(forgets: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutant(framing: Framing, *given: int) -> object:
+        return pull_train(replace(framing, **{forgets: AS_IS}), *given)
+
+    asked = {"combine": "mxfp8", "sums": "mxfp8"}
+    assert conformance("dysharp", options=asked, rules=["packets_have_the_engine_bytes"])
+    monkeypatch.setattr(builder, "pull_train", mutant)
+    assert not conformance("dysharp", options=asked, rules=["packets_have_the_engine_bytes"])
 
 
 def test_conversion_that_no_switch_has() -> None:
