@@ -134,6 +134,15 @@ def test_a_train_that_forgets_a_conversion_differs_from_its_packets(forgets: str
     assert not conformance("dysharp", options=asked, rules=["packets_have_the_engine_bytes"])
 
 
+def test_bounds_know_converted_rows() -> None:
+    layer = {"model": "S-8", "gpus": 8, "tokens": 256, "routing": "uniform", "cluster": "paper-gh200-nvl32"}
+    asked = {"dysharp.dispatch": "nvfp4", "dysharp.combine": "mxfp8", "dysharp.sums": "mxfp8", "dysharp.compute": False}
+    done = dysharp.run("dysharp", **layer, options=asked)
+    assert done.workload_bound_us < done.bound_us < done.time_us
+    plain = dysharp.run("dysharp", **layer, options={"dysharp.compute": False})
+    assert done.workload_bound_us < 0.6 * plain.workload_bound_us < plain.bound_us
+
+
 def test_conversion_that_no_switch_has() -> None:
     with pytest.raises(ConfigError, match=r"dysharp.combine: found 'fp8', expected rows or mxfp8"):
         dysharp.run("dysharp", model="S-8", gpus=4, tokens=16, options={"dysharp.combine": "fp8"})
