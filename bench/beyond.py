@@ -5,7 +5,7 @@
 | part | prints |
 |---|---|
 | conformance | faults of the new systems, with the options that change their Programs |
-| levels | packet level over burst level at N drawn points |
+| levels | packet level over burst level at N drawn points of all systems, options and placements |
 | oracle | whether engine and oracle agree on the small layers, and the mutants of the new rules that both tell apart |
 | tensors | whether tensors equal the dense layer bit for bit, by path and fault |
 | h200 | operators, start barriers and what follows them of `deepep-v2` on H200 against DIR/deepepv2_h200_visible4.csv; `sync-switch` beside them |
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 from level_draw import draw
-from levels import planned
+from levels import Levels, planned
 
 import dysharp
 from dysharp.engine.burst.run import run_burst
@@ -42,15 +42,18 @@ from dysharp.testing.conformance import conformance
 from dysharp.workload import make_routing
 
 NEW: dict[str, tuple[dict[str, object], ...]] = {
-    "nvls-groups": ({}, {"own": "kept"}, {"reduction": "push"}, {"cover": "exact"}, {"offsets": "capacity"}, {"history": "tokens"}),
-    "sync-switch": ({},),
-    "sync-dysharp": ({},),
-}
-FABRICS: dict[str, tuple[dict[str, object], ...]] = {
+    "nvls-groups": (
+        {}, {"own": "kept"}, {"reduction": "push"}, {"cover": "exact"}, {"offsets": "capacity"}, {"history": "tokens"}, {"dispatch": "nvfp4"},
+    ),
+    "sync-switch": ({},), "sync-dysharp": ({},), "nvls": ({"own": "sent"},),
     "cann-ep": ({}, {"mode": "low-latency"}, {"flags": "inside", "dispatch": "int8"}, {"card": 2, "node": 16}),
-    "dysharp": ({"dispatch": "nvfp4"}, {"dispatch": "fp8-ue8m0"}), "nvls-groups": ({"dispatch": "nvfp4"},),
+    "dysharp": (
+        {"dispatch": "nvfp4"}, {"dispatch": "fp8-ue8m0"}, {"combine": "mxfp8"}, {"dispatch": "mxfp8", "combine": "mxfp8", "sums": "mxfp8"},
+    ),
 }  # fmt: skip
-"""Systems and options of which `levels` draws nothing: its points stay those of the day they were recorded."""
+PLACED = "exact", "exact:prefetch=before,weights=relay", "eplb:choose=switch", "eplb:choose=local"
+"""Placements of `levels`, with each of `BALANCED`."""
+BALANCED = "deepep", "fusion-only", "dysharp"
 LEVELS, PHASES, ASCEND, STRIPE = 0.03, 0.10, 0.20, FabricConfig().stripe
 TENSOR_RULES = (
     "integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows", "packets_equal_rows_in_floats",
@@ -90,7 +93,7 @@ def main() -> int:
 
 def _conformance(rules: tuple[str, ...] | None) -> bool:
     good = True
-    for system, choices in (*NEW.items(), *FABRICS.items()):
+    for system, choices in NEW.items():
         for options in choices:
             report = conformance(system, options=options, rules=rules)
             good &= bool(report)
@@ -99,9 +102,15 @@ def _conformance(rules: tuple[str, ...] | None) -> bool:
 
 
 def _levels(count: int, seed: int) -> bool:
-    later = []
-    for p in draw(count, seed, lambda system, workload, drawn: planned(system, workload, STRIPE, drawn)[0], systems=sorted(NEW)):
-        program, fabric = planned(p.system, p.workload, STRIPE, p.seed)
+    later, kinds = [], [(system, options, "auto") for system, choices in NEW.items() for options in choices]
+    named = {" ".join((k[0], *(f"{n}={v}" for n, v in k[1].items()), *k[2:])): k for k in kinds + [(s, {}, p) for s in BALANCED for p in PLACED]}
+
+    def both(name: str, workload: str, drawn: int) -> Levels:
+        system, options, placement = named[name]
+        return planned(system, workload, STRIPE, drawn, options, placement)
+
+    for p in draw(count, seed, lambda *point: both(*point)[0], systems=list(named)):
+        program, fabric = both(*p)
         burst, packet = run_burst(program)[0].time_ps, run_packet(program, fabric).trace.time_ps
         later.append(packet / burst - 1)
         print(f"{p.system} {p.workload} seed {p.seed}: burst {burst / 1e6:.2f} us, packet {later[-1]:+.1%}", flush=True)

@@ -27,9 +27,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from level_draw import draw, spread
@@ -122,14 +123,16 @@ def changed(system: str, workload: str, given: argparse.Namespace, seed: int, tr
     return program, config
 
 
-def planned(system: str, workload: str, stripe: str, seed: int) -> Levels:
+def planned(
+    system: str, workload: str, stripe: str, seed: int, options: Mapping[str, object] = MappingProxyType({}), placement: str = "auto"
+) -> Levels:  # fmt: skip
     """The Program of a workload, and the fabric of its cluster with this choice of links."""
     parts = workload.split(":")
     name, tokens, cluster_name, gpus = (*parts, "paper-gh200-nvl32", "32")[:4] if len(parts) < 4 else parts
     model, cluster = load_model(name), replace(load_cluster(cluster_name), n_gpus=int(gpus))
-    routing = make_routing(model.routing, model, int(gpus), int(tokens), seed=seed, layer=None, placement="auto")
+    routing = make_routing(model.routing, model, int(gpus), int(tokens), seed=seed, layer=None, placement=placement)
     chosen = get_system(system)
-    return chosen.plan(model, cluster, routing, "fwd", chosen.options()), replace(fabric_of(cluster), stripe=stripe)
+    return chosen.plan(model, cluster, routing, "fwd", chosen.options(**options)), replace(fabric_of(cluster), stripe=stripe)
 
 
 def label(given: argparse.Namespace, seed: int) -> str:

@@ -124,8 +124,9 @@ def _compute_ends(program: Program) -> tuple[int, int]:
 
 
 def workload_bound_us(
-    model: Model, cluster: Cluster, routing: Routing, *, direction: str = "fwd", free_links: bool = False, free_gemms: bool = False
-) -> float:
+    model: Model, cluster: Cluster, routing: Routing, *, direction: str = "fwd", free_links: bool = False, free_gemms: bool = False,
+    sizes: tuple[int, int, int] | None = None,
+) -> float:  # fmt: skip
     """A lower bound in microseconds of this pass of this workload on this cluster, for every system.
 
     The bound is the larger of two times:
@@ -140,6 +141,7 @@ def workload_bound_us(
       leaves its domain once and enters each remote domain once; its sums come back the same way.
 
     `free_links`: GEMMs alone, for a system whose links cost nothing by declaration ("ideal"). `free_gemms`: links alone, for a pass without GEMMs.
+    `sizes`: bytes of a row out, of a partial sum and of a sum, of a switch that converts; None = of the model's rows.
     """
     rows = rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1)
     flops = 2 * int(rows.max(initial=0)) * model.hidden * model.expert_hidden * model.n_matrices
@@ -149,9 +151,9 @@ def workload_bound_us(
         return gemm_us
     if cluster.domains > 1:
         return max(gemm_us, _domain_bound_us(model, cluster, routing))
-    least = traffic(routing, "multicast", model.row_bytes)
-    up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
-    down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
+    least, (out, back, total) = traffic(routing, "multicast", 1), sizes or (model.row_bytes,) * 3
+    up = out * least["dispatch"]["up_per_gpu"] + back * least["combine"]["up_per_gpu"]
+    down = out * least["dispatch"]["down_per_gpu"] + total * least["combine"]["down_per_gpu"]
     return max(gemm_us, max(int(up.max(initial=0)), int(down.max(initial=0))) / _links_rate(cluster))
 
 

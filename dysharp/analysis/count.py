@@ -31,7 +31,7 @@ class _Groups:
 
     template: I64
     wire: I64
-    payload: I64  # bytes of one copy, aux excluded
+    payload: I64  # [2, n_groups] bytes of one copy up and down, aux excluded; of a pull, of its response and its result
     is_pull: Bools
     sent: I64
     copies: I64
@@ -130,14 +130,17 @@ def group_transfers(program: Program, happened: Bools | None = None, passed: Boo
     if members.ext_bytes is not None:
         ext += np.bincount(cell[remote], weights=members.ext_bytes[remote], minlength=n_nodes * n).astype(np.int64)
 
-    payload = np.zeros(n, np.int64)
-    payload[group[wired]] = ops.bytes[wired]  # one size per wire row (the verifier checks this)
+    payload = np.zeros((2, n), np.int64)
+    payload[:, group[wired]] = ops.bytes[wired]  # one size per wire row (the verifier checks this)
     template, wire = np.divmod(present, n_wires)
+    for g, t in enumerate(template):
+        framing = program.framings[program.templates[t].framing]
+        payload[:, g] = [framing.cast_bytes(int(size), cast) for size, cast in zip(payload[:, g], (framing.answer, framing.total), strict=True)]
     pulls = np.array([program.templates[t].kind in PULLS for t in template], np.bool_)
     k = len(present)
     shape = (n_nodes, n)
     return _Groups(
-        template.astype(np.int64), wire.astype(np.int64), payload[:k], pulls, sent.reshape(shape)[:, :k].astype(np.int64),
+        template.astype(np.int64), wire.astype(np.int64), payload[:, :k], pulls, sent.reshape(shape)[:, :k].astype(np.int64),
         copies.reshape(shape)[:, :k].astype(np.int64), ext.reshape(shape)[:, :k],
     )  # fmt: skip
 
@@ -169,8 +172,8 @@ def _traffic(program: Program, groups: _Groups) -> dict[str, dict[str, int]]:
         once, each = int(groups.sent[:, g].sum()), int(groups.copies[:, g].sum())
         up, down = (each, once) if groups.is_pull[g] else (once, each)
         aux = int(program.wires.aux[groups.wire[g]])
-        for side, times in ((out_side, up), (in_side, down)):
-            out[side][name] = out[side].get(name, 0) + times * int(groups.payload[g])
+        for side, times, size in ((out_side, up, groups.payload[0, g]), (in_side, down, groups.payload[1, g])):
+            out[side][name] = out[side].get(name, 0) + times * int(size)
             out[side][program.host_beside(name)] += times * aux
     return out
 
@@ -198,7 +201,7 @@ def wire_table(program: Program, groups: _Groups | None = None) -> WireTable:
     g = group_transfers(program) if groups is None else groups
     w, pull = program.wires, g.is_pull
     trains = w.trains[g.wire]
-    body = g.payload + w.aux[g.wire]
+    body, total = g.payload + w.aux[g.wire]
     n = program.n_nodes
     up, down = np.zeros((2, program.n_ports, len(TERMS)), np.int64)
     group_net = np.array([program.templates[t].net for t in g.template], np.int64)
@@ -214,13 +217,13 @@ def wire_table(program: Program, groups: _Groups | None = None) -> WireTable:
     add(up, "payload", g.copies, np.where(pull, body, 0))
     add(up, "headers", g.copies, np.where(pull, w.response[g.wire] - body, 0))
     add(up, "acks", g.copies, np.where(pull, 0, trains * w.ack_up[g.wire]))
-    add(down, "payload", g.copies, np.where(pull, 0, body))
-    add(down, "headers", g.copies, np.where(pull, 0, trains * w.down[g.wire] - body))
+    add(down, "payload", g.copies, np.where(pull, 0, total))
+    add(down, "headers", g.copies, np.where(pull, 0, trains * w.down[g.wire] - total))
     add(down, "headers", g.ext, np.where(pull, 0, 1))
     add(down, "requests", g.copies, np.where(pull, w.down[g.wire], 0))
     add(down, "requests", g.ext, np.where(pull, 1, 0))
-    add(down, "payload", g.sent, np.where(pull, body, 0))
-    add(down, "headers", g.sent, np.where(pull, w.result[g.wire] - body, 0))
+    add(down, "payload", g.sent, np.where(pull, total, 0))
+    add(down, "headers", g.sent, np.where(pull, w.result[g.wire] - total, 0))
     add(down, "acks", g.sent, np.where(pull, 0, trains * w.ack_down[g.wire]))
     _add_notifications(program, up, down)
     return WireTable(up, down, n)

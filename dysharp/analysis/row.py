@@ -20,6 +20,7 @@ from dysharp.base.text import facts, html_table
 from dysharp.base.units import ps_to_us
 from dysharp.base.values import frozen
 from dysharp.base.version import MODEL_VERSION
+from dysharp.isa.framing import AS_IS
 from dysharp.program.skew import Skew
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
@@ -324,8 +325,13 @@ def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
         return collective_bound_us(inputs.work, inputs.cluster)
     assert inputs.model is not None  # a Routing belongs to a model
     free_gemms = not any(t.kind is Kind.COMPUTE for t in program.templates)
+    sizes, row = None, inputs.model.row_bytes
+    for framing in program.framings:
+        if {framing.answer, framing.total} != {AS_IS}:
+            out = int(program.regions.row_bytes[program.tiled_regions()].max(initial=0))
+            sizes = out, framing.cast_bytes(row, framing.answer), framing.cast_bytes(row, framing.total)
     return workload_bound_us(
-        inputs.model, inputs.cluster, inputs.work, direction=inputs.direction, free_links=inputs.free_links, free_gemms=free_gemms
+        inputs.model, inputs.cluster, inputs.work, direction=inputs.direction, free_links=inputs.free_links, free_gemms=free_gemms, sizes=sizes
     )
 
 

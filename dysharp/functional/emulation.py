@@ -18,7 +18,8 @@ from dysharp.functional.machine import Machine, Pass
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
-from dysharp.functional.wire import through
+from dysharp.functional.wire import CAST_ERROR, through
+from dysharp.systems import get_system
 from dysharp.workload import needed_gpus
 
 PLAIN_BLOCKS = {
@@ -60,6 +61,8 @@ class Emulation:
     dump: tuple[str, ...] = ()
     rows: str = ""
     """Format of the rows of Dispatch, where they are floats of a plain block. "": the payload's own."""
+    casts: str = ""
+    """What the switch sums and sends, where it converts."""
     rows_error: float = 0.0
     """Root mean square of the output's difference from `reference` of unrounded rows, over that of the output (plain blocks of floats)."""
 
@@ -71,7 +74,9 @@ class Emulation:
     @property
     def rounding(self) -> list[tuple[str, str]]:
         """What the format of rows costs, as a printed fact."""
-        return [("rows out", f"{self.rows}: the output is {self.rows_error:.2%} off the dense layer (root mean square)")] if self.rows else []
+        asked = [text for text in (self.rows, self.casts) if text]
+        off = f"{', '.join(asked)}: the output is {self.rows_error:.2%} off the dense layer (root mean square)"
+        return [("rows out" if self.rows else "sums", off)] if asked else []
 
     def __str__(self) -> str:
         """Whether the tensors are right, in a few lines."""
@@ -135,6 +140,7 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     errors = _Errors()
     asked = str(machine.options.get("dispatch", "rows"))
     rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer and asked != "rows" else ""
+    words = _casts_of(machine, chosen)
     if block in PLAIN_BLOCKS:
         what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors, rounded)
     else:
@@ -147,11 +153,18 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     return Emulation(
         system=machine.system, block=block, gpus=machine.gpus, tokens_per_gpu=tokens, dtype=chosen.name, backward=backward,
         path="packet" if statistics else "row", order=machine.order, max_abs_error=errors.absolute, max_rel_error=errors.relative,
-        bound=BOUNDS[chosen.name], exact=_is_exact(passes), reference=what, packets=_sum_counts([s.packets for s in statistics]),
-        flits=_sum_counts([s.flits for s in statistics]), tables=tables, injected=injected,
+        bound=BOUNDS[chosen.name] + CAST_ERROR * sum(word != "rows" for word in words), exact=_is_exact(passes), reference=what,
+        packets=_sum_counts([s.packets for s in statistics]), flits=_sum_counts([s.flits for s in statistics]), tables=tables, injected=injected,
         not_injected={kind: why_not(kind, machine.system, tables, machine.gpus // domain_nodes) for kind, n in injected.items() if not n},
-        dump=tuple(text for s in statistics for text in s.dump), rows=rounded, rows_error=errors.rows,
+        dump=tuple(text for s in statistics for text in s.dump), rows=rounded,
+        casts="the switch sums {} and sends {}".format(*words) if block in PLAIN_BLOCKS and set(words) != {"rows"} else "", rows_error=errors.rows,
     )  # fmt: skip
+
+
+def _casts_of(machine: Machine, n: Number) -> list[str]:
+    """The formats of the rows that the switch sums and of the sums that it sends. Integers have none but "rows"."""
+    converts = hasattr(get_system(machine.system).options, "sums") and not n.is_integer
+    return [str(machine.options.get(name, "rows")) if converts else "rows" for name in ("combine", "sums")]
 
 
 def _run_plain(

@@ -9,7 +9,8 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, RunRecord, Tensors
 from dysharp.functional.sums import Expression, add_in_order
-from dysharp.program import Program
+from dysharp.functional.wire import rounded
+from dysharp.program import Framing, Program
 
 ALL = slice(None)
 
@@ -92,8 +93,8 @@ class RowValues:
             raise EmulationMismatch(f"op {op}: found no sum of token {self.key[op]} on GPU {node}, expected a wait for the pull that leaves it there")
         return self._domain_sums[node, self.key[op]]
 
-    def _hub_sum(self, node: int, rows: list[int], part: slice = ALL) -> tuple[Array, Expression]:
-        """The sum of expert rows in one GPU's memory, in the columns `part`, rounded to the stored dtype, and its expression."""
+    def _hub_sum(self, node: int, rows: list[int], part: slice = ALL, word: str = "") -> tuple[Array, Expression]:
+        """The sum of expert rows in one GPU's memory, in the columns `part`, `rounded` in the format `word`, and its expression."""
         t, layout = self.t, self.layout
         buffer = self.memory.rows("dx" if self.backward else "y")
         for row in rows:
@@ -102,8 +103,9 @@ class RowValues:
                 raise EmulationMismatch(f"{where}: found a read on GPU {node}, expected one on GPU {holder} that holds it")
             if layout.place[row] == UNBOUND:
                 raise EmulationMismatch(f"{where}: found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival")
-        value = t.number.store(add_in_order([buffer[layout.place[row], part] for row in rows], len(range(*part.indices(t.experts.hidden))), t.number))
-        return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
+        total = add_in_order([buffer[layout.place[row], part] for row in rows], len(range(*part.indices(t.experts.hidden))), t.number)
+        slots = tuple(layout.slot_of_region[layout.region[row]] for row in rows)
+        return rounded(t.number, word, total), ("hub", node, slots, word)[: 4 if word else 3]
 
     def _return_gate_grads(self, token: int, rows: list[int]) -> None:
         if self.gate_grad is None:
@@ -130,10 +132,14 @@ class RowValues:
         value = self._sum("relay", [self._partial[row] for row in mine])
         self._partial.update((row, value) for row in rows)
 
-    def _sum(self, where: str, parts: list[tuple[Array, Expression]]) -> tuple[Array, Expression]:
-        """The sum of `parts` in their order, rounded to the stored dtype, and its expression."""
-        n = self.t.number
-        return n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n)), (where, tuple(e for _, e in parts))
+    def _framing(self, op: int) -> Framing:
+        framing: Framing = self.p.framings[self.p.templates[self.template[op]].framing]
+        return framing
+
+    def _sum(self, where: str, parts: list[tuple[Array, Expression]], word: str = "") -> tuple[Array, Expression]:
+        """The sum of `parts` in their order, `rounded` in the format `word`, and its expression."""
+        total = add_in_order([value for value, _ in parts], self.t.experts.hidden, self.t.number)
+        return rounded(self.t.number, word, total), (where, tuple(e for _, e in parts), word)[: 3 if word else 2]
 
     @cached_property
     def _relayed_rows(self) -> dict[tuple[int, int], list[int]]:
@@ -178,7 +184,7 @@ class RowValues:
         far = [answer for node, answer in answers if node != self.node[op]]
         parts = [answer for node, answer in answers if node == self.node[op]]
         if far:
-            parts.insert(0, self._sum("switch", far))
+            parts.insert(0, self._sum("switch", far, self._framing(op).total.word))
         dst = self.p.templates[self.template[op]].dst
         if dst == "relay.partial":
             self._domain_sums[self.node[op], self.key[op]] = self._sum("relay", parts)

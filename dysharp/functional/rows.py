@@ -259,7 +259,8 @@ class RowMachine(RowValues):
         if self.p.templates[self.template[op]].src == "relay.partial":
             answer = self._domain_sum(op, self.member_node[member])
         else:
-            answer = self._hub_sum(self.member_node[member], self._fills(member))
+            far = self.member_node[member] != self.node[op]
+            answer = self._hub_sum(self.member_node[member], self._fills(member), word=self._framing(op).answer.word if far else "")
         self._return_gate_grads(self.key[op], self._fills(member))
         self._answers[op].append((self.member_node[member], answer))
         self.progress.fire(Tail.MEMBER_DELIVERED, member)

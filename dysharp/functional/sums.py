@@ -9,6 +9,8 @@ An expression is a nested tuple. Its head names the place of the sum, which deci
 | `("partial", parts)` | sum of a switch, sent before it was complete | no |
 | `("relay", parts)` | sum of a domain's GPUs at the GPU that forwards it | yes |
 | `("source", parts)` | final value | yes |
+
+A further word of a hub or a switch is the format into which its sum is converted.
 """
 
 from collections import defaultdict
@@ -20,6 +22,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.functional.numbers import Number
+from dysharp.functional.wire import rounded
 from dysharp.program import Kind, Program
 
 Expression = tuple[Any, ...]
@@ -50,9 +53,9 @@ def evaluate(expression: Expression, row: Callable[[int], Array], width: int, nu
     Partial sums stay in the work dtype.
     """
     if expression[0] == "hub":
-        return number.store(add_in_order([row(slot) for slot in expression[2]], width, number))
+        return rounded(number, "".join(expression[3:]), add_in_order([row(slot) for slot in expression[2]], width, number))
     total = add_in_order([evaluate(part, row, width, number) for part in expression[1]], width, number)
-    return total if expression[0] == "partial" else number.store(total)
+    return total if expression[0] == "partial" else rounded(number, "".join(expression[2:]), total)
 
 
 class Sums:

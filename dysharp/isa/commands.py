@@ -74,11 +74,12 @@ class Dtype(IntEnum):
     INT64 = 2
     FLOAT32 = 3
     BFLOAT16 = 4
+    MXFP8 = 5
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one element. 1 for NONE: its payload is plain bytes."""
-        return (1, 4, 8, 4, 2)[self]
+        """Bytes of one element. 1 for NONE: its payload is plain bytes. Behind those of MXFP8 is a scale per 32, which is not in it."""
+        return (1, 4, 8, 4, 2, 1)[self]
 
     @property
     def sum_dtype(self) -> Dtype:

@@ -8,7 +8,23 @@
 | one acknowledgement flit per packet and copy, merged in the switch | derived, docs/assumptions.md |
 """
 
+from typing import TypeVar
+
+from dysharp.base.arrays import I64
 from dysharp.base.values import frozen
+
+Size = TypeVar("Size", int, I64)
+
+
+@frozen
+class Cast:
+    """A format into which a packet is converted by itself. `packet_bytes`: of a full packet, scales included; 0 = as the payload."""
+
+    word: str = ""
+    packet_bytes: int = 0
+
+
+AS_IS = Cast()
 
 
 @frozen
@@ -23,6 +39,8 @@ class Framing:
     ack: int = 1  # acknowledgement per packet and copy, member to switch
     source_ack: int = 1  # acknowledgement per packet, switch to source; the switch merges those of a multicast
     source_ack_per_target: int = 0  # address flits of that acknowledgement per target after the first
+    answer: Cast = AS_IS  # of a pull's response; the switch sums in FP32
+    total: Cast = AS_IS  # of a pull's result
     own: int = 0  # flits of the issuer's own copy behind the acknowledgement, of its own addend behind the request (docs/design/0041)
 
     def source_hop_flits(self, targets: int) -> int:
@@ -34,10 +52,14 @@ class Framing:
         """Packets of a payload."""
         return -(-payload_bytes // self.payload_bytes)
 
-    def data_flits(self, payload_bytes: int, flit_bytes: int) -> int:
-        """Data flits of a payload: every packet fills whole flits."""
+    def cast_bytes(self, payload_bytes: Size, cast: Cast) -> Size:
+        """Bytes of a payload, or of an array of them, behind `cast`."""
+        return -(-payload_bytes * (cast.packet_bytes or self.payload_bytes) // self.payload_bytes)
+
+    def data_flits(self, payload_bytes: int, flit_bytes: int, cast: Cast = AS_IS) -> int:
+        """Data flits of a payload behind `cast`: every packet fills whole flits."""
         full, rest = divmod(payload_bytes, self.payload_bytes)
-        return full * -(-self.payload_bytes // flit_bytes) + -(-rest // flit_bytes)
+        return full * -(-self.cast_bytes(self.payload_bytes, cast) // flit_bytes) + -(-self.cast_bytes(rest, cast) // flit_bytes)
 
 
 @frozen
@@ -70,13 +92,13 @@ def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     The request also asks every member for `aux_bytes`. They travel in separate packets.
     """
     packets = framing.packets(payload_bytes) + framing.packets(aux_bytes)
-    data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
-    answer = flit_bytes * (packets * framing.header + data)
+    aux = packets * framing.header + framing.data_flits(aux_bytes, flit_bytes)
+    answer, total = (flit_bytes * (aux + framing.data_flits(payload_bytes, flit_bytes, cast)) for cast in (framing.answer, framing.total))
     # The result returns explicit addresses.
     listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)
     return _Train(
         up=flit_bytes * packets * (framing.source_hop_flits(targets) + framing.own), down=flit_bytes * packets * framing.header, response=answer,
-        result=answer + listed, ack_up=0, ack_down=0, packets=packets,
+        result=total + listed, ack_up=0, ack_down=0, packets=packets,
     )  # fmt: skip
 
 

@@ -248,12 +248,18 @@ def _link_rate(request: Request) -> float:
     return float(cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us)
 
 
+def _row_sizes(options: Any, model: Model) -> tuple[int, int, int]:
+    """Bytes of a row out, of a result and of a sum of results."""
+    last = "sums" if hasattr(options, "sums") else "combine"
+    out, back, summed = (ROW_BYTES[getattr(options, name, "rows")](model) for name in ("dispatch", "combine", last))
+    return out, back, summed
+
+
 def _moved_bytes(system: System, model: Model, routing: Routing, options: Any) -> float:
     """Bytes on the busier direction of the busiest GPU's links. Combine sends what Dispatch received, and receives what it sent."""
-    row = float(model.row_bytes)
     (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)
-    sent = _format_bytes(options, "dispatch", model)
-    return float(max((up * sent + back_up * row).max(initial=0.0), (down * sent + back_down * row).max(initial=0.0)))
+    sent, back, summed = _row_sizes(options, model)
+    return float(max((up * sent + back_up * back).max(initial=0.0), (down * sent + back_down * summed).max(initial=0.0)))
 
 
 def _bound(system: System, request: Request, routing: Routing, options: Any, moved: float) -> tuple[float, float, float]:
@@ -264,7 +270,9 @@ def _bound(system: System, request: Request, routing: Routing, options: Any, mov
         gemms = max(gemms, _weights_us(request, routing, options))
     if system.bound:
         return gemms, gemms, 0.0
-    least = workload_bound_us(model, cluster, routing, direction=request.direction)
+    converts = {getattr(options, name, "rows") for name in ("combine", "sums")} != {"rows"} and hasattr(options, "sums")
+    sizes = _row_sizes(options, model) if converts else None
+    least = workload_bound_us(model, cluster, routing, direction=request.direction, sizes=sizes)
     wire = moved / _link_rate(request) if cluster.domains == 1 else 0.0
     return max(least, gemms, wire), gemms, wire
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
+from dysharp.isa.framing import AS_IS
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.csr import runs, spans
 from dysharp.program.names import fail_where, op_name, row_name
@@ -118,6 +119,12 @@ def _moved(c: Columns) -> dict[str, dict[str, int]]:
     once = np.where(c.n_remote > 0, program.ops.bytes, 0)
     each = np.where(c.leads, program.ops.bytes, 0) * c.n_remote.astype(np.int64)
     near, far = c.sum_by_template(once), c.sum_by_template(each)
+    for i, t in enumerate(program.templates):
+        framing = program.framings[t.framing] if t.kind in PULLS else None
+        if framing is not None and {framing.answer, framing.total} != {AS_IS}:
+            mine = program.ops.template == i
+            answers, sums = (framing.cast_bytes(program.ops.bytes[mine].astype(np.int64), cast) for cast in (framing.answer, framing.total))
+            near[i], far[i] = sums[c.n_remote[mine] > 0].sum(), (answers * c.n_remote[mine]).sum()
     sides = sides_of(program)
     out: dict[str, dict[str, int]] = {side: {} for pair in sides for side in pair}
     for i, t in enumerate(program.templates):

@@ -30,7 +30,8 @@ def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
     for name in ("dispatch", "combine"):
         printed = format_of(f"{system}.{name}", options.get(name, "rows"), ROW_FORMATS).printed
         parts.append(f"{name.capitalize()} {printed or own}")
-    parts += [f"weights {weights}"] if weights else []
+    sums = format_of(f"{system}.sums", options.get("sums", "rows"), ROW_FORMATS).printed
+    parts += [f"sums {sums}"] * bool(sums) + [f"weights {weights}"] * bool(weights)
     return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
 
 

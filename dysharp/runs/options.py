@@ -210,8 +210,8 @@ def _values(system: System, field: str, default: Any, rule: Choice | None) -> st
         return TRUTH
     if field == "gemms":
         return ", ".join(("auto", *system.costs.gemms))
-    if field in ("dispatch", "combine"):
-        return OF_SYSTEM.get(name, ", ".join(system.moves.formats))
+    if field in ("dispatch", "combine", "sums"):
+        return OF_SYSTEM.get(name, ", ".join(system.moves.formats if field == "dispatch" else system.moves.results))
     return OF_SYSTEM.get(name, VALUES.get(field, "-"))
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from dysharp.base.errors import ConfigError
 from dysharp.program import I32, Discipline, Framing, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
@@ -16,7 +17,8 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
-    `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-ue8m0", "mxfp8" or "nvfp4"; sums come back as the model's rows.
+    `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-ue8m0", "mxfp8" or "nvfp4". `combine`: format of the rows that the switch adds in
+    FP32, `sums`: of the sums that it sends, "rows" or "mxfp8"; the switch converts.
     `weights`: "model", "fp4", "mxfp8" or "nvfp4".
     `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
@@ -26,6 +28,8 @@ class Options:
     combine_window: int = choice_int("dysharp.combine_window")
     al_misses: int = choice_int("hub.al_misses")
     dispatch: str = "rows"
+    combine: str = "rows"
+    sums: str = "rows"
     weights: str = "model"
     compute: bool = True
 
@@ -33,7 +37,7 @@ class Options:
 FACTS = Facts(
     source=SOURCE,
     options=Options,
-    moves=Moves("multicast", between="dysharp", formats=WIRE),
+    moves=Moves("multicast", between="dysharp", formats=WIRE, results=("rows", "mxfp8")),
     costs=Costs(permutes=0, fused=True, drops="AL TLB misses, TS/OR overflow, polling"),
     reach=Reach(domains=("paper",), assumes="a hypothetical scale-out switch that multicasts and sums", switch=SUMS),
     shown=Shown(
@@ -70,6 +74,8 @@ def _all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> Non
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Full DySHARP. Over several domains a hypothetical scale-out switch multicasts and adds, too (building/between/in_switch.py)."""
     if layer.cluster.domains > 1:
+        if (options.combine, options.sums) != ("rows", "rows"):
+            raise ConfigError(f"dysharp.combine, dysharp.sums: found {options.combine}, {options.sums} over several domains, expected rows")
         windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
         sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counted(layer)))
     else:

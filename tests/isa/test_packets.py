@@ -304,7 +304,7 @@ LISTED = replace(REPLICA, local_experts=40, targets=(1, 4))
         (encode(ACK) + bytes(16), None, "acknowledgement: found 2 flits, expected 1"),
         (encode(EXPLICIT)[:16], None, "explicit st: found 1 flits, expected 4"),
         (_forge(DYST, head=8 << 64), None, "dymultimem.st: found 3 flits, expected 4"),
-        (_forge(DYST, head=7 << 52 ^ 4 << 52), None, "dymultimem.st field dtype: found 7, expected 0 .. 4"),
+        (_forge(DYST, head=7 << 52 ^ 4 << 52), None, "dymultimem.st field dtype: found 7, expected 0 .. 5"),
         (_forge(PARTIAL, head=7 << 52), None, "partial sum field dtype: found BFLOAT16, expected the type of a sum, FLOAT32"),
         (_forge(DYLD, head=128 << 43), None, "dymultimem.ld_reduce field payload_bytes: found 0, expected 1 .. 256"),
         (_forge(DYLD, head=256 << 43), None, "dymultimem.ld_reduce field payload_bytes: found 384, expected 1 .. 256"),

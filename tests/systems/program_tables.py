@@ -58,6 +58,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "dispatch": ("fp8", "fp8-plain", "fp4-plain", "mxfp8", "nvfp4"), "gemms": ("fused", "library"), "grid": ("turn",), "group": (2,),
     "mediation": (True,), "n_comm": (11,), "n_sm": (6,), "peers": ("nic",), "permute": (False,), "poll_ns": (350,), "preaccess": (True, False),
     "prelaunch": (True, False), "pxn": (False,), "rat_bank_entries": (8,), "rat_banks": (3,), "reduction": ("push",), "rows_at_once": (3,),
+    "sums": ("mxfp8",),
     "second_gemm": ("kernel", "tile"), "seed": (9,), "shadow": (2,), "sides": ("two",), "slices": (1, 3), "store_bytes": (96,), "sum_places": (4,),
     "throttle": (True, False), "tile_rows": (48,), "totals": ("announced",), "weights": ("fp4", "mxfp8", "nvfp4"), "zero_copy": (True,),
     "blocks": (3,), "held": (False,), "late": (True,), "nvls": ("on", "off"), "ops": ("bulk",), "protocol": ("ll", "ll128", "simple"),

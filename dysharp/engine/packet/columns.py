@@ -42,11 +42,11 @@ LINK_COLUMNS = 18
 MAX_GROUPS = 9
 OUTPUT_COLUMNS = OUTPUT_INPUT0 + MAX_GROUPS
 
-# wire, int64 [n_wires, 12]: packets of one train; *_H flits besides data
+# wire, int64 [n_wires, 16]: packets of one train; *_H flits besides data
 (
     CUT_PACKETS, CUT_PAYLOADS, CUT_FULL, CUT_LAST, CUT_AUX, CUT_AUX_LAST, CUT_UP_H, CUT_DOWN_H, CUT_ACK, CUT_SOURCE_ACK, CUT_RESULT_H,
-    CUT_DYNAMIC,
-) = range(12)  # fmt: skip
+    CUT_DYNAMIC, CUT_ANSWER, CUT_ANSWER_LAST, CUT_TOTAL, CUT_TOTAL_LAST,
+) = range(16)  # fmt: skip
 
 # constants, int64
 (

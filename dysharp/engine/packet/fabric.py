@@ -102,12 +102,12 @@ def _bank_entries(p: Program, config: FabricConfig) -> int:
 
 
 def _packet_wires(p: Program) -> Array:
-    """`[n_wires, 12]` int64: how each train of NVLink is cut into packets (columns CUT_*). The wire table is their sum.
+    """`[n_wires, 16]` int64: how each train of NVLink is cut into packets (columns CUT_*). The wire table is their sum.
 
     A message of another network is not cut: its row is 0.
     """
     w, flit = p.wires, p.hardware.flit
-    out = np.zeros((max(1, len(w.up)), 12), np.int64)
+    out = np.zeros((max(1, len(w.up)), 16), np.int64)
     wired = np.flatnonzero((p.ops.wire >= 0) & (p.op_net() == 0))
     rows, first = np.unique(p.ops.wire[wired], return_index=True)
     for row, op in zip(rows, wired[first], strict=True):
@@ -119,11 +119,14 @@ def _packet_wires(p: Program) -> Array:
         full = framing.data_flits(framing.payload_bytes, flit)
         sizes = (payload, n_payload), (aux, n_aux)
         last, aux_last = (framing.data_flits(b - (k - 1) * framing.payload_bytes, flit) if k else 0 for b, k in sizes)
+        ends = framing.payload_bytes, payload - (n_payload - 1) * framing.payload_bytes
+        cut = [framing.data_flits(b, flit, cast) for cast in (framing.answer, framing.total) for b in ends]
         pull = template.kind in PULLS
         up = int(w.up[row]) // flit - (0 if pull else data)
-        answer = int(w.result[row]) // flit - data if pull else 0
+        total = framing.data_flits(payload, flit, framing.total) + framing.data_flits(aux, flit)
+        answer = int(w.result[row]) // flit - total if pull else 0
         acks = int(w.ack_up[row]) // flit // n, int(w.ack_down[row]) // flit // n
-        out[row] = (n, n_payload, full, last, full, aux_last, up // n, 0, *acks, answer // n, 0)
+        out[row] = (n, n_payload, full, last, full, aux_last, up // n, 0, *acks, answer // n, 0, *cut)
         out[row, f.CUT_DOWN_H] = (int(w.down[row]) // flit - (0 if pull else data)) // n
         out[row, f.CUT_DYNAMIC] = framing.targets_per_ext > 0
     return out

@@ -248,7 +248,7 @@ def respond(now, ops, packets, sources, lanes, links, m, agenda):
         o = packet[p, f.PACKET_OP]
         w = op[o, col.WIRE]
         packet[p, f.PACKET_KIND] = f.RESP if packet[p, f.PACKET_KIND] == f.REQ else f.CONTRIB
-        packet[p, f.PACKET_FLITS] = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK])
+        packet[p, f.PACKET_FLITS] = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK], f.CUT_ANSWER)
         i = packet[p, f.PACKET_OUT]
         if packet[p, f.PACKET_CHUNK] == 0:
             memory_take(links.nodes, i // c[f.C_LINKS], links.wires[w, col.WIRE_PAYLOAD], m, now)

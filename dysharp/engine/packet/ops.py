@@ -77,7 +77,7 @@ def _packet_cut(i, q, ops, sources, packets, c, x):
         packet[p, f.PACKET_KIND] = f.LOAD
     packet[p, f.PACKET_OP] = o
     packet[p, f.PACKET_CHUNK] = chunk
-    packet[p, f.PACKET_FLITS] = cuts[w, f.CUT_UP_H] + (0 if templates[t, col.IS_PULL] else data_flits(cuts, w, chunk))
+    packet[p, f.PACKET_FLITS] = cuts[w, f.CUT_UP_H] + (0 if templates[t, col.IS_PULL] else data_flits(cuts, w, chunk, f.CUT_FULL))
     op[o, f.OP_UNSENT] -= 1
     if ot[o, col.START] < 0:
         ot[o, col.START] = x[col.RUN_NOW]
@@ -119,7 +119,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
                     continue
             flits = cuts[w, f.CUT_UP_H]
             if not templates[op[o, col.TEMPLATE], col.IS_PULL]:
-                flits += data_flits(cuts, w, cursors[i * n_classes + q, 1])
+                flits += data_flits(cuts, w, cursors[i * n_classes + q, 1], f.CUT_FULL)
             vc = vc_find(i, groups[q], flits, occupied, c)
         else:
             p = egress[i * (n_classes + 2) + q - n_classes, 0]

@@ -27,12 +27,15 @@ from dysharp.engine.packet.loads import load_take, loads_answer
 
 
 @block
-def data_flits(cuts, w, chunk):
-    """Data flits of packet `chunk` of a train: payload first, then what rides along, each with a shorter last packet."""
+def data_flits(cuts, w, chunk, form):
+    """Data flits of packet `chunk` of a train: payload first, then what rides along, each with a shorter last packet.
+
+    `form`: CUT_FULL, or CUT_ANSWER or CUT_TOTAL of a pull, whose payload may be converted.
+    """
     n = cuts[w, f.CUT_PAYLOADS]
-    flits = cuts[w, f.CUT_FULL]
+    flits = cuts[w, form]
     if chunk == n - 1:
-        flits = cuts[w, f.CUT_LAST]
+        flits = cuts[w, form + 1]
     elif chunk >= n:
         flits = cuts[w, f.CUT_AUX] if chunk < cuts[w, f.CUT_PACKETS] - 1 else cuts[w, f.CUT_AUX_LAST]
     return flits
@@ -83,7 +86,7 @@ def _partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
         packet[p, f.PACKET_PARENT] = session
         packet[p, f.PACKET_ACKS] = sessions[session, SESSION_COUNT] if part == 1 else 0
         packet[p, f.PACKET_OUT] = packet[session, f.PACKET_LINK]
-        flits = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[session, f.PACKET_CHUNK])
+        flits = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[session, f.PACKET_CHUNK], f.CUT_FULL)
         switch_send(p, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
 
 
@@ -146,7 +149,7 @@ def _packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
         packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_SOURCE_ACK]
         out_ask(o, p, s, packet, link, outputs, c)
     elif kind == f.RESP:
-        packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, chunk)
+        packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, chunk, f.CUT_TOTAL)
         loads_answer(p, packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, units, units.loads, agenda)
         out_ask(o, p, s, packet, link, outputs, c)
     elif kind == f.ACKPART or kind == f.CONTRIB or kind == f.SUMACK:
@@ -167,7 +170,7 @@ def _push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
     packet[p, f.PACKET_MEMBER] = k
     packet[p, f.PACKET_OUT] = o
     ext = _ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
-    data = data_flits(cuts, w, chunk) if packet[p, f.PACKET_KIND] == f.PUSHED else 0
+    data = data_flits(cuts, w, chunk, f.CUT_FULL) if packet[p, f.PACKET_KIND] == f.PUSHED else 0
     packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_DOWN_H] + data + ext
     out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
 
@@ -273,7 +276,7 @@ def _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
     chunk = packet[p, f.PACKET_CHUNK]
     flits = cuts[w, f.CUT_DOWN_H]
     if kind == f.DATA or kind == f.MDATA:
-        flits += data_flits(cuts, w, chunk)
+        flits += data_flits(cuts, w, chunk, f.CUT_FULL)
     first = op[a, col.MEMBER]
     if kind == f.DATA or kind == f.REQ:
         o = _far_link(i, a, chunk, mem[first, col.MEMBER_NODE], link, c)
@@ -331,7 +334,7 @@ def _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
         return _push_take(p, packets, link, outputs, units, agenda)
     if packet[p, f.PACKET_KIND] == f.LOAD:
         w = op[packet[p, f.PACKET_OP], col.WIRE]
-        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK])
+        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK], f.CUT_TOTAL)
         return load_take(p, flits, packets, link, outputs, units, units.loads, agenda)
     if packet[p, f.PACKET_KIND] == f.SUMACK:
         _sum_acknowledge(p, packet, cuts, op, link, outputs, units, c)
@@ -352,7 +355,7 @@ def _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
         st[f.ST_RESULTS] += 1
         sessions_change(-1, x[col.RUN_NOW], st)
         packet[parent, f.PACKET_MEMBER] = sessions[parent, SESSION_COUNT]
-        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[parent, f.PACKET_CHUNK])
+        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[parent, f.PACKET_CHUNK], f.CUT_TOTAL)
         _finish_send(parent, f.RESULT, flits, packet, packet_time, cuts, op, link, outputs, agenda)
     return True
 

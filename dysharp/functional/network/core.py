@@ -154,7 +154,7 @@ class Network(PacketWires, Generic[T]):
         count, address = (1, t.block) if places is None else (len(places), -1)
         if t.pull:
             value = self._driver.load(t, gpu, places, packet)
-            reply = answer(packet, Command.RESPONSE, count, self._fmt.write(value.array, packet.dtype), address)
+            reply = answer(packet, Command.RESPONSE, count, self._fmt.write(value.array, t.answer or packet.dtype), address, t.answer)
         else:
             self._driver.store(t, gpu, places, packet)
             value, reply = NOTHING, answer(packet, Command.ACK, count, address=address)

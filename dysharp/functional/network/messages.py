@@ -13,6 +13,7 @@ from dysharp.base.arrays import Array
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.sums import Expression, add_in_order
+from dysharp.functional.wire import from_mxfp8, rounded, to_mxfp8
 from dysharp.isa.commands import Command, Dtype, Stage, virtual_channel
 from dysharp.isa.packets import Packet
 
@@ -51,17 +52,22 @@ class WireFormat:
 
     def read(self, data: bytes, dtype: Dtype) -> Array:
         """A payload of `dtype` elements as a vector in the work dtype."""
-        array: Array = np.frombuffer(data, STORED[dtype]).astype(self.number.work)
+        array: Array = (from_mxfp8(data) if dtype is Dtype.MXFP8 else np.frombuffer(data, STORED[dtype])).astype(self.number.work)
         return array
 
     def write(self, array: Array, dtype: Dtype) -> bytes:
         """Values of the work dtype rounded into a payload of `dtype` elements."""
-        return array.astype(STORED[dtype]).tobytes()
+        return to_mxfp8(rounded(self.number, word_of(dtype), array)) if dtype is Dtype.MXFP8 else array.astype(STORED[dtype]).tobytes()
 
 
-def hub_sum(rows: list[Array], width: int, number: Number) -> Array:
-    """`[width]` sum of stored rows from left to right, rounded once, in the work dtype; zeros for no rows."""
-    return number.load(number.store(add_in_order(rows, width, number)))
+def word_of(dtype: Dtype) -> str:
+    """The format of `rounded` that a type converts to, "" = none."""
+    return "mxfp8" if dtype is Dtype.MXFP8 else ""
+
+
+def hub_sum(rows: list[Array], width: int, number: Number, word: str = "") -> Array:
+    """`[width]` sum of stored rows from left to right, `rounded` once, in the work dtype; zeros for no rows."""
+    return number.load(rounded(number, word, add_in_order(rows, width, number)))
 
 
 COPY: Final = {
@@ -109,10 +115,10 @@ def plain_copies(request: Packet, gpus: Sequence[int]) -> Iterator[tuple[int, Pa
         yield gpu, copy
 
 
-def answer(request: Packet, op: Command, count: int, payload: bytes = b"", address: int = -1) -> Packet:
+def answer(request: Packet, op: Command, count: int, payload: bytes = b"", address: int = -1, dtype: Dtype = Dtype.NONE) -> Packet:
     """Answer `op` of `count` targets to `request`, on the answer channel of its lane.
 
-    `address`: default is the request's address.
+    `address`, `dtype`: default is the request's.
     """
     if op in WITHOUT_COUNT:
         fields: dict[str, Any] = {"further": request.further}
@@ -121,5 +127,5 @@ def answer(request: Packet, op: Command, count: int, payload: bytes = b"", addre
         fields = {"stage": Stage.COMBINE if request.op in PLAIN_LOADS else request.stage, "count": count}
     return Packet(
         op, virtual_channel(op, request.channel % LANES), request.source, request.tag, request.attempt,
-        request.dtype if payload else Dtype.NONE, request.address if address < 0 else address, payload=payload, **fields,
+        dtype or request.dtype if payload else Dtype.NONE, request.address if address < 0 else address, payload=payload, **fields,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
-from dysharp.functional.network.messages import LANES, Value, WireFormat, answer, dynamic_copies, plain_copies
+from dysharp.functional.network.messages import LANES, Value, WireFormat, answer, dynamic_copies, plain_copies, word_of
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Session, T
 from dysharp.isa.commands import Command, virtual_channel
@@ -106,15 +106,15 @@ class Switch(Generic[T]):
             for packet in partial_sums(request, data, out.count, virtual_channel(Command.PARTIAL, request.channel % LANES)):
                 self._send(t.source, plane, packet, _bracket("partial", value), t)
             return
-        payload = self._fmt.write(value.array, request.dtype)
-        if isinstance(out, reduction.Bypass):
+        bypassed = isinstance(out, reduction.Bypass)
+        op, dtype = (Command.RESPONSE, t.answer) if bypassed else (RESULT.get(request.op, Command.RESULT), t.total)
+        if bypassed:
             self._counts["bypassed"] += 1
-            self._send(t.source, plane, answer(request, Command.RESPONSE, out.count, payload), value.parts, t)
-        else:
-            result = RESULT.get(request.op, Command.RESULT)
-            self._send(t.source, plane, answer(request, result, out.count, payload), _bracket("switch", value), t)
+        history = value.parts if bypassed else _bracket("switch", value, word_of(dtype))
+        payload = self._fmt.write(value.array, dtype or request.dtype)
+        self._send(t.source, plane, answer(request, op, out.count, payload, dtype=dtype), history, t)
 
 
-def _bracket(head: str, value: Value) -> Any:
+def _bracket(head: str, value: Value, word: str = "") -> Any:
     """The expression of a sum of this switch. Gate gradients have no expression."""
-    return ((head, value.parts),) if value.parts else ()
+    return ((head, value.parts, word)[: 3 if word else 2],) if value.parts else ()

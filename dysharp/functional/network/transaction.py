@@ -32,6 +32,7 @@ class Transaction:
     | `near` | local experts on the source GPU, ascending (dynamic requests) |
     | `n_far`, `n_near` | contributions (responses or acknowledgements, by target) of other GPUs and of the source |
     | `weights` | gate weights or gradients: low address bits of a copy hold the list position of its first target |
+    | `answer`, `total` | types into which a hub converts its response and the switch a complete sum; NONE = as `dtype` |
     | `due` | time in the Trace at which the packets move; 0 without a Trace |
     """
 
@@ -51,6 +52,8 @@ class Transaction:
     far: tuple[int, ...] = ()
     near: tuple[int, ...] = ()
     weights: bool = False
+    answer: Dtype = Dtype.NONE
+    total: Dtype = Dtype.NONE
     due: int = 0
 
     @property

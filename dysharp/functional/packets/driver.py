@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from dysharp.functional.packets.output import Output
 from dysharp.functional.packets.stores import PacketStores
 from dysharp.functional.progress import Progress
 from dysharp.functional.rows import Outcome
-from dysharp.isa.commands import FLIT_BYTES, Command
+from dysharp.isa.commands import FLIT_BYTES, Command, Dtype
 from dysharp.isa.packets import Packet
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
@@ -218,7 +219,7 @@ class _PacketDriver:
         hub = self.hubs[gpu]
         rows = hub.places(t.token) if places is None else hub.in_memory(places)
         if packet is not None or not t.weights:
-            return hub.load(t, rows, t.address if packet is None else packet.address)
+            return hub.load(t if packet else replace(t, answer=Dtype.NONE), rows, t.address if packet is None else packet.address)
         self.output.own_gate_grads(t.token, gpu, rows)
         return Value(np.zeros(t.elements, self.t.number.work), ())
 

@@ -9,7 +9,7 @@ from dysharp.base.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import Place
-from dysharp.functional.network.messages import Value, WireFormat, hub_sum
+from dysharp.functional.network.messages import Value, WireFormat, hub_sum, word_of
 from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.protocol import al_table, tracker
@@ -133,21 +133,21 @@ class Hub:
     # ---- loads -------------------------------------------------------------------------------------------------------
 
     def load(self, one: Instruction, places: list[Place], address: int) -> Value:
-        """The answer to a copy of a pull: the rounded sum of the rows at `places`, or their gate gradients.
+        """The answer to a copy of a pull: the rounded (or converted) sum of the rows at `places`, or their gate gradients.
 
         `address`: address of the copy. For gate gradients, its low bits hold the list position of this GPU's first target.
         """
         if not one.weights:
-            return self.results(places, one.columns)
+            return self.results(places, one.columns, word_of(one.answer))
         first = address % STRIDE
         return self._gate_grads(places, list(range(first, first + len(places))) if one.dynamic else self.columns(one.token, places))
 
-    def results(self, places: list[Place], columns: slice) -> Value:
-        """The rounded sum of a chunk over local experts' results."""
+    def results(self, places: list[Place], columns: slice, word: str = "") -> Value:
+        """The sum of a chunk over local experts' results, `rounded` in the format `word`."""
         buffer = self.memory.rows("dx" if self._t.saved is not None else "y")
         width = len(range(*columns.indices(buffer.shape[1])))
-        total = hub_sum([buffer[place, columns] for _, place in places], width, self._t.number)
-        return Value(total, (("hub", self.gpu, self.slots(places)),))
+        total = hub_sum([buffer[place, columns] for _, place in places], width, self._t.number, word)
+        return Value(total, (("hub", self.gpu, self.slots(places), word)[: 4 if word else 3],))
 
     def _gate_grads(self, places: list[Place], indices: list[int]) -> Value:
         """`[topk]` with the gate gradient of each place at its index, zeros elsewhere."""

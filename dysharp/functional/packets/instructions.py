@@ -8,7 +8,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.functional.layer import Layout, Tensors
 from dysharp.functional.network.messages import WireFormat
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
-from dysharp.isa.commands import Command, Stage
+from dysharp.isa.commands import Command, Dtype, Stage
 from dysharp.isa.framing import Framing
 from dysharp.program import Kind, Program, Template, Trace
 from dysharp.program.builder import PULLS
@@ -97,6 +97,8 @@ class Decoder:
         near = tuple(slot - source * self._slots_per_gpu for slot in self._slots(op, [local])) if dynamic and local >= 0 else ()
         made: list[Instruction] = []
         first = 0 if p.ops.offset is None else int(p.ops.offset[op]) // PACKET_BYTES
+        # Integers have no format to convert into.
+        answer, total = (Dtype[c.word.upper()] if c.word and not fmt.number.is_integer else Dtype.NONE for c in (framing.answer, framing.total))
         for chunk, size in enumerate(sizes, first):
             weights = size < 0
             block = max(token, 0) * STRIDE
@@ -108,6 +110,7 @@ class Decoder:
                 n_bytes=4 * self._topk if weights else size, stage=Stage.COMBINE if command == Command.DYLD else Stage.DISPATCH,
                 targets=listed if dynamic else (), far=tuple(self.node[m] for m in remote), near=near,
                 n_far=len(listed) if dynamic else len(remote), n_near=0 if local < 0 else len(near) if dynamic else 1, weights=weights,
+                answer=Dtype.NONE if weights else answer, total=Dtype.NONE if weights else total,
                 due=0 if self._done is None else int(self._done[op]), op=op, template=template, token=token, chunk=chunk, members=members,
                 local=local,
             )  # fmt: skip

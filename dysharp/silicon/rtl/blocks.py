@@ -16,6 +16,7 @@ BLOCKS = {
     "reduction-table": "DySHARP, switch port: sessions, counts, LRU eviction, timeouts",
     "target-logic": "DySHARP, switch: lists of experts to output ports and replicas",
     "replica-choice": "beyond DySHARP, switch: the replica on the GPU with the smallest counter",
+    "format-converter": "beyond DySHARP, switch: FP32 to MXFP8 and back, a block of 32 each way",
     "tile-status": "DySHARP, hub: packets and thread blocks per tile (TS)",
     "output-readiness": "DySHARP, hub: notices per token (OR)",
     "al-tlb": "DySHARP, hub: algebraic to layout index, miss registers, waiting packets",

@@ -87,6 +87,7 @@ class LayerBase(GpuBuilder):
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.al_misses = 0  # of a hub, from a system's option of this name
+        self.converted = ("rows", "rows")  # formats of pulled rows and of their sum, by which the switch converts
         self.model, self.routing, self.compute = model, routing, compute
         self.tokens, self.ways = routing.tokens_per_gpu, ways.of(cluster)
         super().__init__(cluster, routing.n_gpus, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA)
@@ -94,7 +95,7 @@ class LayerBase(GpuBuilder):
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
         self.sent_bytes = own if sent_bytes in (None, model.row_bytes) else sent_bytes
-        self.back_bytes = model.row_bytes if back_bytes is None else back_bytes
+        self.back_bytes = self.sum_bytes = model.row_bytes if back_bytes is None else back_bytes
         largest = self.b.hardware.train_bytes
         if model.row_bytes > largest:
             raise ConfigError(f"model {model.name!r}: found rows of {model.row_bytes} B, expected at most {largest} B (one train)")

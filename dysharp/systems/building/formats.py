@@ -1,9 +1,11 @@
 """Formats in which systems send rows and read weights: printed names, and bytes with scales."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from dysharp.base.errors import ConfigError
+from dysharp.isa.framing import AS_IS, Cast
 from dysharp.specs import Model
 
 Entry = TypeVar("Entry")
@@ -74,6 +76,11 @@ WEIGHT_BYTES = {word: weight_format.nbytes for word, weight_format in WEIGHT_FOR
 """Format of weights -> bytes of one weight; None = bytes of the GEMM type."""
 ROWS_OR_FP8 = ("rows", "fp8")
 """Row formats of DeepEP and of the other kernels in its repository."""
+
+
+def packet_in(word: str, model: Model, packet_bytes: int) -> Cast:
+    """A full packet of the model's rows, `packet_bytes` long, converted by itself into the format `word`. "rows": as it is."""
+    return AS_IS if word == "rows" else Cast(word, ROW_BYTES[word](replace(model, hidden=packet_bytes // model.element_bytes)))
 
 
 def row_bytes(option: str, word: str, known: Iterable[str], model: Model) -> int:

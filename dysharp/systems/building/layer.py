@@ -7,6 +7,7 @@ methods: output gradients go out, input gradients come back (docs/design/0005-ba
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Disci
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
+from dysharp.systems.building.formats import packet_in
 from dysharp.systems.building.software_steps import SoftwareBase
 from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.facts import Moves
@@ -261,6 +263,8 @@ class LayerBuilder(SoftwareBase):
         `window`: most tokens in flight per source. `every_gpu`: every token is pulled, from all GPUs.
         """
         ends, table = (self.result, self.summed_buffer), self._al_table(framing)
+        answer, total = (packet_in(word, self.model, framing.payload_bytes) for word in self.converted)
+        framing = replace(framing, answer=answer, total=total)
         template = self.transfer("combine.pull", Kind.PULL_REDUCE, "combine", "sum", *ends, framing=framing, table=table)
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.p.sent
         packets = framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux)
@@ -331,7 +335,8 @@ class LayerBuilder(SoftwareBase):
         sums: dict[str, dict[str, int]] = {}
         for sides, there, again in zip(self.ways.sides, sent, back, strict=True):
             for side, rows, mirrored in zip(sides, there, reversed(again), strict=True):
-                sums[side] = {"dispatch": int(rows.sum()) * self.sent_bytes, "combine": int(mirrored.sum()) * self.back_bytes}
+                back_bytes = self.sum_bytes if side == "down" else self.back_bytes
+                sums[side] = {"dispatch": int(rows.sum()) * self.sent_bytes, "combine": int(mirrored.sum()) * back_bytes}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
 
 

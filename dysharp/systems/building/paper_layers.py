@@ -93,7 +93,7 @@ def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerB
     One kernel (`Facts.is_one_kernel`) with the option `weights` has tiles of a fused kernel, other systems those of a GEMM library. `kind`, `more`:
     another builder, and its further keywords. Raises ConfigError for a format that the system does not have.
     """
-    chosen: dict[str, Any] = {"dispatch": "rows", "combine": "rows", "compute": True, "weights": "", "al_misses": 0, "gemms": ""}
+    chosen: dict[str, Any] = {"dispatch": "rows", "combine": "rows", "sums": "rows", "compute": True, "weights": "", "al_misses": 0, "gemms": ""}
     chosen = {option: getattr(options, option, usual) for option, usual in chosen.items()}
     dispatch, weights = chosen["dispatch"], chosen["weights"]
     sent = row_bytes(f"{name}.dispatch", dispatch, facts.moves.formats, layer.model)
@@ -106,6 +106,9 @@ def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerB
     whole = layer.model, layer.cluster, layer.routing, layer.direction
     builder = kind(*whole, compute=chosen["compute"], sent_bytes=sent, back_bytes=back, **more)
     builder.al_misses, builder.name, builder.options = chosen["al_misses"], name, options
+    if hasattr(options, "sums"):
+        builder.converted = chosen["combine"], chosen["sums"]
+        builder.sum_bytes = row_bytes(f"{name}.sums", chosen["sums"], facts.moves.results, layer.model)
     return builder
 
 

@@ -33,9 +33,10 @@ def _counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Arra
         if t.kind is Kind.PUSH_REDUCE and p.ops.session is not None:  # one copy for the contributions that come at one time
             _, first = np.unique(np.stack((p.ops.session[owner[members]], trace.member[members])), axis=1, return_index=True)
             members = members[first]
-        at_source = np.bincount(p.ops.node[ops], weights=p.ops.bytes[ops], minlength=n).astype(np.int64)
-        far = p.members.node[members], p.ops.bytes[owner[members]]
-        at_members = np.bincount(far[0], weights=far[1], minlength=n).astype(np.int64)
+        framing, size = p.framings[t.framing], p.ops.bytes.astype(np.int64)
+        sums, answers = (framing.cast_bytes(size, cast) for cast in (framing.total, framing.answer)) if t.kind in PULLS else (size, size)
+        at_source = np.bincount(p.ops.node[ops], weights=sums[ops], minlength=n).astype(np.int64)
+        at_members = np.bincount(p.members.node[members], weights=answers[owner[members]], minlength=n).astype(np.int64)
         up, down = (at_members, at_source) if t.kind in PULLS else (at_source, at_members)
         total = out.setdefault(t.operator, {"up": np.zeros(n, np.int64), "down": np.zeros(n, np.int64)})
         total["up"] += up
@@ -65,9 +66,11 @@ def _payload_by_gpu(case: CheckedPass) -> Lines:
     for operator in OPERATORS:
         moves = case.system.moves
         scheme = moves.sent if operator == "dispatch" else moves.back or moves.sent
-        closed = traffic(case.layer.routing, scheme, _row_bytes(case, operator), case.options)
+        closed = traffic(case.layer.routing, scheme, 1, case.options)
         expected = closed["dispatch"] if operator == "dispatch" else closed["combine"]
-        for side, per_gpu in (("up", expected["up_per_gpu"]), ("down", expected["down_per_gpu"])):
+        summed = "sums" if operator == "combine" and hasattr(case.options, "sums") else operator
+        for side, rows, word in (("up", expected["up_per_gpu"], operator), ("down", expected["down_per_gpu"], summed)):
+            per_gpu = rows * _row_bytes(case, word)
             crossed = counted.get(operator, {}).get(side, zero)
             due = per_gpu + passed_bytes(case) if (operator, side) == ("combine", "down") else per_gpu
             if (crossed != due).any():
