@@ -235,12 +235,12 @@ def cached_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     A block waits for the token's place, then for each key and value of its warps in turn (vLLM csrc/cache_kernels.cu,
     reshape_and_cache_flash_kernel, "HND layout").
     """
-    tokens, kv = np.multiply(call.batch, call.queries, dtype=np.float64), np.asarray(call.kv_heads, np.float64)
-    threads = np.minimum(kv * call.qk_dim, TOKEN_THREADS)
+    batch, new, kv, width = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.kv_heads, call.qk_dim))
+    tokens, threads = batch * new, np.minimum(kv * width, TOKEN_THREADS)
     waits = 1 + WAITS * np.ceil(kv / np.ceil(threads / WARP))
     waited = tokens * threads / (gpu.n_sms * SM_THREADS) * waits * MISS_CLOCKS / gpu.boost_MHz
-    values = tokens * kv * np.add(call.qk_dim, call.v_dim)
-    return light_us(gpu, constants) + np.maximum(waited, hbm_us(gpu, constants, values * (2.0 + ELEMENT_BYTES[call.kv_dtype])))
+    moved = tokens * kv * (width + call.v_dim) * (ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[call.kv_dtype])
+    return np.asarray(light_us(gpu, constants) + np.maximum(waited, hbm_us(gpu, constants, moved)))
 
 
 def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.costs import moe
-from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, cached_us, decode_us, flash_tile, fmha_tile
+from dysharp.costs import attention, moe
+from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
 from dysharp.measured.family import Case, Constants, family
@@ -59,7 +59,7 @@ def closed_us(case: _AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     around = around + np.where(case.cast_values, quantise_us(gpu, constants, case.cast_values), 0.0)
     if case.writes:
-        around = around + np.maximum(0.0, cached_us(gpu, constants, case) - constants["attention.start_us"])
+        around = around + np.maximum(0.0, attention.cached_us(gpu, constants, case) - constants["attention.start_us"])
     if case.decodes:
         return around + decode_us(gpu, constants, case)
     time = around + attention_us(gpu, constants, case, "backward" if case.direction == "backward" else "forward")

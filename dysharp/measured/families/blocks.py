@@ -26,7 +26,7 @@ from dysharp.serving.layer import attention_ops, layer_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
 from dysharp.specs import list_whole_models, load_cluster, load_whole
-from dysharp.specs.gpu import Gpu
+from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.specs.whole import WholeModel
 
 MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
@@ -40,9 +40,9 @@ INDEXER = {"": 0, "keys": 9, "whole": 17}
 """What runs of an indexer -> kernels beside its products: nothing where a layer takes another's choice; keys alone, their product included (SGLang
 nsa_indexer.py, `_forward_cuda_k_only`); all (vLLM deepseek_v2.py, `Indexer.forward`; SGLang's are as many)."""
 TRTLLM_INDEXER, FLASHMLA_DECODE, CHOSEN = 11, 4, 64.0
-"""Kernels of TensorRT-LLM's decode beside the products of its indexer (two casts, norm, positions with two copies, two joins with quantisation, scales
-of the gates, store of keys, reset of choices: sparse/dsa/indexer.py), and beside FlashMLA's kernel (join, padding, places, copy:
-sparse/dsa/flash_mla.py); keys of its step."""
+"""Kernels of TensorRT-LLM's decode beside the products of its indexer (two casts, norm, positions, two copies, two joins with quantisation, scales of
+gates, store of keys, reset of choices: sparse/dsa/indexer.py), and beside FlashMLA's kernel (join, padding, places, copy: sparse/dsa/flash_mla.py);
+keys of its step."""
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 """Heads of FlashMLA's sparse kernel for prompts (TensorRT-LLM sparse/dsa/flash_mla.py)."""
 
@@ -51,9 +51,9 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
-    `indexer`: what runs of it (`INDEXER`). `trtllm`: it is TensorRT-LLM's. `eager`: a host launches the kernels (aiconfigurator, collect_mla_module.py of vllm, `use_cuda_graph`, and
-    of sglang). `flash`: prompts by FlashMLA, on Hopper TensorRT-LLM's
-    decode, too, which passes over all chosen places in one thread block.
+    `indexer`: what runs of it (`INDEXER`). `trtllm`: it is TensorRT-LLM's. `eager`: a host launches the kernels (aiconfigurator,
+    collect_mla_module.py of vllm, `use_cuda_graph`, and of sglang). `flash`: prompts by FlashMLA, and on Hopper TensorRT-LLM's decode, whose thread
+    block passes over all chosen places.
     `native`: norms and positions are PyTorch's kernels, as vLLM's default configuration says outside of Inductor. Its MLA rows on B200 have none
     (chosen after they were seen: the smallest block takes 42 us there, 108 us elsewhere).
     """
@@ -137,7 +137,7 @@ def case(m: Measurement) -> BlockCase:
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
         indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
         trtllm=trtllm, eager=sparse and not decodes and not trtllm,
-        flash=sparse and "flashmla" in kernel or trtllm and decodes and load_cluster(CLUSTERS[gpu]).own_gpu.arch == "hopper",
+        flash=sparse and ("flashmla" in kernel or (trtllm and decodes and load_gpu(gpu).arch == "hopper")),
         native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip

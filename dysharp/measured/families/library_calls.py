@@ -8,10 +8,10 @@
 | kernel | the device from the start of the first kernel |
 
 The device's time is the time of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
-they do not fill a link as the kernels of `fitted.toml` do (two GPUs have one way for all rows). A host step is a launch, an event, or work of a library between two of them;
-`lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX experimental/CollectiveX/bench/ep_measurement.py,
-time_us): the host is ahead of it, and its time has what DeepEP's calls have between two events around a kernel, `deepep.call_us`.
-Between nodes UCCL-EP's messages go by proxies, and each takes a host step on both sides.
+they do not fill a link as the kernels of `fitted.toml` do (two GPUs have one way for all rows). A host step is a launch, an event, or work of a
+library between two of them; `lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX
+experimental/CollectiveX/bench/ep_measurement.py, time_us): the host is ahead of it, and its time has what DeepEP's calls have between two events
+around a kernel, `deepep.call_us`. Between nodes UCCL-EP's messages go by proxies, and each takes a host step on both sides.
 """
 
 from collections.abc import Hashable, Mapping

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.costs.linear_attention import CONVOLVED, FUSED_BEFORE, PASSES, DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
+from dysharp.costs.linear_attention import CONVOLVED, DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
@@ -37,7 +37,10 @@ class _LinearCase(Case):
 
 
 def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
-    """`costs.linear_attention`, with the gaps of a graph; a convolution reads and writes each value once, in decode also the rows that it keeps."""
+    """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps.
+
+    Collectors replay a graph of one call, which starts a gap behind the one before (aiconfigurator, `benchmark_with_power` with `repeat_n` 1).
+    """
     gap = constants["serving.gap_us"]
     if case.part == CONVOLUTION:
         rows = case.tokens + (case.taps - 1 if case.decodes else 0.0)
@@ -48,8 +51,7 @@ def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
     calls = [DeltaNet(*map(float, call)) for call in zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in fields)), strict=True)]
     if case.decodes:
         return gap + np.array([update_us(gpu, constants, call) for call in calls])
-    kernels, us = (1 + FUSED_BEFORE, fused_prefill_us) if case.fused else (PASSES, prefill_us)
-    return gap * kernels + np.array([us(gpu, constants, call) for call in calls])
+    return gap + np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
 
 
 @family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us)
