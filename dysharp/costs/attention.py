@@ -239,7 +239,7 @@ def cached_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     tokens, threads = batch * new, np.minimum(kv * width, TOKEN_THREADS)
     waits = 1 + WAITS * np.ceil(kv / np.ceil(threads / WARP))
     waited = tokens * threads / (gpu.n_sms * SM_THREADS) * waits * MISS_CLOCKS / gpu.boost_MHz
-    moved = tokens * kv * (width + call.v_dim) * (ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[call.kv_dtype])
+    moved = tokens * kv * np.add(width, call.v_dim, dtype=np.float64) * (ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[call.kv_dtype])
     return np.asarray(light_us(gpu, constants) + np.maximum(waited, hbm_us(gpu, constants, moved)))
 
 
