@@ -51,7 +51,7 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
-    `indexer`: what runs of it (`INDEXER`). `trtllm`: it is TensorRT-LLM's. `eager`: a host launches the kernels (aiconfigurator,
+    `indexer`: what runs of it (`INDEXER`). `trtllm`: it is of TensorRT-LLM's decode. `eager`: a host launches the kernels (aiconfigurator,
     collect_mla_module.py of vllm, `use_cuda_graph`, and of sglang). `flash`: prompts by FlashMLA, and on Hopper TensorRT-LLM's decode, whose thread
     block passes over all chosen places.
     `native`: norms and positions are PyTorch's kernels, as vLLM's default configuration says outside of Inductor. Its MLA rows on B200 have none
@@ -92,7 +92,7 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     step = StepBatch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
     absent, small, a = BESIDE if case.indexer == "whole" else (*BESIDE, "indexer"), INDEXER[case.indexer], model.attention
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in absent]
-    if case.trtllm and case.decodes:
+    if case.trtllm:
         beside = TRTLLM_INDEXER + FLASHMLA_DECODE * case.flash
         ops.append(OpTime("beside", beside * light_us(machine.gpu, machine.constants), beside))
     if case.flash and case.decodes:
@@ -136,8 +136,8 @@ def case(m: Measurement) -> BlockCase:
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
         indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
-        trtllm=trtllm, eager=sparse and not decodes and not trtllm,
-        flash=sparse and ("flashmla" in kernel or (trtllm and decodes and load_gpu(gpu).arch == "hopper")),
+        trtllm=trtllm and decodes, eager=sparse and not decodes and not trtllm,
+        flash=sparse and (load_gpu(gpu).arch == "hopper" and trtllm if decodes else "flashmla" in kernel),
         native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip
