@@ -86,7 +86,7 @@ def test_tensorrt_llm_decodes_with_an_indexer_by_eleven_kernels_more_and_on_hopp
     assert np.isclose(more["B200-SXM"], 11 * (values["gpu.kernel_us"] + values["serving.gap_us"]))
     assert more["H200-SXM"] > more["B200-SXM"] + 40  # 32 steps of 64 chosen keys, where other kernels split them
     full, over = (block("H200-SXM", "TensorRT-LLM", load_gpu("h200-sxm").n_sms + one) for one in (0, 1))
-    assert over > full + 40  # one wave of thread blocks more
+    assert over > full + 30  # one wave of thread blocks more
 
 
 def test_prompts_with_an_indexer_take_the_launches_of_their_host() -> None:
