@@ -96,10 +96,10 @@ def new_tables(folder: Path | None) -> dict[str, str]:
     return {path.stem.removesuffix("_visible4"): path.read_text(encoding="utf-8") for path in sorted(folder.glob("*_visible4.csv"))} if folder else {}
 
 
-def as_graph_calls(text: str) -> list[Measurement]:
-    """Rows of DeepEP V2's kernels as calls inside a graph: the device alone. Phases of a kernel have no prediction."""
+def as_kernels(text: str) -> list[Measurement]:
+    """Rows of DeepEP V2's kernels as calls: the kernels alone. Phases of a kernel have no prediction."""
     rows = measurements_from_csv(text, "deepepv2_h200")
-    return [replace(m, config={**m.config, "library": "deepep-v2", "mode": "normal", "regime": "graph"}) for m in rows]
+    return [replace(m, config={**m.config, "library": "deepep-v2", "mode": "normal", "regime": "kernel"}) for m in rows]
 
 
 def table_of(rows: Iterable[Mapping[str, str]]) -> str:
@@ -142,7 +142,7 @@ def of_measurements(tables: Mapping[str, str], jobs: int, only: Sequence[str] = 
     """Kernels, layers, collectives and calls. `only`: kinds to predict; constants are refitted on all rows."""
     names = [name for name in ("op", "tp", "collectivex", "ascend") if name in tables]
     fresh = [m for name in names for m in measurements_from_csv(tables[name], name)]
-    fresh += as_graph_calls(tables["deepepv2_h200"]) if "deepepv2_h200" in tables else []
+    fresh += as_kernels(tables["deepepv2_h200"]) if "deepepv2_h200" in tables else []
     new = {m.id for m in fresh}
     values = fitted_values()
     every = classify([*read_measurements(), *read_operators(), *read_calls(), *fresh])

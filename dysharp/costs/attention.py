@@ -38,6 +38,10 @@ EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
 """GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
+MISS_CLOCKS = 1000.0
+"""Clocks of a load from memory (arXiv 2512.02189, Hopper)."""
+TOKEN_THREADS, SM_THREADS, WARP, WAITS = 512.0, 2048.0, 32.0, 2.0
+"""Threads of a block that writes a token into the cache, at most, and of an SM; waits for a head: its key, its value (vLLM csrc/cache_kernels.cu)."""
 TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
@@ -58,6 +62,7 @@ class AttentionCall:
     | `lanes` | decode at the rate of an SM's FP32 lanes (TensorRT-LLM's XQA kernels: products of few rows) |
     | `masked` | decode with a thread block for each request and head (TensorRT-LLM's masked multi-head attention) |
     | `rows`, `columns` | queries of a tile and keys of a block |
+    | `whole` | one SM goes through all keys of a tile, however few tiles there are |
     | `packed` | queries of all heads of a key-value head fill a tile (FlashAttention-3); else a tile has queries of one head; decode always packs |
     """
 
@@ -74,6 +79,7 @@ class AttentionCall:
     kv_dtype: str = "bf16"
     latent: bool = False
     packed: bool = False
+    whole: bool = False
     lanes: bool = False
     masked: bool = False
     rows: ArrayLike = ROWS
@@ -115,7 +121,7 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     first = np.ceil((past + own) / columns) if call.causal else whole
     most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
     tiles = b * np.asarray(call.heads, np.float64) / shared * rows
-    parts = np.where(past > 0, _parts(gpu, tiles, np.minimum(first, most)), 1.0)
+    parts = np.where((past > 0) & (not call.whole), _parts(gpu, tiles, np.minimum(first, most)), 1.0)
     tiles = tiles * parts
     block = _block_us(gpu, constants, call, call.rows, direction)
     tile = constants["attention.tile_us"] + hbm_us(gpu, constants, _own_bytes(call, direction)) * gpu.n_sms / tiles
@@ -221,6 +227,20 @@ def _key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
     width = width * (2 if direction == "backward" else 1)
     return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
+
+
+def cached_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
+    """The write of new keys and values into a paged cache that is ordered by head: a thread block for each token, a warp for each head.
+
+    A block waits for the token's place, then for each key and value of its warps in turn (vLLM csrc/cache_kernels.cu,
+    reshape_and_cache_flash_kernel, "HND layout").
+    """
+    batch, new, kv, width = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.kv_heads, call.qk_dim))
+    tokens, threads = batch * new, np.minimum(kv * width, TOKEN_THREADS)
+    waits = 1 + WAITS * np.ceil(kv / np.ceil(threads / WARP))
+    waited = tokens * threads / (gpu.n_sms * SM_THREADS) * waits * MISS_CLOCKS / gpu.boost_MHz
+    moved = tokens * kv * np.add(width, call.v_dim, dtype=np.float64) * (ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[call.kv_dtype])
+    return np.asarray(light_us(gpu, constants) + np.maximum(waited, hbm_us(gpu, constants, moved)))
 
 
 def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from dysharp.base.arrays import F64
 from dysharp.costs.collectives import link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, arch_of, hbm_us, launch_us, overlap
+from dysharp.specs.cluster import XGMI_ALONE
 from dysharp.specs.gpu import Gpu
 
 CHUNK_TOKENS = 6.0
@@ -180,7 +181,7 @@ def mori_combine_us(
 
 def _pair_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
     """Time in which the link of a pair carries its equal share of `all_bytes`, which go to all GPUs."""
-    rate = 1e3 * gpu.link_GBps / XGMI_LINKS * constants["mori.link_part"]
+    rate = 1e3 * gpu.link_GBps / XGMI_LINKS * np.where(np.asarray(gpus) == 2, XGMI_ALONE, constants["mori.link_part"])
     out: F64 = np.asarray(all_bytes, np.float64) / np.asarray(gpus, np.float64) / rate
     return out
 

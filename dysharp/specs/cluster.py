@@ -38,6 +38,8 @@ SlowNics = tuple[tuple[Annotated[int, Field(strict=True, ge=0)], Annotated[float
 
 
 LostNics = tuple[Annotated[int, Field(strict=True, ge=0)], ...]
+XGMI_ALONE = 0.75
+"""Part of its rate that an xGMI link carries at most, after protocol and error correction: the only link between two GPUs reaches it."""
 Oversubscription = Annotated[float, Field(strict=True, ge=1, le=1e3, allow_inf_nan=False)]
 
 
@@ -188,9 +190,9 @@ class Cluster:
     def pair_bytes_per_us(self) -> int:
         """Payload rate of the link between two GPUs in one direction, in bytes per microsecond, in a fabric without a switch.
 
-        On hw clusters the part `mori.link_part` of the datasheet's rate.
+        On hw clusters the part `mori.link_part` of the datasheet's rate, or `XGMI_ALONE`.
         """
-        part = self.fitted["mori.link_part"] if self.family == "hw" else 1.0
+        part = (XGMI_ALONE if self.domain_gpus == 2 else self.fitted["mori.link_part"]) if self.family == "hw" else 1.0
         return max(1, round(self.link_bytes_per_us / self.links_per_gpu * part))
 
     @property

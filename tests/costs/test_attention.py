@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dysharp.costs.attention import AttentionCall, _key_bytes, _own_bytes, attention_flops, attention_us, decode_us, pairs
+from dysharp.costs.attention import AttentionCall, _key_bytes, _own_bytes, attention_flops, attention_us, cached_us, decode_us, pairs
 from dysharp.costs.machine import Machine, number
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
@@ -73,3 +73,18 @@ def test_the_backward_pass_multiplies_three_widths_of_keys_and_two_of_values() -
         part = number("step.attention_forward_part") / number("step.attention_backward_part")
         assert machine.attention(call, "backward") == pytest.approx(products * part * machine.attention(call))
         assert _key_bytes(call, "backward") == 2 * _key_bytes(call) == 2 * 2 * 16 * 4096 * (qk + v)
+
+
+def test_a_cache_by_head_is_written_at_the_waits_of_a_block_of_threads_for_each_token() -> None:
+    """4 heads of 128 fill a block: three waits, four blocks on an SM. 64 heads are four for each of 16 warps; much data is bound by memory."""
+    gpu, values = load_gpu("b200"), fitted_values()
+
+    def us(tokens: int, kv_heads: int, width: int = 128) -> float:
+        call = AttentionCall(batch=1, queries=tokens, heads=64, kv_heads=kv_heads, qk_dim=width, v_dim=width)
+        return float(cached_us(gpu, values, call)) - values["gpu.kernel_us"]
+
+    wait = 1000 / gpu.boost_MHz
+    assert us(8192, 4) == pytest.approx(8192 / (4 * gpu.n_sms) * 3 * wait)
+    assert us(8192, 2) == pytest.approx(us(8192, 4) / 2)
+    assert us(8192, 64, 64) == pytest.approx(us(8192, 4) * 9 / 3)
+    assert us(8192, 16, 1024) == pytest.approx(8192 * 16 * 2 * 1024 * 4 / (1e3 * gpu.hbm_GBps * values["hbm.fraction"]))

@@ -38,6 +38,11 @@ def test_a_drained_call_waits_for_all_host_steps_or_for_the_first_ones_and_the_d
     assert device > 18 * host
     assert program_us(many, CONSTANTS) == pytest.approx(4 * host + device)
     assert program_us(replace(many, regime="chained"), CONSTANTS) == program_us(replace(many, regime="graph"), CONSTANTS) == pytest.approx(device)
+    start, (_, back) = CONSTANTS["gpu.kernel_us"], device_us(many, CONSTANTS)
+    assert program_us(replace(many, regime="kernel"), CONSTANTS) == pytest.approx(device - 2 * start)
+    two = replace(many, gpus=2, regime="kernel", verb="combine")
+    assert program_us(two, CONSTANTS) == pytest.approx(device_us(two, CONSTANTS)[1] - start)  # one way for all rows
+    assert program_us(replace(two, gpus=8), CONSTANTS) == pytest.approx(few * back - start)
     assert program_us(replace(CASE, regime="chained"), CONSTANTS) == pytest.approx(18 * host)
     assert program_us(replace(CASE, fp8=True), CONSTANTS) == pytest.approx(30 * host)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.costs import moe
+from dysharp.costs import attention, moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
@@ -41,6 +41,8 @@ class _AttentionCase(Case, AttentionCall):
     | `direction` | "forward", "backward" |
     | `kernels`, `around_bytes` | kernels of the engine around the tiles, in the same timing, and the bytes that they move |
     | `cast_values` | values of the cache that are cast to BF16 first |
+    | `alone` | there is no cache, so that the call lacks one kernel of its start, the write (meaning of `attention.start_us`) |
+    | `writes` | the call writes its keys and values into the cache, while the attention kernel starts |
     | `eager` | the host launches the call, so it takes at least a launch |
     """
 
@@ -49,13 +51,17 @@ class _AttentionCase(Case, AttentionCall):
     kernels: float = 0.0
     around_bytes: float = 0.0
     cast_values: float = 0.0
+    alone: bool = False
+    writes: bool = False
     eager: bool
 
 
 def closed_us(case: _AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, blocks and memory (`costs.attention`), after the engine's kernels around them."""
-    around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
+    around = (case.kernels - case.alone) * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     around = around + np.where(case.cast_values, quantise_us(gpu, constants, case.cast_values), 0.0)
+    if case.writes:
+        around = around + np.maximum(0.0, attention.cached_us(gpu, constants, case) - constants["attention.start_us"])
     if case.decodes:
         return around + decode_us(gpu, constants, case)
     time = around + attention_us(gpu, constants, case, "backward" if case.direction == "backward" else "forward")
@@ -97,7 +103,8 @@ def case(measurement: Measurement) -> _AttentionCase:
         gpu=gpu, batch=batch, queries=queries, past=past, heads=heads, kv_heads=kv_heads, qk_dim=shape["qk"], v_dim=shape["v"], window=window,
         causal=not bidirectional, dtype=dtype, kv_dtype=stored, latent=bool(shape["absorbed"]), packed=flash, masked=masked,
         lanes=own_decode and not masked and arch != "blackwell", rows=tile.rows, columns=tile.columns, decodes=decodes,
-        direction="backward" if kind.endswith("bwd") else "forward", eager=eager, launches=1.0 if eager else 0.0, dtypes=(stored,),
+        direction="backward" if kind.endswith("bwd") else "forward", alone=bidirectional or kind.startswith("attention_train"), eager=eager,
+        launches=1.0 if eager else 0.0, dtypes=(stored,),
         shape=" ".join(f"{key}={config[key]}" for key in ("heads", "kv_heads", "head_dim", "window", "kv_dtype", "kernel") if key in config),
     )  # fmt: skip
     return _with_surroundings(found, engine, kernel, kind)
@@ -142,6 +149,7 @@ def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str
     | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
     | SGLang, FlashAttention-3, FP8 latent | new rows are cast into the cache, all of it to BF16 (layers/attention/flashattention_backend.py) |
+    | vLLM, FlashInfer, prefill | the same by head, while attention starts (`enable_pdl`) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
     stored, sizes = ELEMENT_BYTES[case.kv_dtype], (case.batch, case.queries, case.heads, case.kv_heads, case.qk_dim, case.v_dim)
@@ -151,7 +159,7 @@ def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str
     if kernel == "flash_attention" and case.latent and stored == 1:
         cached = batch * (float(np.asarray(case.past)) + new) * shared * qk
         return replace(case, kv_dtype="bf16", kernels=2.0, around_bytes=CAST * batch * new * shared * qk, cast_values=cached)
-    if engine == "TensorRT-LLM" and not case.decodes and kind != "attention_bidirectional":
+    if engine == "TensorRT-LLM" and not case.decodes:
         kernels, moved = 2.0, (queries + keys) * (2.0 + stored)
         if kind == "mla_context":
             latent = batch * new * (LATENT + ROPE)
@@ -161,7 +169,7 @@ def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
         kernels, moved = (2.0, CAST * keys) if kernel == "fa3" else (3.0, CAST * queries + (CAST + STORE) * keys)
     elif kernel == "vllm_flashinfer_trtllmprefill":
-        kernels, moved = (0.0, 0.0) if stored == 2 else (1.0, CAST * keys)
+        return replace(case, writes=True)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:
         kernels, moved = 1.0, 2 * stored * queries
     elif engine == "vLLM" and kernel.startswith("vllm_flash_attn_fa") and kind != "attention_bidirectional":

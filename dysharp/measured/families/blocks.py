@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.layer import SPARSE_HEADS, OpTime, Routed, gradients, kernels, rows_of
 from dysharp.costs.machine import Machine
 from dysharp.costs.operators import light_us
@@ -25,7 +26,7 @@ from dysharp.serving.layer import attention_ops, layer_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
 from dysharp.specs import list_whole_models, load_cluster, load_whole
-from dysharp.specs.gpu import Gpu
+from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.specs.whole import WholeModel
 
 MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
@@ -38,6 +39,10 @@ ir/ops/layernorm.py, rotary_embedding/deepseek_scaling_rope.py)."""
 INDEXER = {"": 0, "keys": 9, "whole": 17}
 """What runs of an indexer -> kernels beside its products: nothing where a layer takes another's choice; keys alone, their product included (SGLang
 nsa_indexer.py, `_forward_cuda_k_only`); all (vLLM deepseek_v2.py, `Indexer.forward`; SGLang's are as many)."""
+TRTLLM_INDEXER, FLASHMLA_DECODE, CHOSEN = 11, 4, 64.0
+"""Kernels of TensorRT-LLM's decode beside the products of its indexer (two casts, norm, positions, two copies, two joins with quantisation, scales of
+gates, store of keys, reset of choices: sparse/dsa/indexer.py), and beside FlashMLA's kernel (join, padding, places, copy: sparse/dsa/flash_mla.py);
+keys of its step."""
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 """Heads of FlashMLA's sparse kernel for prompts (TensorRT-LLM sparse/dsa/flash_mla.py)."""
 
@@ -46,8 +51,9 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
-    `indexer`: what runs of it (`INDEXER`). `eager`: a host launches the kernels (aiconfigurator, collect_mla_module.py of vllm, `use_cuda_graph`, and
-    of sglang). `flash`: prompts by FlashMLA.
+    `indexer`: what runs of it (`INDEXER`). `trtllm`: it is of TensorRT-LLM's decode. `eager`: a host launches the kernels (aiconfigurator,
+    collect_mla_module.py of vllm, `use_cuda_graph`, and of sglang). `flash`: prompts by FlashMLA, and on Hopper TensorRT-LLM's decode, whose thread
+    block passes over all chosen places.
     `native`: norms and positions are PyTorch's kernels, as vLLM's default configuration says outside of Inductor. Its MLA rows on B200 have none
     (chosen after they were seen: the smallest block takes 42 us there, 108 us elsewhere).
     """
@@ -59,6 +65,7 @@ class BlockCase(Case):
     past: float
     decodes: bool
     indexer: str
+    trtllm: bool
     eager: bool
     flash: bool
     native: bool
@@ -85,7 +92,17 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     step = StepBatch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
     absent, small, a = BESIDE if case.indexer == "whole" else (*BESIDE, "indexer"), INDEXER[case.indexer], model.attention
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in absent]
-    if case.flash:
+    if case.trtllm:
+        beside = TRTLLM_INDEXER + FLASHMLA_DECODE * case.flash
+        ops.append(OpTime("beside", beside * light_us(machine.gpu, machine.constants), beside))
+    if case.flash and case.decodes:
+        latent, shared = a.kv_rank + a.rope_dim, max(heads, SPARSE_HEADS)
+        call = AttentionCall(
+            batch=batch, queries=1, past=a.index_top - 1, heads=shared, kv_heads=1, qk_dim=latent, v_dim=a.kv_rank, latent=True, packed=True,
+            whole=True, rows=SPARSE_HEADS, columns=CHOSEN,
+        )  # fmt: skip
+        ops = [op._replace(us=machine.attention(call)) if op.name == "attention decode" else op for op in ops]
+    elif case.flash:
         padded = FLASHMLA_HEADS[machine.gpu.arch] / max(heads, SPARSE_HEADS)
         ops = [op._replace(us=op.us * max(1.0, padded)) if op.name == "attention prefill" else op for op in ops]
     if case.native:
@@ -113,13 +130,14 @@ def case(m: Measurement) -> BlockCase:
         raise Unsupported(f"{heads} heads, which do not divide the {all_heads} of {model}")
     gpu = gpu_of(m)
     check_cluster(gpu, 1)
-    kernel, decodes = str(config.get("kernel", "")).lower(), m.kind.endswith("generation")
+    kernel, decodes, trtllm = str(config.get("kernel", "")).lower(), m.kind.endswith("generation"), sparse and m.system.startswith("TensorRT")
     few = m.system.startswith("SGLang") and not decodes and past + queries <= load_whole(model).attention.index_top
     kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
         indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
-        eager=sparse and not decodes and not m.system.startswith("TensorRT"), flash=sparse and "flashmla" in kernel,
+        trtllm=trtllm and decodes, eager=sparse and not decodes and not trtllm,
+        flash=sparse and (load_gpu(gpu).arch == "hopper" and trtllm if decodes else "flashmla" in kernel),
         native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip

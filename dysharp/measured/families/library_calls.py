@@ -5,12 +5,13 @@
 | drained | an idle GPU waits for the host: the larger of all host steps, and of the steps up to the first kernel plus the device |
 | chained | the host runs ahead: the larger of all host steps, and of the device |
 | graph | the device |
+| kernel | the device from the start of the first kernel |
 
 The device's time is the time of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
-they do not fill a link as the kernels of `fitted.toml` do. A host step is a launch, an event, or work of a library between two of them;
-`lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX experimental/CollectiveX/bench/ep_measurement.py,
-time_us): the host is ahead of it, and its time has what DeepEP's calls have between two events around a kernel, `deepep.call_us`.
-Between nodes UCCL-EP's messages go by proxies, and each takes a host step on both sides.
+they do not fill a link as the kernels of `fitted.toml` do (two GPUs have one way for all rows). A host step is a launch, an event, or work of a
+library between two of them; `lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX
+experimental/CollectiveX/bench/ep_measurement.py, time_us): the host is ahead of it, and its time has what DeepEP's calls have between two events
+around a kernel, `deepep.call_us`. Between nodes UCCL-EP's messages go by proxies, and each takes a host step on both sides.
 """
 
 from collections.abc import Hashable, Mapping
@@ -20,16 +21,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dysharp.costs.operators import launch_us
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
 from dysharp.measured.predictions import HashableConstants
 from dysharp.specs import Cluster, load_cluster
+from dysharp.specs.gpu import load_gpu
 from dysharp.systems.nccl_ep import RELEASED
 
 KINDS = {"ep_dispatch": "dispatch", "ep_combine": "combine", "ep_roundtrip": "roundtrip"}
 REGIMES = ("drained", "chained", "graph")
+KERNEL = "kernel"
+"""Regime of rows alone: durations that kernels take of themselves."""
 FRESH = "fresh"
 """Another word for "drained"."""
 DRAINED = "cx1"
@@ -143,16 +148,17 @@ def program_us(case: CallCase, constants: Constants) -> float:
 def call_us(case: CallCase, constants: Constants, call: Library, there: float, back: float) -> float:
     """Time of a call of the kind `call` whose Dispatch and Combine take `there` and `back` on the GPUs alone."""
     host = constants["lib.host_grace_us"] if case.gpu in GRACE else constants["lib.host_x86_us"] * load_cluster(CLUSTERS[case.gpu]).host_factor
-    slow = constants["lib.few_sms"] if call.few and case.nodes == 1 else 1.0
+    slow = constants["lib.few_sms"] if call.few and case.nodes == 1 and case.gpus > 2 else 1.0
     proxied = PROXIED if case.nodes > 1 and case.library == "uccl-ep" else (0, 0)
     there, back = (slow * us + n * PROXY_STEPS * host for us, n in zip((there, back), proxied, strict=True))
+    alone = {"dispatch": (there,), "combine": (back,), "roundtrip": (there, back)}[case.verb]
+    if case.regime in ("graph", KERNEL):
+        return sum(alone) - len(alone) * (launch_us(load_gpu(case.gpu), constants) if case.regime == KERNEL else 0.0)
     cast = CAST_STEPS if case.fp8 and case.mode == "normal" else 0
     dispatch, both = (steps + cast for steps in call.steps)
     if case.verb == "combine":
         return _combine_us(case, host, (call.first, cast, dispatch, both), there, back, constants["deepep.call_us"])
-    steps, device = (dispatch, there) if case.verb == "dispatch" else (both, there + back)
-    if case.regime == "graph":
-        return device
+    steps, device = dispatch if case.verb == "dispatch" else both, sum(alone)
     waited = (call.first + cast) * host if case.regime == "drained" else 0.0
     return max(steps * host, waited + device)
 
@@ -165,7 +171,7 @@ def _combine_us(case: CallCase, host: float, steps: tuple[int, int, int, int], t
     """
     first, cast, dispatch, both = steps
     if case.regime != "drained":
-        return back if case.regime == "graph" else max((both - dispatch) * host, back)
+        return max((both - dispatch) * host, back)
     reached = max(dispatch * host, (first + cast) * host + there)
     launched = (dispatch + min(first, both - dispatch)) * host
     return max(both * host - reached, max(events_us, launched - reached) + back)
@@ -209,9 +215,9 @@ def _nodes_of(m: Measurement) -> int:
 
 
 def _regime_word(m: Measurement) -> str:
-    """ "drained", "chained" or "graph"."""
+    """One of `REGIMES`, or `KERNEL`."""
     found = str(m.config.get("regime", "drained")).replace(FRESH, REGIMES[0])
-    if found not in REGIMES:
+    if found not in (*REGIMES, KERNEL):
         raise Unsupported(f"regime {found[:20]!r}, expected {', '.join(REGIMES)}")
     return found
 

@@ -37,17 +37,21 @@ class _LinearCase(Case):
 
 
 def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
-    """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps."""
+    """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps.
+
+    Collectors replay a graph of one call, which starts a gap behind the one before (aiconfigurator, `benchmark_with_power` with `repeat_n` 1).
+    """
+    gap = constants["serving.gap_us"]
     if case.part == CONVOLUTION:
         rows = case.tokens + (case.taps - 1 if case.decodes else 0.0)
         again = np.where((np.asarray(case.blocks) > 0) | case.decodes, 0.0, (case.taps - 1) * np.ceil(case.tokens / CONVOLVED))
         values = case.sequences * case.width
-        return convolution_us(gpu, constants, 4.0 * values * rows, case.blocks, 2.0 * values * again)
+        return gap + convolution_us(gpu, constants, 4.0 * values * rows, case.blocks, 2.0 * values * again)
     fields = (case.sequences, case.tokens, case.key_heads, case.value_heads, case.key_dim, case.value_dim)
     calls = [DeltaNet(*map(float, call)) for call in zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in fields)), strict=True)]
     if case.decodes:
-        return np.array([update_us(gpu, constants, call) for call in calls])
-    return np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
+        return gap + np.array([update_us(gpu, constants, call) for call in calls])
+    return gap + np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
 
 
 @family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us)

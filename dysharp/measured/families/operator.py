@@ -54,6 +54,7 @@ class GemmsCase(Case):
     `sums`: bytes per output value of gradients that a weight gradient reads and writes in the same kernel. `steady`: of a long loop.
     `short`: a weight gradient of few rows, whose sums do not hide behind its products (chosen after its rows were seen).
     `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
+    `replayed`: alone in a graph, which starts a gap behind the one before (aiconfigurator collect_mla_bmm.py, collect_mhc_module.py).
     """
 
     dtype: str
@@ -66,23 +67,26 @@ class GemmsCase(Case):
     moved: float = 0.0
     cast_rows: float = 0.0
     cast_values: float = 0.0
+    replayed: bool = False
     steady: bool = False
     short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryCase(Case):
-    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8."""
+    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`: as above."""
 
     moved: float
     kernels: float
     cast_values: float = 0.0
+    replayed: bool = False
 
 
 def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
+    gap = case.replayed * constants["serving.gap_us"]
     if isinstance(case, _MemoryCase):
-        streams = np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+        streams = gap + np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
         return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
@@ -92,7 +96,7 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
     if case.short:  # sums behind the products, in place of the results that `gemm_us` stores
         products = start + 2 * values * case.k / operators.sustained_flops_per_us(gpu, constants, case.dtype)
         summed = np.maximum(one - operators.hbm_us(gpu, constants, 2.0 * values), products) + sums
-    return np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
+    return gap + np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
 
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
@@ -128,7 +132,7 @@ def case(measurement: Measurement) -> GemmsCase | _MemoryCase:
     return _memory(measurement)
 
 
-def _gemms(m: Measurement, rows: float, n: float, k: float, *, dtype: str = "bf16", **rest: float) -> GemmsCase:
+def _gemms(m: Measurement, rows: float, n: float, k: float, *, dtype: str = "bf16", **rest: float | bool) -> GemmsCase:
     return GemmsCase(gpu=gpu_of(m), dtype=dtype, m=rows, n=n, k=k, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}", **rest)  # type: ignore[arg-type]
 
 
@@ -138,7 +142,7 @@ def _absorbed(m: Measurement) -> GemmsCase:
     dtype = "fp8" if m.config.get("dtype") == "fp8" and "dequant" not in kernel else "bf16"
     rows = tokens * heads if dtype == "fp8" and kernel.startswith("sglang") else 0.0
     values = tokens * heads * k if dtype == "fp8" and kernel.startswith("trtllm") else 0.0
-    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values)
+    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, replayed=True)
 
 
 def _training(m: Measurement) -> GemmsCase:
@@ -182,7 +186,7 @@ def _memory(m: Measurement) -> _MemoryCase:
             raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
         sites, streams = number(m, "num_sites"), number(m, "hc_mult")
         rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
-        return _moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place])
+        return replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), replayed=True)
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0

@@ -70,9 +70,23 @@ def test_norms_and_positions_of_vllm_are_kernels_of_pytorch_but_on_b200() -> Non
     first, second = pair("B200-SXM", q_len=512)
     assert first == second
     sparse = {"architecture": "DeepseekV32ForCausalLM", "batch_size": 8, "isl": 1, "num_heads": 16, "gemm_type": "bfloat16", "step": 64}
-    (index, without), (dense, alone) = pair("H200-SXM", "dsa_block_generation", **sparse), pair("H200-SXM", "mla_block_generation", past_len=64)
+    (index, without), (dense, alone) = pair("GB200", "dsa_block_generation", **sparse), pair("GB200", "mla_block_generation", past_len=64)
     values = fitted_values()
-    assert np.isclose(index - without - (dense - alone), 17 * (values["attention.light_us"] + values["serving.gap_us"]))
+    assert np.isclose(index - without - (dense - alone), (17 - 11) * (values["gpu.kernel_us"] + values["serving.gap_us"]))
+
+
+def test_tensorrt_llm_decodes_with_an_indexer_by_eleven_kernels_more_and_on_hopper_in_one_block_of_threads() -> None:
+    def block(hardware: str, system: str, batch: int = 1, heads: int = 1) -> float:
+        config = {"architecture": "DeepseekV32ForCausalLM", "batch_size": batch, "isl": 1, "num_heads": heads, "gemm_type": "bfloat16", "step": 4096}
+        text = line("x", kind="dsa_block_generation", system=system, hardware=hardware, config=config | {"kv_cache_dtype": "bfloat16"}, value=50)
+        return us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])[0]
+
+    values = fitted_values()
+    more = {gpu: block(gpu, "TensorRT-LLM") - block(gpu, "SGLang 0.5.14") for gpu in ("B200-SXM", "H200-SXM")}
+    assert np.isclose(more["B200-SXM"], 11 * (values["gpu.kernel_us"] + values["serving.gap_us"]))
+    assert more["H200-SXM"] > more["B200-SXM"] + 40  # 32 steps of 64 chosen keys, where other kernels split them
+    full, over = (block("H200-SXM", "TensorRT-LLM", load_gpu("h200-sxm").n_sms + one) for one in (0, 1))
+    assert over > full + 30  # one wave of thread blocks more
 
 
 def test_prompts_with_an_indexer_take_the_launches_of_their_host() -> None:
@@ -136,9 +150,9 @@ def test_a_convolution_with_a_block_for_each_channel_waits_for_its_blocks_and_on
     once, spread = us(*(one("linear_attention_gdn", **shape | kernel | tokens) for tokens in (long, many)))
     moved, values, gpu = 4096 * 8192, fitted_values(), load_gpu("h200-sxm")
     issued = 2 * moved * (2 + 3 / 8) / (gpu.n_sms * gpu.boost_MHz * values["sm.permute_bytes"])  # three rows for each eight
-    assert np.isclose(once - values["gpu.kernel_us"], issued)
+    assert np.isclose(once - values["gpu.kernel_us"] - values["serving.gap_us"], issued)
     assert np.isclose(once, spread)
-    assert np.isclose(cuda, fitted_values()["gpu.kernel_us"] * 64 * 8192 / (132 * 16))
+    assert np.isclose(cuda - values["serving.gap_us"], values["gpu.kernel_us"] * 64 * 8192 / (132 * 16))
 
 
 def test_a_small_collective_takes_its_start_whatever_its_size() -> None:
