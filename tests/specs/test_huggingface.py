@@ -257,7 +257,7 @@ def test_experts_that_do_nothing_are_refused(tmp_path: Path) -> None:
 def test_a_dense_model_has_no_layer(tmp_path: Path) -> None:
     said = "of a dense model there is no MoE layer; `dysharp step`, `plan` and `serve` take it whole"
     assert said in error(tmp_path, {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32})
-    with pytest.raises(ConfigError, match="llama3-8b.*of a dense model there is no MoE layer"):
+    with pytest.raises(ConfigError, match=r"llama3-8b.*of a dense model there is no MoE layer"):
         load_model("llama3-8b")
 
 

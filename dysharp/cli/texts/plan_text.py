@@ -15,7 +15,7 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     click.echo()
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
-    name = next((text for text in models.split(",") if load_whole(text).name == one.task.model.name), "MODEL")
+    name = next((text for text in map(str.strip, models.split(",")) if load_whole(text).name == one.task.model.name), "MODEL")
     click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {for_step(one.found.best[0], one.task.sequence, done.precision)}")
     if len(done.plan.shapes) > 1:
         click.echo()

@@ -268,8 +268,9 @@ def intervals_of(case: ServingCase) -> dict[str, Any]:
 
 def _shape(model: WholeModel) -> WholeModel:
     """What decides times of a model in any format: not its name, nor where it was read."""
-    layer = model.layer and replace(model.layer, name="layer", source="", gemm_dtype="bf16", dispatch_format="rows", routing="uniform", tokens_per_gpu=1, checkpoint="")
-    return replace(model, name="model", source="", layer=layer, checkpoint="", context=0, repository="")
+    same: dict[str, Any] = {"name": "model", "source": "", "checkpoint": ""}
+    layer = model.layer and replace(model.layer, **same, gemm_dtype="bf16", dispatch_format="rows", routing="uniform", tokens_per_gpu=1)
+    return replace(model, **same, layer=layer, context=0, repository="")
 
 
 def outside_of(replica: Replica, scenario: Scenario, *, disaggregated: bool = False) -> list[str]:
