@@ -56,7 +56,8 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     known = "" if config.get("model_type") else "; a config without model_type is taken as Llama is"
     try:
         model = WholeModel(
-            name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), stack=" ".join(words), **values
+            name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), stack=" ".join(words), **values,
+            repository=folder if (folder := where.removesuffix("/config.json")) != where else "",
         )
         return _plain(model, words)
     except ConfigError as error:
