@@ -28,7 +28,9 @@ OF_ALL_RUNS = {
 """Causes of `Row.attribution` besides those of networks."""
 STALLS = {"window_us": OF_ALL_RUNS["window_us"].short, "link_us": "links", "sm_us": OF_ALL_RUNS["sm_us"].short}
 """Every wait of `Row.stalls`."""
-_SM_OF_REAL_FORM = "GEMMs and copies of communication kernels on the SMs"
+_SM_WITH_COPIES = "GEMMs and copies of communication kernels on the SMs"
+_COPIES = 1.1
+"""Time of SMs over that of GEMMs on the critical path from which a paper form copies rows on cores, too."""
 
 
 def causes() -> dict[str, Cause]:
@@ -45,7 +47,9 @@ def short_names() -> dict[str, str]:
 def cause_names(row: Row) -> dict[str, str]:
     """Causes of `Row.attribution` as sentences name them."""
     words = {name: cause.words or cause.short for name, cause in causes().items()}
-    return words | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})
+    gemms = sum(us for name, us in row.path_us.items() if name.startswith("gemm"))
+    copies = row.form == "real" or row.attribution.get("sm_us", 0.0) > _COPIES * gemms
+    return words | ({"sm_us": _SM_WITH_COPIES} if copies else {})
 
 
 _SATURATED = 0.8

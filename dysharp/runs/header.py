@@ -70,6 +70,8 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
         lines.append(f"leading tokens: {few}; the time of all {request.tokens} is an estimate")
     elif request.precision is not None:
         lines.append(f"precision of time: {100 * request.precision:g} %, and all tokens where fewer do not tell; --exact simulates all")
+    if model.checkpoint.partition("-")[0] not in ("", model.gemm_dtype):
+        lines.append(f"warning: the checkpoint holds {model.checkpoint} weights; this layer reads and multiplies {model.gemm_dtype} ones")
     if unmeasured:
         lines.append(f"warning: {unmeasured}")
     if cluster.family == "paper":

@@ -28,7 +28,7 @@ def step_formats(precision: str | None, model: WholeModel) -> Formats:
 def in_formats(model: WholeModel, training_recipe: TrainingRecipe, formats: Formats, machine: Machine) -> tuple[WholeModel, TrainingRecipe]:
     """A model whose simulated layers multiply as `formats` say, and the training recipe of a step. Products are those that the machine has."""
     products = machine.products(formats.main(model.layer is not None))
-    layer = None if model.layer is None else replace(model.layer, gemm_dtype=SIMULATED.get(products, "fp8"))
+    layer = None if model.layer is None else replace(model.layer, gemm_dtype=SIMULATED.get(products, "fp8"), checkpoint="")
     return replace(model, layer=layer), replace(training_recipe, dtype=cast(DType, products), formats=formats)
 
 
@@ -37,7 +37,7 @@ def layer_in(model: Model, formats: Formats, machine: Machine) -> Model:
     products = machine.products(formats.main(moe=True))
     if products not in SIMULATED:
         raise ConfigError(f"precision: found products in {products}, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
-    return replace(model, gemm_dtype=SIMULATED[products])
+    return replace(model, gemm_dtype=SIMULATED[products], checkpoint="")
 
 
 def row_options(formats: Formats | None, systems: Iterable[str]) -> dict[str, Value]:

@@ -1,6 +1,7 @@
 """How an engine starts a layout, and why it refuses one: its own argument rules, kept as data (`launch.toml`)."""
 
 import functools
+import shlex
 from collections.abc import Iterable, Mapping
 from math import ceil
 from pathlib import Path
@@ -63,6 +64,6 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     rules = held(table["rules"], values)
     before, adds, lines, refuses, notes = ([rule[key] for rule in rules if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))
     first, last = ([one.replace("{lines}", " ".join(lines))] if lines else [] for one in table.get("options", ("", "")))
-    command = " ".join([*first, *before, table["launch"], *adds, *last]).format(model=model.repository or model.name, **values)
+    command = " ".join([*first, *before, table["launch"], *adds, *last]).format(model=shlex.quote(model.repository or model.name), **values)
     refusal, note = ("".join(words[:1]) for words in (refuses, notes))
     return Start(command, refusal, note, int(values["hosts"]), f"{engine.name} {table['version']}", table.get("router", ""))

@@ -13,7 +13,7 @@ from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
 from dysharp.specs.fields import problems, raise_if
 from dysharp.specs.fitted import overrides_of
-from dysharp.specs.hf import model_from_config
+from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
@@ -50,6 +50,8 @@ def load_model(name_or_path: NameOrPath | Model) -> Model:
         return name_or_path
     if _is_name(name_or_path, "models"):
         return _layer_of(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
+    if _is_name(name_or_path, "dense"):
+        raise ConfigError(f"model {show(str(name_or_path))}: {DENSE}")
     path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
     return _read_model(path, model_from_config, model_from_toml)
 
@@ -95,7 +97,9 @@ def model_from_toml(text: str, where: str) -> Model:
 
 def _layer_of(table: dict[str, Any], where: str) -> Model:
     """The `Model` of the top-level keys of a file; the table `[whole]` says nothing about the layer. Raises `ConfigError`."""
-    table = {key: value for key, value in table.items() if key != "whole"}
+    whole = table.get("whole")
+    own = {key: whole[key] for key in ("checkpoint",) if isinstance(whole, dict) and key in whole}
+    table = {key: value for key, value in table.items() if key != "whole"} | own
     values = _in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
     raise_if(problems(Model, values), where)
     return _in_file(lambda: Model(**values), where)

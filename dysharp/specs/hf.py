@@ -24,6 +24,8 @@ LINEAR_PART = "linear_attn_config"
 LAYER_NAMES = ("hybrid_override_pattern", "layers_block_type", "layer_types", "attn_type_list")
 TOML = "a model whose config has other names fits into a TOML file (docs/models.md)"
 
+DENSE = "no field speaks of experts: of a dense model there is no MoE layer; `dysharp step`, `plan` and `serve` take it whole"
+
 MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
 
 
@@ -60,14 +62,19 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
     values = {fact: integer(config, alias, faults) for fact, alias in aliases.items()}
     has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
-    gemm_dtype = _gemm_dtype(config, faults)
+    weights = _weights(config, faults)
+    if faults and not speaks_of_experts(config):
+        faults.append(DENSE)
+    if config.get("zero_expert_num"):
+        faults.append(f"zero_expert_num: found {show(config['zero_expert_num'])}, experts that do nothing, expected none")
     raise_faults(faults, where)
     if config.get("topk_method") == "greedy":  # DeepSeek-V2 lists groups and does not use them
         values["n_group"] = values["topk_group"] = 1
     try:
         return Model(
             name=name, hidden=values["row"] or values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"],
-            topk=values["topk"], tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
+            topk=values["topk"], tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes,
+            gemm_dtype="fp8" if weights == "fp8" else "bf16", checkpoint=weights,  # other formats are multiplied in BF16
             n_group=values["n_group"], topk_group=values["topk_group"], n_layers=sum(has_experts), routing=ROUTING,
             source=f"{SOURCE}; tokens and routing are assumed (routing is synthetic)",
         )  # fmt: skip
@@ -182,15 +189,46 @@ def _element_bytes(config: Mapping[str, Any], faults: list[str]) -> int:
     return ELEMENT_BYTES[dtype.removeprefix("torch.")]
 
 
-def _gemm_dtype(config: Mapping[str, Any], faults: list[str]) -> str:
-    """FP8 for an FP8 checkpoint. Checkpoints of other quantisations (MXFP4, AWQ, ...) multiply in BF16."""
-    quant = config.get("quantization_config")
-    if quant is None:
-        return "bf16"
-    if not isinstance(quant, dict):
+def _weights(config: Mapping[str, Any], faults: list[str]) -> str:
+    """Format of the weights of a checkpoint."""
+    if not isinstance(quant := config.get("quantization_config"), dict | None):
         faults.append(f"quantization_config: found {show(quant)}, expected an object")
-        return "bf16"
-    return "fp8" if quant.get("quant_method") == "fp8" else "bf16"
+    return quantised(config)[0]
+
+
+def quantised(config: Mapping[str, Any]) -> tuple[str, str]:
+    """(fp8, mxfp4, nvfp4 or int4; strategy) of the weights of a checkpoint, by its `quantization_config`; "" for none, or one that is not known.
+
+    Methods as Transformers and vLLM name them.
+    """
+    quant = config.get("quantization_config")
+    if not isinstance(quant, dict):
+        return "", ""
+    return {"modelopt": _of_modelopt, "compressed-tensors": _of_groups}.get(str(quant.get("quant_method")), _of_method)(quant)
+
+
+def _of_method(quant: Mapping[str, Any]) -> tuple[str, str]:
+    method = str(quant.get("quant_method"))
+    if method in ("awq", "gptq"):
+        return ("int4", "") if quant.get("bits") == 4 else ("", "")
+    return (method, "") if method in ("fp8", "mxfp4") else ("", "")
+
+
+def _of_modelopt(quant: Mapping[str, Any]) -> tuple[str, str]:
+    """NVIDIA ModelOpt names an algorithm."""
+    name = str(quant.get("quant_algo")).upper()
+    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "", ""
+
+
+def _of_groups(quant: Mapping[str, Any]) -> tuple[str, str]:
+    """compressed-tensors: type, bits and strategy of the weights of its groups of layers; the first counts."""
+    groups = quant.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    if not isinstance(weights, dict):
+        return "", ""
+    kinds = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}
+    return kinds.get(f"{weights.get('type')} {weights.get('num_bits')}", ""), str(weights.get("strategy"))
 
 
 def n_matrices(config: Mapping[str, Any]) -> int:

@@ -56,7 +56,8 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     known = "" if config.get("model_type") else "; a config without model_type is taken as Llama is"
     try:
         model = WholeModel(
-            name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), stack=" ".join(words), **values
+            name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), stack=" ".join(words), **values,
+            repository=folder if (folder := where.removesuffix("/config.json")) != where else "",
         )
         return _plain(model, words)
     except ConfigError as error:
@@ -195,43 +196,17 @@ def _window(config: Mapping[str, Any], faults: list[str]) -> int:
 def _checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:
     """The precision (`WholeModel.checkpoint`) of a checkpoint, by its `quantization_config`; "" without one, or with one that is not known.
 
-    Methods as Transformers and vLLM name them. NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4
+    NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4
     of compressed-tensors with experts is Kimi's, of routed experts alone, if its list of exceptions names attention.
     """
-    quant = config.get("quantization_config")
+    quant, (kind, strategy) = config.get("quantization_config"), hf.quantised(config)
     if not isinstance(quant, dict):
         return ""
-    method, blocks = str(quant.get("quant_method")), quant.get("weight_block_size")
-    kind, bits = {"modelopt": _of_modelopt, "compressed-tensors": _of_groups}.get(method, _of_method)(quant)
     if kind == "fp8":
-        return "fp8" if blocks or bits == "block" else "fp8-tensor"
+        return "fp8" if quant.get("weight_block_size") or strategy == "block" else "fp8-tensor"
     if kind == "nvfp4":
         return "fp4" if latent else "fp4-all"
     if kind == "int4":
         kept = moe and "attn" in str(quant.get("ignore"))
         return "int4-experts" if kept else "int4-all"
     return kind
-
-
-def _of_method(quant: Mapping[str, Any]) -> tuple[str, str]:
-    method = str(quant.get("quant_method"))
-    if method in ("awq", "gptq"):
-        return ("int4", "") if quant.get("bits") == 4 else ("", "")
-    return (method, "") if method in ("fp8", "mxfp4") else ("", "")
-
-
-def _of_modelopt(quant: Mapping[str, Any]) -> tuple[str, str]:
-    """NVIDIA ModelOpt names an algorithm."""
-    name = str(quant.get("quant_algo")).upper()
-    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "", ""
-
-
-def _of_groups(quant: Mapping[str, Any]) -> tuple[str, str]:
-    """compressed-tensors: type, bits and strategy of the weights of its groups of layers; the first counts."""
-    groups = quant.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
-    weights = first.get("weights") if isinstance(first, dict) else None
-    if not isinstance(weights, dict):
-        return "", ""
-    kinds = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}
-    return kinds.get(f"{weights.get('type')} {weights.get('num_bits')}", ""), str(weights.get("strategy"))

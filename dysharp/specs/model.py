@@ -38,6 +38,8 @@ class Model:
     """Rows of Dispatch: "rows" = `element_bytes` per element, "fp8" = a byte per element and an FP32 scale per 128."""
     source: Text = ""
     """Source of the numbers."""
+    checkpoint: Text = ""
+    """Format of the published weights: a simulated layer has weights in `gemm_dtype`, and says so where these are narrower."""
 
     def __post_init__(self) -> None:
         where = f"model {show(self.name)}"

@@ -189,7 +189,7 @@ class WholeModel:
     checkpoint: Checkpoint = ""
     """Precision of the weights that are published, a name of `model.formats.PRECISIONS`; "": that of the experts' GEMMs."""
     repository: Text = ""
-    """The published checkpoint on Hugging Face; "": not known."""
+    """The published checkpoint on Hugging Face, or the folder of a config.json; "": not known."""
 
     def __post_init__(self) -> None:
         where = f"model {show(self.name)}"

@@ -81,7 +81,6 @@ FACTS = replace(
     source="INC_Sync (mkbk-with-circle/INC_Sync, 2026-09 draft) on DeepEP V2; docs/design/0041-beyond-the-papers.md",
     reach=Reach(switch=GATES),
     shown=Shown("#115566"),
-    ships=None,
     today=False,  # no switch of today sums READY or holds rows back
 )
 kernels("sync-switch", FACTS, paper=_paper)(_Synced)

@@ -33,6 +33,21 @@ def test_run_json_is_the_row(dysharp: Call) -> None:
     assert "no software cost is charged" in done.err
 
 
+def test_a_plan_of_files_prints_a_command_that_finds_them(dysharp: Call, tmp_path: Path) -> None:
+    model, machine = tmp_path / "mine.toml", tmp_path / "fast.toml"
+    model.write_text('base = "qwen3-30b"\nname = "mine"\n[whole]\ncontext = 4096\n')
+    machine.write_text('base = "hw-dgx-h100"\nname = "h100-fast"\nlink_GBps = 900\n')
+    done = dysharp("plan", f"qwen3-32b, {model}", "--cluster", str(machine), "--gpus", "8", "--try", "tp=1", "--try", "pp=1", "--quick")
+    assert done.code == 0
+    assert f"dysharp step {model} --cluster {machine} \\" in done.out
+
+
+def test_a_layer_says_that_a_checkpoint_is_narrower(dysharp: Call, tmp_path: Path) -> None:
+    said = "warning: the checkpoint holds mxfp4 weights; this layer reads and multiplies bf16 ones"
+    assert said in dysharp("run", "deepep", "--model", "gpt-oss-20b", *SMALL, "--quick").err
+    assert said not in dysharp("run", "deepep", "--model", "qwen3-30b", *SMALL, "--quick").err
+
+
 def test_a_window_is_labelled(dysharp: Call) -> None:
     words = ("run", "deepep", "--gpus", "4", "--tokens", "96", "--fidelity", "packet", "--window", "32", "--set", "deepep.compute=false")
     done = dysharp(*words)

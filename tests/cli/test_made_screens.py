@@ -45,6 +45,8 @@ from tests.show.made_results import Made
 
 FOLDER = Path(__file__).with_name("made")
 
+ASKED = "qwen3-30b", "paper-ascend-910b"
+
 
 @cache
 def plan(*vary: str) -> planning.Answer:
@@ -273,8 +275,8 @@ OPTION = {"of": "deepep", "name": "deepep.n_sm", "value": 20, "values": "8 to 24
 OPTIONS = [OPTION, OPTION | {"of": "mori", "name": "mori.n_sm"}, OPTION | {"name": "deepep.form", "value": True, "effect": "real form"},
            OPTION | {"of": "fabric", "name": "fabric.al_entries"}, OPTION | {"of": "choices", "name": "machine.vcs"}]  # fmt: skip
 TEXTS: dict[str, Callable[[], Lines]] = {
-    "plan": lambda: printed(plan_text.print_plan, every_answer()),
-    "plan-shapes": lambda: [*printed(plan_text.print_plan, plan("layers=24,48")), *str(plan().sentence()).splitlines()],
+    "plan": lambda: printed(plan_text.print_plan, every_answer(), *ASKED),
+    "plan-shapes": lambda: [*printed(plan_text.print_plan, plan("layers=24,48"), *ASKED), *str(plan().sentence()).splitlines()],
     "plan-check": lambda: [*printed(plan_text.print_check, plan()), *plan().arguments("mindspeed"), plan().verdict(), every_answer().moved_line()],
     "plan-json": lambda: plain({k: v for k, v in every_answer().to_dict().items() if k not in ("serving", "shapes", "not_considered")}),
     "serve": lambda: printed(_print_serving, served()),

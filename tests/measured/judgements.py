@@ -32,7 +32,7 @@ from dysharp.measured.training import families as training
 from dysharp.measured.training import setting as run_setting
 from dysharp.measured.training import step_time
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from dysharp.specs.gpu import list_gpus
 from dysharp.workload import make_routing
@@ -313,11 +313,10 @@ def _case(case: served.ServingCase) -> Any:
 def bars_of_replicas() -> Named:
     """Which bar a replica has, and what no judged run had."""
     for n, (dp, ep) in enumerate(((1, 1), (8, 8), (16, 16), (64, 64))):
-        for name, gpu, moe in (("deepseek-v3", "h200-sxm", True), ("other", "a100", True), ("llama3-8b", "b200", False)):
-            layout = SimpleNamespace(dp=dp, ep=ep)
-            one: Any = SimpleNamespace(
-                model=SimpleNamespace(name=name, layer=moe or None), machine=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout
-            )
+        other = replace(load_whole("deepseek-v3"), name="other", vocab=1024)
+        for model, gpu in ((load_whole("deepseek-v3"), "h200-sxm"), (other, "a100"), (load_whole("llama3-8b"), "b200")):
+            name, layout = model.name, SimpleNamespace(dp=dp, ep=ep)
+            one: Any = SimpleNamespace(model=model, machine=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout)
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
             lists = [served.outside_of(one, Scenario(1.0, *own, 1.0, n), disaggregated=n > 1) for own in limits]
             yield f"{name} {dp}", (lists, [served.served_interval(one, 40.0, disaggregated=way) for way in (True, False)])

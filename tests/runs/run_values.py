@@ -83,7 +83,7 @@ def limits() -> Iterator[Row]:
     """What limits a Row, in words."""
     for share, most, form, window in itertools.product((0.5, 0.8, 0.95), (0.45, 0.8), ("paper", "real"), ({}, {"tokens": 16, "time_us": 99.0})):
         causes_of = {"sm_us": most * 50, "link_up_us": (0.9 - most) * 50, "latency_us": 5.0}
-        one = row(16, 50.0, 8.0, form=form, window=window, bound_us=share * 50, attribution=causes_of)
+        one = row(16, 50.0, most * 50, form=form, window=window, bound_us=share * 50, attribution=causes_of)
         yield f"{share} {most} {form} {bool(window)}", (causes.answer_of(one),)
     yield (
         "resources",

@@ -49,3 +49,10 @@ def test_sentences_say_more_than_lists(row: dysharp.Row) -> None:
     assert ("copies" in names["sm_us"]) == (row.form == "real")
     alone = replace(row, attribution={cause: 0.0 for cause in row.attribution} | {"host_us": row.time_us})
     assert "launches, barriers and other software (100%)" in limits_sentence((alone,), {row.form: row.system})
+
+
+@pytest.mark.parametrize(("system", "copies"), [("cann-ep", True), ("moe-hub", False), ("ideal", False)])
+def test_cores_that_copy_rows_in_a_paper_form_are_no_gemms(system: str, copies: bool) -> None:
+    """cann-ep's vector cores take most of the time; the sentence called it expert GEMMs."""
+    row = dysharp.run(system, **ONE)
+    assert cause_names(row)["sm_us"] == ("GEMMs and copies of communication kernels on the SMs" if copies else "expert GEMMs on the SMs")

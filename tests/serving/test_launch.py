@@ -1,6 +1,8 @@
 """Commands that start: the checkpoint's name, hosts, what an engine refuses, disaggregated pools."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,15 @@ def test_commands_name_the_checkpoint() -> None:
     assert load_whole("deepseek-v3.2").repository != load_whole("deepseek-v3").repository  # the one is made from the other
     said_of = serve(**NODES, layouts=["tp=8,pp=2"], precision="fp4").starting()
     assert said_of[-1] == "deepseek-ai/DeepSeek-V3 holds fp8-block weights: name a checkpoint in bf16 and nvfp4."
+
+
+def test_a_command_finds_the_folder_of_a_config(tmp_path: Path) -> None:
+    folder = tmp_path / "my llama"
+    folder.mkdir()
+    shape = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 128256, **shape}))
+    for given in (folder, folder / "config.json"):
+        assert serve(str(given), "hw-dgx-h100", layouts=["tp=1"]).launch().startswith(f"vllm serve '{folder}' --tensor-parallel-size 1")
 
 
 @pytest.mark.parametrize(

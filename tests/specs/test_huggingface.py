@@ -161,7 +161,7 @@ def test_families(tmp_path: Path, config: dict[str, Any], shape: tuple[Any, ...]
 )
 def test_packaged_models_agree_with_their_configs(tmp_path: Path, config: dict[str, Any], name: str) -> None:
     ours, theirs = load_model(name), load(tmp_path, config)
-    skip = ("name", "routing", "source")
+    skip = ("name", "routing", "source", "checkpoint")
     for field in (f for f in Model.__dataclass_fields__ if f not in skip):
         assert getattr(ours, field) == getattr(theirs, field), field
 
@@ -247,3 +247,33 @@ GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "gro
 )
 def test_a_config_says_in_which_precision_it_is_published(quant: Any, latent: bool, precision: str) -> None:
     assert _checkpoint_of({"quantization_config": quant}, moe=True, latent=latent) == precision
+
+
+def test_experts_that_do_nothing_are_refused(tmp_path: Path) -> None:
+    """LongCat: a third of a token's choices may go to them, so that top-12 over 512 experts is too many rows."""
+    assert "zero_expert_num: found 256, experts that do nothing, expected none" in error(tmp_path, {**MIXTRAL, "zero_expert_num": 256})
+
+
+def test_a_dense_model_has_no_layer(tmp_path: Path) -> None:
+    said = "of a dense model there is no MoE layer; `dysharp step`, `plan` and `serve` take it whole"
+    assert said in error(tmp_path, {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32})
+    with pytest.raises(ConfigError, match=r"llama3-8b.*of a dense model there is no MoE layer"):
+        load_model("llama3-8b")
+
+
+FP8_GROUPS = {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}}
+
+
+@pytest.mark.parametrize(
+    ("quant", "products"),
+    [
+        ({"quant_method": "compressed-tensors", "config_groups": FP8_GROUPS}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "bf16"),
+        ({"quant_method": "awq", "bits": 4}, "bf16"),
+    ],
+)
+def test_a_layer_multiplies_as_the_checkpoint_of_any_tool_says(tmp_path: Path, quant: dict[str, Any], products: str) -> None:
+    layer = load(tmp_path, {**MIXTRAL, "quantization_config": quant})
+    assert layer.gemm_dtype == products
+    assert (layer.checkpoint == layer.gemm_dtype) == (products == "fp8")

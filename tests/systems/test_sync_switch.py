@@ -20,6 +20,7 @@ from dysharp.functional.rows import COMPLETIONS, DELIVERIES, RowMachine
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program
 from dysharp.program.verify import verify
+from dysharp.runs.options import options_by_system
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
 from dysharp.workload import make_routing
@@ -106,3 +107,11 @@ def test_no_row_is_delivered_before_ready_and_without_gates_some_are(place: str)
         return sum(machine.early for machine in machines)
 
     assert early(program) == 0 < early(replace(program, ops=replace(program.ops, gate=None)))
+
+
+def test_rows_are_those_of_deepep_v2_on_a_machine_of_today() -> None:
+    """Its kernels are DeepEP V2's: what differs is the switch, not the format of rows."""
+    h100 = load_cluster("hw-dgx-h100").with_gpus(GPUS)
+    systems = {name: get_system(name) for name in ("deepep-v2", "sync-switch")}
+    options = options_by_system(None, systems, replace(TINY, gemm_dtype="fp8", hidden=512), h100)
+    assert options["sync-switch"] == options["deepep-v2"] == {"dispatch": "fp8"}

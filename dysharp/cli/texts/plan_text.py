@@ -6,17 +6,17 @@ from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES,
 from dysharp.planning.names import for_step
 from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
 from dysharp.show.output import print_columns, print_header, print_lines
-from dysharp.specs import list_whole_models
+from dysharp.specs import load_whole
 
 
-def print_plan(done: Answer) -> None:
-    """The sentence and the tables."""
+def print_plan(done: Answer, models: str, cluster: str) -> None:
+    """The sentence and the tables. `models`, `cluster`: as they were asked for, so that the command for `dysharp step` finds files, too."""
     print_lines([done.sentence()])
     click.echo()
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
-    name = one.task.model.name if one.task.model.name in list_whole_models() else "MODEL"
-    click.echo(f"\ndysharp step {name} --cluster {done.plan.cluster.name} \\\n  {for_step(one.found.best[0], one.task.sequence, done.precision)}")
+    name = next((text for text in map(str.strip, models.split(",")) if load_whole(text).name == one.task.model.name), "MODEL")
+    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {for_step(one.found.best[0], one.task.sequence, done.precision)}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_columns(SHAPES, done.shape_rows())

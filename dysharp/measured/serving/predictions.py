@@ -23,7 +23,8 @@ from dysharp.serving.memory import memory_of
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs import Cluster
+from dysharp.specs import Cluster, load_whole
+from dysharp.specs.whole import WholeModel
 
 TPOT, TTFT, LATENCY, STEP = "serving", "serving-ttft", "serving-latency", "serving-step"
 SPECULATES = "1.2.0rc6.post3"
@@ -265,11 +266,18 @@ def intervals_of(case: ServingCase) -> dict[str, Any]:
     return found
 
 
+def _shape(model: WholeModel) -> WholeModel:
+    """What decides times of a model in any format: not its name, nor where it was read."""
+    same: dict[str, Any] = {"name": "model", "source": "", "checkpoint": ""}
+    layer = model.layer and replace(model.layer, **same, gemm_dtype="bf16", dispatch_format="rows", routing="uniform", tokens_per_gpu=1)
+    return replace(model, **same, layer=layer, context=0, repository="")
+
+
 def outside_of(replica: Replica, scenario: Scenario, *, disaggregated: bool = False) -> list[str]:
     """What the replica or scenario has and no judged run had, each as "found (measured: ...)"."""
     most, ep = MOST_EP_DISAGGREGATED if disaggregated else MOST_EP, replica.layout.ep
     checks = (
-        (replica.model.name in MODELS, f"model {replica.model.name} (measured: {', '.join(MODELS)})"),
+        (_shape(replica.model) in map(_shape, map(load_whole, MODELS)), f"model {replica.model.name} (measured: {', '.join(MODELS)})"),
         (replica.machine.gpu.name in GPUS, f"GPU {replica.machine.gpu.name} (measured: {', '.join(GPUS)})"),
         (ep <= most or replica.layout.dp == 1, f"EP{ep} (measured: up to EP{most})"),
         (ISL[0] <= scenario.isl <= ISL[1], f"ISL {scenario.isl:g} (measured: {ISL[0]} to {ISL[1]:,})"),
