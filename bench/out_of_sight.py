@@ -291,7 +291,7 @@ def of_serving(tables: Mapping[str, str]) -> Found:
         measured["throughput"] = 1e3 / rate_of(row, tpot, ttft) if tpot and ttft else None
         way = f"{row.text('engine')} {row.text('moe_quant') or row.text('precision')}"
         aside = "suspected of speculation" if case.suspected else "" if case.scored else "quality"
-        place = (serving_setting(row).replica.machine.gpu.name, row.text("model"), source_of(row.text("source")), way)
+        place = (serving_setting(row).replica.machine.gpu.name, row.model, source_of(row.text("source")), way)
         group = group_of_served(serving_setting(row))
         for name, real in measured.items():
             if real is not None:
@@ -330,7 +330,7 @@ def of_training(tables: Mapping[str, str]) -> Found:
 
 def _run(kind: str, family: str, row: TrainingRow, case: Any, size: float, new: bool, gpu: str) -> Row:
     off = {SEEN: math.log(case.measured / case.predicted)}
-    return Row(row.id, kind, family, gpu, case.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
+    return Row(row.id, kind, family, gpu, row.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
 
 
 def of_everything(tables: Mapping[str, str], jobs: int, only: Sequence[str] = ()) -> Found:

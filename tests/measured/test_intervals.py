@@ -27,8 +27,10 @@ def table(groups: int = 30, spread: float = 0.1, rows: int = 20) -> str:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(intervals, "residuals", lambda: residuals_from(table()))
     interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
     yield
     interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
 
 
 def test_intervals_without_a_group_hold_its_rows() -> None:
@@ -55,6 +57,34 @@ def test_a_gpu_that_was_never_measured_has_a_wider_interval(drawn: None) -> None
     assert not far.near
     assert math.log(far.high90 / far.low90) > 1.5 * math.log(near.high90 / near.low90)
     assert interval_of(Asked("kernels", "unknown", "g0", 10.0)).high90 > near.high90
+
+
+def test_a_new_model_is_as_far_as_a_new_gpu_where_few_models_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four models of a GPU, then ten: a tenth of ten is known from nine on. What was measured keeps its interval."""
+    ends = {}
+    for models in (4, 10):
+        text = "\n".join(line for line in table().splitlines() if not any(f",m{n}," in line for n in range(models, 10)))
+        monkeypatch.setattr(intervals, "residuals", lambda text=text: residuals_from(text))
+        interval_of.cache_clear()
+        intervals._packaged_like.cache_clear()
+        asked = {model: Asked("kernels", "gemm", "g0", 0.0, model) for model in ("m1", "new")} | {"far": Asked("kernels", "gemm", "new", 0.0)}
+        ends[models] = {name: interval_of(one).high90 for name, one in asked.items()}
+    interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
+    assert ends[4]["m1"] < ends[4]["new"] == ends[4]["far"]
+    assert ends[10]["m1"] == ends[10]["new"] < ends[10]["far"]
+
+
+def test_a_source_that_errs_by_itself_widens_what_was_never_measured(drawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for name, off in (("alike", ""), ("apart", "0.9")):
+        text = "\n".join(f"{line}{off}" if line.endswith(",") else line for line in table().splitlines())
+        monkeypatch.setattr(intervals, "residuals", lambda text=text: residuals_from(text))
+        interval_of.cache_clear()
+        intervals._packaged_like.cache_clear()
+        found[name] = [interval_of(Asked("kernels", "gemm", gpu, 0.0)).high90 for gpu in ("g0", "new")]
+    assert found["apart"][0] == found["alike"][0]
+    assert found["apart"][1] > 2.0 > found["alike"][1]
 
 
 def test_ends_are_in_order_at_every_size(drawn: None) -> None:
