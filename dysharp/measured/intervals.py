@@ -11,8 +11,9 @@ either way: a quantile of the absolute residuals of rows like the prediction, so
 | this model never measured on this GPU, and fewer than `BOUND` others | all of these |
 | family never measured, or the kernel's engine in it | of all families of the kind |
 
-Of several kinds of rows the widest interval counts. Rows of near size weigh more. One group more (a GPU, or a model on one GPU) has the residuals of the whole kind, of a served quantity those of it:
-conformal prediction gives the group that nobody saw the share of one. Time is the unit: factors of a rate are their inverses.
+Of several kinds of rows the widest interval counts. Rows of near size weigh more. One group more (a GPU, or a model on one GPU) has the residuals of
+the whole kind, of a served quantity those of it: conformal prediction gives the group that nobody saw the share of one. Time is the unit: factors of
+a rate are their inverses.
 """
 
 from __future__ import annotations
