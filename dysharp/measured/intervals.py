@@ -223,7 +223,8 @@ def _like(kind: Residuals, family: Residuals, gpu: str, model: str, engine: str)
 
 
 def _widest(likes: Sequence[_Like], size: F64) -> F64:
-    return np.max([one.factors(size) for one in likes], axis=0)
+    widest: F64 = np.max([one.factors(size) for one in likes], axis=0)
+    return widest
 
 
 def kind_of(family: Family) -> str:
