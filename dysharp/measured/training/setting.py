@@ -44,7 +44,7 @@ CONVENTION_OF = {AUTOMODEL: "megatron-no-mtp", "NVIDIA/NeMo": "nemo-24.07", "AI-
 GATE_OF_SILU = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 """Containers before Megatron-Bridge counted every gate."""
 CHUNKS = {"llama3-70b": 5}
-"""Chunks per rank of all presets of a model in stages (Megatron-Bridge, scripts/performance/configs/llama), for rows that name none and no preset."""
+"""Chunks per rank of a model's presets of pretraining in stages (Megatron-Bridge, scripts/performance/configs/llama), for rows that name neither."""
 
 
 @dataclass(frozen=True, slots=True)
