@@ -43,7 +43,7 @@ from dysharp.measured.beyond import source_of
 from dysharp.measured.families.library_calls import CallCase
 from dysharp.measured.family import Classified, Parsed, classify
 from dysharp.measured.hold_out import folds, label_of
-from dysharp.measured.intervals import ASKED, COLUMNS, NEW, OFF, Residuals, coverage, errors, kind_of, residuals_from
+from dysharp.measured.intervals import ASKED, COLUMNS, NEW, OFF, Residuals, coverage, engine_of, errors, kind_of, residuals_from
 from dysharp.measured.measurements import Measurement, measurements_from_csv, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms, measured_values, predict
 from dysharp.measured.refit import refit, stages
@@ -81,6 +81,7 @@ class Row:
     new: bool
     off: dict[str, float] = field(default_factory=dict)
     aside: str = ""
+    engine: str = ""
 
 
 @dataclass
@@ -156,7 +157,7 @@ def of_measurements(tables: Mapping[str, str], jobs: int, only: Sequence[str] = 
             Row(
                 entry.measurement.id, kind_of(entry.family), entry.family.name, entry.case.gpu, entry.case.shape, source, way,
                 entry.case.work / us if rate else us * entry.measurement.us_per_unit, entry.measurement.id in new, {SEEN: -off if rate else off},
-                left_out.group_of(entry, values),
+                left_out.group_of(entry, values), engine_of(entry),
             )
         )  # fmt: skip
     found.missing = [
@@ -291,7 +292,7 @@ def of_serving(tables: Mapping[str, str]) -> Found:
         measured["throughput"] = 1e3 / rate_of(row, tpot, ttft) if tpot and ttft else None
         way = f"{row.text('engine')} {row.text('moe_quant') or row.text('precision')}"
         aside = "suspected of speculation" if case.suspected else "" if case.scored else "quality"
-        place = (serving_setting(row).replica.machine.gpu.name, row.text("model"), source_of(row.text("source")), way)
+        place = (serving_setting(row).replica.machine.gpu.name, row.model, source_of(row.text("source")), way)
         group = group_of_served(serving_setting(row))
         for name, real in measured.items():
             if real is not None:
@@ -330,7 +331,7 @@ def of_training(tables: Mapping[str, str]) -> Found:
 
 def _run(kind: str, family: str, row: TrainingRow, case: Any, size: float, new: bool, gpu: str) -> Row:
     off = {SEEN: math.log(case.measured / case.predicted)}
-    return Row(row.id, kind, family, gpu, case.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
+    return Row(row.id, kind, family, gpu, row.model, source_of(row.text("source")), row.text("precision"), size, new, off, case.note)
 
 
 def of_everything(tables: Mapping[str, str], jobs: int, only: Sequence[str] = ()) -> Found:
@@ -388,7 +389,7 @@ def written(found: Found) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in sorted(found.rows, key=lambda row: (row.kind, row.family, row.gpu, row.id)):
-        texts = (row.kind, row.family, row.gpu, row.model, row.source, row.aside, NEW if row.new else "")
+        texts = (row.kind, row.family, row.gpu, row.model, row.source, row.engine, row.aside, NEW if row.new else "")
         writer.writerow((*texts, f"{row.us:.3g}", *("" if name not in row.off else f"{row.off[name]:.3f}" for name in OFF)))
     return out.getvalue()
 

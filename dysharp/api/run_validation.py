@@ -120,7 +120,7 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
 def _interval(case: RunCase, kind: str, family: str, gpu: str = "", us: float = 1.0) -> dict[str, Any]:
     if case.predicted is None:
         return {"interval80": None, "interval90": None}
-    return interval_of(Asked(kind, family, gpu, us * case.predicted)).of(case.predicted)
+    return interval_of(Asked(kind, family, gpu, us * case.predicted, case.model)).of(case.predicted)
 
 
 def _training_row(family: str, unit: str, case: RunCase) -> dict[str, Any]:

@@ -135,5 +135,5 @@ def alternatives(case: CallCase, constants: Constants) -> Mapping[str, float]:
 def interval_of_call(case: CallCase, us: float) -> Interval | None:
     """The interval of a round trip of `us` on a drained GPU; None in another regime, of which no row is known."""
     far = case.nodes > 1
-    asked = Asked("between nodes" if far else "calls", "library-calls-internode" if far else "library-calls", case.gpu, us)
+    asked = Asked("between nodes" if far else "calls", "library-calls-internode" if far else "library-calls", case.gpu, us, case.shape)
     return interval_of(asked) if case.regime == "drained" else None

@@ -7,11 +7,13 @@ either way: a quantile of the absolute residuals of rows like the prediction, so
 | what was measured | rows |
 |---|---|
 | GPU measured in the family, with `MODELS` models or more | of the family on this GPU, each with its model left out |
-| GPU never measured, or with fewer models | of the family, each with its GPU left out |
-| family never measured | of all families of the kind |
+| GPU never measured, or with fewer models | of the family, each with its GPU left out, and each with its source left out |
+| this model never measured on this GPU, and fewer than `BOUND` others | all of these |
+| family never measured, or the kernel's engine in it | of all families of the kind |
 
-Rows of near size weigh more. One group more (a GPU, or a model on one GPU) has the residuals of the whole kind, of a served quantity those of it:
-conformal prediction gives the group that nobody saw the share of one. Time is the unit: factors of a rate are their inverses.
+Of several kinds of rows the widest interval counts. Rows of near size weigh more. One group more (a GPU, or a model on one GPU) has the residuals of
+the whole kind, of a served quantity those of it: conformal prediction gives the group that nobody saw the share of one. Time is the unit: factors of
+a rate are their inverses.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import csv
 import functools
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +36,7 @@ from dysharp.measured.family import Family, Level, Parsed
 
 AT = (0.8, 0.9)
 """Shares of rows that the two intervals of a prediction are meant to hold."""
-WORDS = ("kind", "family", "gpu", "model", "source", "aside", "new")
+WORDS = ("kind", "family", "gpu", "model", "source", "engine", "aside", "new")
 GROUPS = ("gpu", "model", "source")
 """What is left out."""
 NEW = "new"
@@ -46,6 +49,8 @@ FEWEST = 8
 """Fewer rows of a family on a GPU are as none, fewer of a family too."""
 MODELS = 3
 """Fewer models do not show how far models of one family differ."""
+BOUND = 9
+"""Fewer groups have no ninth of ten: the next one may lie beyond all of them (conformal prediction)."""
 SCOPES = {"layers": ("layers",), "kernels": ("kernels", "communication kernels"), "calls": ("calls", "between nodes"), "steps": ("steps",),
           "serving": ("serving",), "memory": ("memory",)}  # fmt: skip
 """What coverage was asked of -> kinds of rows."""
@@ -60,12 +65,17 @@ ASKED = {0.8: (75.0, 85.0), 0.9: (86.0, 94.0)}
 
 @frozen
 class Asked:
-    """What a prediction is of: words of `residuals`, and its time in us (memory: its size). 0: of any size."""
+    """What a prediction is of: words of `residuals`, and its time in us (memory: its size). 0: of any size. A model that is not said is a new one.
+
+    `engine`: what ran a kernel; "" where nothing tells.
+    """
 
     kind: str
     family: str
     gpu: str
     us: float
+    model: str = ""
+    engine: str = ""
 
 
 @frozen
@@ -191,12 +201,30 @@ def _unseen(kind: Residuals, family: str) -> Residuals:
     return own if len(own) >= FEWEST else kind
 
 
-def _like(kind: Residuals, family: Residuals, gpu: str) -> _Like:
-    if len(family) < FEWEST:
-        return _Like(kind, kind, "gpu", "family")
+def _models(family: Residuals, gpu: str) -> Any:
+    """Models with rows on a GPU; none where they are as none."""
     own = family.of(gpu=gpu)
-    few = len(own) < FEWEST or len(np.unique(own.words["model"])) < MODELS
-    return _Like(family, kind, "gpu", "gpu") if few else _Like(own, kind, "model", "model")
+    models = np.unique(own.words["model"])
+    return models[:0] if len(own) < FEWEST or len(models) < MODELS else models
+
+
+def _like(kind: Residuals, family: Residuals, gpu: str, model: str, engine: str) -> tuple[_Like, ...]:
+    """First the nearest rows."""
+    every = (_Like(kind, kind, "gpu", "family"),)
+    if len(family) < FEWEST:
+        return every
+    other = every if engine and engine not in family.words["engine"] else ()
+    models = _models(family, gpu)
+    near = (_Like(family.of(gpu=gpu), kind, "model", "model"),) if len(models) else ()
+    if near and (len(models) >= BOUND or model in models):
+        return (*near, *other)
+    sources = (_Like(family, kind, "source", "source"),) if len(np.unique(family.words["source"])) > 1 else ()
+    return (*near, _Like(family, kind, "gpu", "gpu"), *sources, *other)
+
+
+def _widest(likes: Sequence[_Like], size: F64) -> F64:
+    widest: F64 = np.max([one.factors(size) for one in likes], axis=0)
+    return widest
 
 
 def kind_of(family: Family) -> str:
@@ -208,25 +236,30 @@ def kind_of(family: Family) -> str:
     return {Level.LAYER: "layers", Level.GPU: "kernels"}.get(family.level, "communication kernels")
 
 
+def engine_of(entry: Parsed) -> str:
+    """The engine of a measured kernel, without its version; "" for other kinds."""
+    return re.split(r"[ +]", entry.measurement.system)[0] if kind_of(entry.family) == "kernels" else ""
+
+
 def asked_of(entry: Parsed, us: float) -> Asked:
     """A prediction of `us` for a measured case."""
-    return Asked(kind_of(entry.family), entry.family.name, entry.case.gpu, us)
+    return Asked(kind_of(entry.family), entry.family.name, entry.case.gpu, us, entry.case.shape, engine_of(entry))
 
 
 @functools.cache
-def _packaged_like(kind: str, family: str, gpu: str) -> _Like:
+def _packaged_like(kind: str, family: str, gpu: str, model: str, engine: str) -> tuple[_Like, ...]:
     """The packaged rows like a prediction, once for predictions of all sizes."""
     rows = residuals().of(kind=kind)
-    return _like(_unseen(rows, family), rows.of(family=family), gpu)
+    return _like(_unseen(rows, family), rows.of(family=family), gpu, model, engine)
 
 
 @functools.cache
 def interval_of(point: Asked) -> Interval:
     """The interval of a prediction."""
-    like = _packaged_like(point.kind, point.family, point.gpu)
-    by80, by90 = np.exp(like.factors(np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
-    typical = float(np.median(np.abs(np.expm1(like.rows.off[like.left_out]))))
-    return Interval(1 / by90, 1 / by80, by80, by90, typical, like.groups == "model", len(like.rows))
+    likes = _packaged_like(point.kind, point.family, point.gpu, point.model, point.engine)
+    by80, by90 = np.exp(_widest(likes, np.array([math.log10(point.us) if point.us else math.nan]))[0]).tolist()
+    typical = max(float(np.median(np.abs(np.expm1(one.rows.off[one.left_out])))) for one in likes)
+    return Interval(1 / by90, 1 / by80, by80, by90, typical, likes[0].groups == "model", len(likes[0].rows))
 
 
 @frozen
@@ -245,7 +278,7 @@ class _HeldOutIntervals:
 def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
     """`by`: "gpu", "model", "source" or "family"; "new": rows that came after the constants, from the rows before them."""
     done = _HeldOutIntervals(np.full((len(table), len(AT)), np.nan), np.full(len(table), np.nan))
-    kinds, families, gpus, labels = (table.words[name] for name in ("kind", "family", "gpu", by))
+    kinds, families, gpus, models, engines, labels = (table.words[name] for name in ("kind", "family", "gpu", "model", "engine", by))
     column = by if by in GROUPS else "all"
     for kind_name in np.unique(kinds):
         in_kind = kinds == kind_name
@@ -259,8 +292,12 @@ def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
                 own = left & (families == name)
                 done.factor[own] = np.quantile(np.abs((family if len(family) else kind).off[column]), 0.9)
                 for gpu in np.unique(gpus[own]):
-                    mine = own & (gpus == gpu)
-                    done.wide[mine] = _like(_unseen(kind, str(name)), family, gpu).factors(table.size[mine])
+                    there = own & (gpus == gpu)
+                    known = np.isin(models, _models(family, gpu)) + 2 * np.isin(engines, family.words["engine"])
+                    for seen in np.unique(known[there]):
+                        mine = there & (known == seen)
+                        model, engine = (str(words[mine][0]) for words in (models, engines))
+                        done.wide[mine] = _widest(_like(_unseen(kind, str(name)), family, gpu, model, engine), table.size[mine])
     return done
 
 

@@ -19,7 +19,7 @@ def table(groups: int = 30, spread: float = 0.1, rows: int = 20) -> str:
         own = draw.normal(0, spread)
         for n in range(rows):
             off = own + draw.normal(0, 0.05)
-            lines.append(f"kernels,gemm,g{gpu},m{n % 10},s{gpu % 3},,,{10 ** (n % 4)},{off:.4f},{off:.4f},{0.5 * off:.4f},")
+            lines.append(f"kernels,gemm,g{gpu},m{n % 10},s{gpu % 3},e,,,{10 ** (n % 4)},{off:.4f},{off:.4f},{0.5 * off:.4f},")
     return "\n".join(lines)
 
 
@@ -27,8 +27,10 @@ def table(groups: int = 30, spread: float = 0.1, rows: int = 20) -> str:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(intervals, "residuals", lambda: residuals_from(table()))
     interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
     yield
     interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
 
 
 def test_intervals_without_a_group_hold_its_rows() -> None:
@@ -42,7 +44,7 @@ def test_intervals_without_a_group_hold_its_rows() -> None:
 def test_a_group_does_not_make_its_own_interval() -> None:
     text = table()
     far = text.replace("kernels,gemm,g7,", "kernels,gemm,far,")
-    moved = "\n".join(line if ",far," not in line else line.replace(line.split(",")[8], "5.0") for line in far.splitlines())
+    moved = "\n".join(line if ",far," not in line else line.replace(line.split(",")[9], "5.0") for line in far.splitlines())
     wide = held_out(residuals_from(moved), "gpu").wide
     mine = residuals_from(moved).words["gpu"] == "far"
     assert wide[mine].max() < 1.0
@@ -55,6 +57,46 @@ def test_a_gpu_that_was_never_measured_has_a_wider_interval(drawn: None) -> None
     assert not far.near
     assert math.log(far.high90 / far.low90) > 1.5 * math.log(near.high90 / near.low90)
     assert interval_of(Asked("kernels", "unknown", "g0", 10.0)).high90 > near.high90
+
+
+def test_a_new_model_is_as_far_as_a_new_gpu_where_few_models_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four models of a GPU, then ten: a tenth of ten is known from nine on. What was measured keeps its interval."""
+    ends = {}
+    for models in (4, 10):
+        text = "\n".join(line for line in table().splitlines() if not any(f",m{n}," in line for n in range(models, 10)))
+        monkeypatch.setattr(intervals, "residuals", lambda text=text: residuals_from(text))
+        interval_of.cache_clear()
+        intervals._packaged_like.cache_clear()
+        asked = {model: Asked("kernels", "gemm", "g0", 0.0, model) for model in ("m1", "new")} | {"far": Asked("kernels", "gemm", "new", 0.0)}
+        ends[models] = {name: interval_of(one).high90 for name, one in asked.items()}
+    interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
+    assert ends[4]["m1"] < ends[4]["new"] == ends[4]["far"]
+    assert ends[10]["m1"] == ends[10]["new"] < ends[10]["far"]
+
+
+def test_an_engine_never_measured_is_as_a_family_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"{table()}\n" + "\n".join(table(spread=0.5).replace("kernels,gemm", "kernels,attention").splitlines()[1:])
+    monkeypatch.setattr(intervals, "residuals", lambda: residuals_from(text))
+    interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
+    asked = (Asked("kernels", family, "g0", 10.0, "m1", engine) for family, engine in (("gemm", "e"), ("gemm", ""), ("gemm", "other"), ("none", "e")))
+    known, unsaid, other, none = (interval_of(one).high90 for one in asked)
+    interval_of.cache_clear()
+    intervals._packaged_like.cache_clear()
+    assert known == unsaid < other == none
+
+
+def test_a_source_that_errs_by_itself_widens_what_was_never_measured(drawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {}
+    for name, off in (("alike", ""), ("apart", "0.9")):
+        text = "\n".join(f"{line}{off}" if line.endswith(",") else line for line in table().splitlines())
+        monkeypatch.setattr(intervals, "residuals", lambda text=text: residuals_from(text))
+        interval_of.cache_clear()
+        intervals._packaged_like.cache_clear()
+        found[name] = [interval_of(Asked("kernels", "gemm", gpu, 0.0)).high90 for gpu in ("g0", "new")]
+    assert found["apart"][0] == found["alike"][0]
+    assert found["apart"][1] > 2.0 > found["alike"][1]
 
 
 def test_ends_are_in_order_at_every_size(drawn: None) -> None:
@@ -81,7 +123,7 @@ def test_parts_of_a_sum_err_independently() -> None:
 
 
 def test_errors_out_of_sight_count_a_row_once_and_a_new_row_as_it_is() -> None:
-    lines = [",".join(COLUMNS), "calls,a,g,m,s,,,1,0.1,0.2,,", f"calls,a,g,m,s,,{NEW},1,0.3,9.0,9.0,9.0"]
+    lines = [",".join(COLUMNS), "calls,a,g,m,s,,,,1,0.1,0.2,,", f"calls,a,g,m,s,,,{NEW},1,0.3,9.0,9.0,9.0"]
     (found,) = errors(residuals_from("\n".join(lines)))
     assert found["n"] == 2
     assert found["median_ape"] == pytest.approx(100 * (1 - math.exp(-0.2)))

@@ -250,7 +250,8 @@ def group_of(replica: Replica, *, disaggregated: bool = False) -> str:
 
 def served_interval(replica: Replica, ms: float, what: str = "TPOT", *, disaggregated: bool = False) -> Interval:
     """The interval of a TPOT, TTFT or throughput (as GPU milliseconds per token) of `ms`, from the runs that are most like a point."""
-    return interval_of(Asked("serving", f"{what}, {group_of(replica, disaggregated=disaggregated)}", replica.machine.gpu.name, 1e3 * ms))
+    family = f"{what}, {group_of(replica, disaggregated=disaggregated)}"
+    return interval_of(Asked("serving", family, replica.machine.gpu.name, 1e3 * ms, replica.model.name))
 
 
 def intervals_of(case: ServingCase) -> dict[str, Any]:

@@ -43,6 +43,8 @@ CONVENTION_OF = {AUTOMODEL: "megatron-no-mtp", "NVIDIA/NeMo": "nemo-24.07", "AI-
 """Start of a row's source -> its convention of model FLOPs."""
 GATE_OF_SILU = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 """Containers before Megatron-Bridge counted every gate."""
+CHUNKS = {"llama3-70b": 5}
+"""Chunks per rank of a model's presets of pretraining in stages (Megatron-Bridge, scripts/performance/configs/llama), for rows that name neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,13 @@ def _layout_of_row(row: TrainingRow) -> Layout:
     of, given, step = row.degree, row.degrees["ga"], row.degrees["gbs"]
     batches, rest = divmod(step, of("dp") * of("mbs")) if step else (given, 0)
     cut = row.text("source").startswith(AUTOMODEL) and of("pp") > 1  # its pipeline cuts the batch of a turn
+    nameless = row.text("source").startswith(BRIDGE) and of("pp") > 1 and not row.text("note")
+    chunks = row.degrees["vpp"] or (CHUNKS.get(row.model, 1) if nameless else 1)
     if rest or not batches or (given not in (0, batches) and not cut):
         raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {of('dp')}, ga {given or '-'}, expected gbs = mbs x dp x ga")
     try:
         layout = Layout(
-            tp=of("tp"), pp=of("pp"), vpp=of("vpp"), ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
+            tp=of("tp"), pp=of("pp"), vpp=chunks, ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
             micro_batches=batches, fsdp=max(1, of("fsdp")) * (of("cp") if of("fsdp") > 1 else 1),
         )  # fmt: skip
     except ConfigError as error:
@@ -93,13 +97,13 @@ def _layout_of_row(row: TrainingRow) -> Layout:
     return layout
 
 
-def _stages_of(row: TrainingRow, model: WholeModel) -> str:
+def _stages_of(row: TrainingRow, model: WholeModel, layout: Layout) -> str:
     """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly where the layers, with embedding and head as a
     layer each, divide; otherwise the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
     """
     if named := re.search(r"pp_layout=([^; ]+)", row.text("note")):
         return named[1]
-    n, layers = row.degree("pp") * row.degree("vpp"), model.n_layers
+    n, layers = layout.pp * layout.vpp, model.n_layers
     if n == 1 or layers % n == 0:
         return ""
     end = "m" * model.mtp + "L"
@@ -118,7 +122,8 @@ def setting_of(row: TrainingRow) -> Setting:
     if not row.degrees["seq"]:
         raise Unsupported("found no seq")
     model = model_of(row)
-    layout = replace(_layout_of_row(row), stages=_stages_of(row, model))
+    layout = _layout_of_row(row)
+    layout = replace(layout, stages=_stages_of(row, model, layout))
     precision = row.text("precision").lower().replace("_", "-")
     if precision not in PRECISIONS:
         raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")

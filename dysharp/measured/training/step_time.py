@@ -316,7 +316,7 @@ def _group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
 def step_interval(model: WholeModel, layout: Layout, machine: Machine) -> Interval | None:
     """The interval of steps like this; None on machines of which measured steps, on Hopper and Blackwell, say nothing."""
     judged = machine.cluster.gpu and machine.gpu.arch == machine.arch
-    return interval_of(Asked("steps", _group_of_step(model, layout, machine), machine.gpu.name, 0.0)) if judged else None
+    return interval_of(Asked("steps", _group_of_step(model, layout, machine), machine.gpu.name, 0.0, model.name)) if judged else None
 
 
 def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:

@@ -151,6 +151,17 @@ def test_stages_of_recipes(rows: dict[str, TrainingRow], name: str) -> None:
     assert setting_of(rows[name]).layout.stages == STAGES[name]
 
 
+def test_a_row_in_stages_that_names_no_chunks_has_those_of_its_models_presets(rows: dict[str, TrainingRow]) -> None:
+    """Llama3-70B has five in presets of pretraining; a preset that leaves them unset has one chunk, and so has another framework's row."""
+    row = next(row for row in rows.values() if row.model == "llama3-70b" and row.text("source").startswith("NVIDIA-NeMo/Megatron-Bridge"))
+    layout = {"tp": 1, "pp": 4, "vpp": 0, "cp": 1, "dp": 16, "fsdp": 0, "gpus": 64, "gbs": 256, "mbs": 2, "ga": 8}
+    bare = replace(row, degrees=row.degrees | layout, texts=row.texts | {"note": "", "recompute": ""})
+    assert setting_of(bare).layout.vpp == 5
+    for change in ({"note": "preset X"}, {"source": "elsewhere"}):
+        assert setting_of(replace(bare, texts=bare.texts | change)).layout.vpp == 1
+    assert setting_of(replace(bare, degrees=bare.degrees | {"vpp": 10})).layout.vpp == 10
+
+
 def test_more_chunks_than_layers_are_told(rows: dict[str, TrainingRow]) -> None:
     many = replace(rows["tr137"], degrees=rows["tr137"].degrees | {"vpp": 9})
     with pytest.raises(Unsupported, match=r"found 144 chunks \(pp x vpp\), expected at most 61 for 61 layers"):
