@@ -135,7 +135,7 @@ class StepTable:
         return step_time(self.replica, batch).device + self.scenario.draft_tokens * draft_us(self.replica, batch)
 
     def extra_at(self, size: int, somewhere: bool = False) -> float:
-        """What the first tokens of a prompt of every group, or of one, add to a step of `size` requests of a group: weights are read once for both."""
+        """What first tokens of a prompt of every group, or of one, add to a step of `size` requests of a group: weights are read once for both."""
         requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), float(self.tokens[0])
         mean = size + tokens / self.groups if somewhere else None
         both = replace(requests, prompts=tokens, seen=self.seen, past=self.past, mean=mean)

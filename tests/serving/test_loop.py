@@ -19,7 +19,6 @@ from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
-
 SPREAD = (0.8 / 1.2) ** 2 / 3
 """Of uniform lengths from a fifth of the longest."""
 
