@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, log2, sqrt
 
 import numpy as np
@@ -141,10 +142,6 @@ class StepTable:
         both = replace(requests, prompts=tokens, seen=self.seen, past=self.past, mean=mean)
         return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
 
-    def extra_somewhere_at(self, size: int) -> float:
-        """`extra_at` of one group."""
-        return self.extra_at(size, somewhere=True)
-
     def _between(self, name: str, at: Callable[[int], float], requests: float) -> float:
         """`at` of `requests` requests of the replica, on the line between the powers of two around them."""
         size = max(1.0, requests / self.groups / self.stages)
@@ -180,7 +177,7 @@ class StepTable:
             decode = self._decode(requests)
             first = self._between("extra", self.extra_at, requests)
             if self.groups > 1:
-                alone = self._between("extra somewhere", self.extra_somewhere_at, requests)
+                alone = self._between("extra somewhere", partial(self.extra_at, somewhere=True), requests)
                 first = alone + (first - alone) * share
             mixed = self._stage_step(decode + first + device - float(table[0]), requests, self.kernels)
             return mixed + (self.stages - 1) * self._stage_step(decode, requests)

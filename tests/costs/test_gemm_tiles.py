@@ -93,4 +93,4 @@ def test_triton_on_cdna_3_is_slow_where_it_does_not_split() -> None:
     measured = {(2112, 7168): 123, (4608, 7168): 122, (3072, 1536): 30, (7168, 2048): 34, (7168, 2304): 39}
     assert [us(64, *shape) for shape in measured] == pytest.approx(list(measured.values()), rel=0.2)
     assert us(32, 7168, 2048, "ck") < us(32, 7168, 2048) < us(33, 7168, 2048) / 2
-    assert us(32, 2112, 7168) == us(64, 2112, 7168)
+    assert us(32, 2112, 7168) == pytest.approx(us(64, 2112, 7168), rel=1e-3)
