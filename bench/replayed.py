@@ -1,7 +1,7 @@
 """Bars of `serve --requests`: `python bench/replayed.py [--traces DIR] [--million] [--rows FILE]`. DIR, FILE: real ones, read where they lie.
 
 Scheduler against step-by-step references, Little's law, the formula against the replay, hits against a plain LRU, the grid of step times against
-`step_time`, seconds and memory. Expectations: docs/notebook/2026-11-28-replay-expected.md.
+`step_time`, seconds and memory. Expectations: docs/notebook/2026-11-28-replay-expected.md; last result: 2026-11-29-formula-and-replay-found.md.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from tests.serving.replay.cases import CASES, plain_lru, same_times
 
 FEWEST = 600
 """Requests of a point: of few users a mean over 30 rounds is that of 30 drawn lengths (chosen after the first run was seen)."""
+RATIO = 0.2
+SPREAD = ((1 - RATIO) / (1 + RATIO)) ** 2 / 3
+"""Shortest over longest length, and what `Scenario` says of it."""
 SHAPES = (("qwen3-30b", "tp=1"), ("deepseek-v3", "dp=8,ep=8"), ("gpt-oss-120b", "tp=2"))
 
 
@@ -62,11 +65,11 @@ def little() -> None:
 
 def agreement(points: int, seed: int) -> None:
     """The formula beside the replay on points drawn at random from searches."""
-    drawn = random.Random(seed).sample([p for p in searched(6000) if p.replica.layout.pp == 1], points)
+    drawn = random.Random(seed).sample([p for p in searched(6000, SPREAD) if p.replica.layout.pp == 1], points)
     errors = []
     for point in drawn:
         asked = point.scenario
-        text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio=0.2,n={max(FEWEST, int(asked.concurrency) * 30)}"
+        text = f"users={asked.concurrency:g},isl={asked.isl:g},osl={asked.osl:g},ratio={RATIO},n={max(FEWEST, int(asked.concurrency) * 30)}"
         ran = replay(point.replica, point.table.engine.together(point.replica.layout.dp), requests_of(text), cap=point.memory.requests)
         errors.append((point.served.rate / ran.rate - 1, point.served.tpot / ran.tpot.mean - 1, point.served.ttft / ran.ttft.mean - 1))
     found = np.array(errors)
@@ -163,7 +166,7 @@ def main() -> None:
     """Print every bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--traces", type=Path, default=Path("../shared/data/formats/requests"))
-    parser.add_argument("--points", type=int, default=60)
+    parser.add_argument("--points", type=int, default=240)
     parser.add_argument("--seed", type=int, default=59)
     parser.add_argument("--million", action="store_true")
     parser.add_argument("--rows", type=Path, help="only these runs of SGLang")

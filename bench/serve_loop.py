@@ -28,12 +28,12 @@ LENGTHS = ((1024, 256), (4096, 1024), (1024, 1024), (8192, 128))
 ENGINES = ("vllm", "sglang", "trtllm")
 
 
-def searched(most: int) -> list[ServePoint]:
+def searched(most: int, spread: float = 0.0) -> list[ServePoint]:
     """All points of all searches whose ten prompts of each user are at most so many requests."""
     found = list[ServePoint]()
     for (model, cluster, gpus), (prompt, answer), engine in itertools.product(CASES, LENGTHS, ENGINES):
         start = Replica(load_whole(model), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster(cluster), "serving"))
-        found += search(start, engine_of(engine), Scenario(1.0, prompt, answer), gpus)[0]
+        found += search(start, engine_of(engine), Scenario(1.0, prompt, answer, spread=spread), gpus)[0]
     return [point for point in found if point.scenario.concurrency * 10 <= most]
 
 

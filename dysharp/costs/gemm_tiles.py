@@ -51,6 +51,9 @@ TRITON_SHAPES = ((512, 7168), (1024, 8192), (3072, 1536), (4096, 7168), (4608, 7
 """Columns and summed dimensions with an entry in aiter's Triton kernel on CDNA 3; 2112 x 7168 came later (aiter PR #1930)."""
 NO_ENTRY_US = 128.8 / 7168
 """The same without an entry (aiter PR #1232: 2112 x 7168 takes 129, 127 and 117 us with 64, 128 and 256 rows)."""
+SPLIT_ROWS, PART = 32, 512
+"""Rows up to which entries split the summed dimension, and a part of it (aiter's MI300X-GEMM-A8W8_BLOCKSCALE-N=7168-K=2048.json and others). Without
+a split all shapes take the time of those without an entry: 123, 30, 34 us for 7168, 1536, 2048 (InferenceX issue #863, 64 rows on MI325X)."""
 FULL_ROWS, HALF = 128, 0.5
 """Rows of a product that fill a tensor core of Blackwell, and the part that fewer rows use (PTX ISA, tcgen05.mma: M 64 and 128 of one SM)."""
 
@@ -156,8 +159,10 @@ def _ck(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
 
 def _aiter_triton(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     entry = np.any([(p.n == n) & (p.k == k) for n, k in TRITON_SHAPES], axis=0)
+    split = np.where(entry & (p.m <= SPLIT_ROWS), np.ceil(p.k / PART), 1.0)
     for tiles in _ck(gpu, p):
-        yield tiles._replace(step_us=np.where(entry, tiles.step_us, NO_ENTRY_US))
+        waves = np.ceil(p.groups * np.ceil(p.m / tiles.rows) * np.ceil(p.n / tiles.columns) / gpu.n_sms)
+        yield tiles._replace(split=split, step_us=np.where(entry, np.maximum(tiles.step_us * (split == 1), NO_ENTRY_US / waves / split), NO_ENTRY_US))
 
 
 def _deepgemm(gpu: Gpu, p: Problem, layout: str = "dense") -> Iterator[Tiles]:

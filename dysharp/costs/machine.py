@@ -24,6 +24,8 @@ from dysharp.specs.choices import choice_value
 from dysharp.specs.gpu import Gpu
 
 Direction = Literal["forward", "backward"]
+CDNA_SMALL_US = 4.5
+"""A kernel without products in a decode step on CDNA (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""
 BLOCK_SCALED = 7.161 / 6.812
 """Time of GEMMs with a scale per 32 elements (MXFP8) over that with a scale per tensor: the 12 products of a layer on a B300, operands quantised
 before (Transformer Engine, docs/examples/gemm_profiling)."""
@@ -123,9 +125,14 @@ class Machine:
         """A kernel with nothing to move; 0 on a paper cluster."""
         return launch_us(self.gpu, self.constants) if self.cluster.gpu else 0.0
 
+    @cached_property
+    def least(self) -> float:
+        """As `floor`, of a kernel without products."""
+        return CDNA_SMALL_US if self.cluster.gpu and self.gpu.arch.startswith("cdna") and self.regime.name == "serving" else self.floor
+
     def small(self, kernels: float) -> float:
         """`kernels` kernels that move next to nothing."""
-        return kernels * self.floor
+        return kernels * self.least
 
     def stream(self, n_bytes: float) -> float:
         """`n_bytes` through memory, without a start."""
@@ -135,7 +142,7 @@ class Machine:
 
     def memory(self, n_bytes: float, kernels: int = 1) -> float:
         """`kernels` kernels that read and write `n_bytes` in all."""
-        return kernels * self.floor + self.stream(n_bytes)
+        return kernels * self.least + self.stream(n_bytes)
 
     def update(self, n_bytes: float) -> float:
         """Kernels of an optimizer, which read and write `n_bytes` of many arrays at once."""

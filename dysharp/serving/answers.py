@@ -127,7 +127,7 @@ def slots_of(point: ServePoint) -> list[Slots]:
     tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
     found = []
     for n, replica in tried:
-        memory = memory_of(replica, point.table.engine, point.scenario.isl, point.scenario.osl)
+        memory = memory_of(replica, point.table.engine, point.scenario.isl, point.scenario.osl, spread=point.scenario.spread)
         if memory.requests:
             table = StepTable(replica, point.table.engine.together(replica.layout.dp), point.scenario)
             served = closed_loop(table, point.scenario, memory.requests)

@@ -106,7 +106,7 @@ LEVELS = tuple(16 * one / sum(_DRAWN) for one in _DRAWN)
 
 
 @lru_cache(maxsize=1 << 10)
-def largest_of(n: int) -> float:
+def largest_of(n: float) -> float:
     """Mean of the largest of `n` standard normal values (Blom's form)."""
     return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 

@@ -44,6 +44,8 @@ class Engine:
     step_tokens: Tokens
     """Most tokens of a step with prompts."""
     most_requests: Tokens
+    reserved: Annotated[float, Field(strict=True, ge=0, le=1)]
+    """Part of the tokens that running requests still want, which a new one must leave free."""
     memory_part: Part
     """Part of the memory that weights, KV and activations share; of what weights leave free if `of_free`."""
     of_free: bool

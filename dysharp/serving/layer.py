@@ -57,7 +57,9 @@ def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None)
         yield OpTime(op.name, r.machine.memory(moved_bytes(r.machine, op, batch.tokens)))
     elif isinstance(op, Weight):
         tokens = expanded_rows(core, batch) if op.expands and core is not None else batch.tokens
-        if tokens:
+        if tokens and op.piece == SHARED and r.casts_absorbed and r.layout.ep == 1:  # one of the routed ones: its bytes
+            yield OpTime(op.name, r.machine.stream(r.formats.of(op.part).weight_bytes * op.n * op.k), 0)
+        elif tokens:
             one = r.linear(op, tokens)
             yield _beside(r, one) if op.piece == SHARED else one
     else:
@@ -77,7 +79,7 @@ def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None)
 
 def _beside(r: Replica, one: OpTime) -> OpTime:
     """Shared experts on a stream of their own: their launches hide, their bytes and products do not."""
-    return one._replace(us=max(0.0, one.us - one.kernels * r.machine.floor))
+    return one._replace(us=max(0.0, one.us - one.kernels * r.machine.least))
 
 
 @lru_cache(maxsize=1 << 14)

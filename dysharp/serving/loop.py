@@ -45,17 +45,33 @@ class Served:
         return self.ttft + scenario.steps * scenario.accepted * self.tpot
 
 
-def _prompt_us(table: StepTable, scenario: Scenario, together: float, requests: float) -> float:
-    """Time that one of `together` prompts, which come at once, takes from `requests` decoding requests. Steps are those of the run."""
+def _prompt_us(table: StepTable, scenario: Scenario, together: float, requests: float, varies: float = 0.0) -> float:
+    """Time that one of `together` prompts, which come at once, takes from `requests` decoding requests. Steps are those of the run, half of which
+    have a deviation of tokens more, and half less: prompts vary in length, and in number by `varies` (variance over the mean)."""
     beside = requests if table.engine.mixed else 0.0
     tokens, budget = together * scenario.isl, _budget(table, requests)
     taken = min(tokens, budget)
     if tokens > budget and not table.engine.mixed:  # whole prompts only: half of one finds no room, or the last part of one is shorter
         taken = max(budget - scenario.isl / 2, scenario.isl / math.ceil(scenario.isl / budget))
-    mean = taken / table.groups  # prompts come to groups at random, and all wait for the group with most
-    most = min(budget / table.groups, mean + math.sqrt(mean * scenario.isl) * largest_of(table.groups))
-    took = table.prompts_us(taken, max(most, _busiest(table, scenario, taken)), beside) - (table.decode_us(beside) if beside else 0.0)
-    return max(0.0, took) * tokens / taken / together
+    deviation = math.sqrt((scenario.spread + varies) / together)
+    busy = math.sqrt((scenario.spread + varies / table.groups) / max(1.0, together / table.groups))
+    most, part = _most(table, scenario, taken), budget / table.groups
+    signs = (-1, 1) if 0 < deviation < 1 else (0,)
+    sizes = [min(budget, taken * (1 + sign * deviation)) for sign in signs]
+    took = sum(table.prompts_us(size, min(part, size, most * (1 + sign * busy)), beside) for sign, size in zip(signs, sizes, strict=True))
+    return max(0.0, took - len(signs) * (table.decode_us(beside) if beside else 0.0)) * scenario.isl / sum(sizes)
+
+
+def _most(table: StepTable, scenario: Scenario, taken: float) -> float:
+    """Tokens of the group for which all wait: prompts of a step go round the groups (`fleet.WAITING`), and their lengths are spread."""
+    mean, groups = taken / table.groups, table.groups
+    uneven = math.sqrt(scenario.spread * scenario.isl * max(mean, scenario.isl)) * largest_of(max(1.0, min(groups, taken / scenario.isl)))
+    return max(scenario.isl * _ceil(mean / scenario.isl, groups), min(taken, scenario.isl)) + uneven
+
+
+def _ceil(mean: float, groups: int) -> float:
+    """Prompts of the busiest of `groups` groups that have `mean` on average and take turns."""
+    return mean + (1 - 1 / groups) / 2
 
 
 def _budget(table: StepTable, requests: float) -> float:
@@ -82,45 +98,58 @@ def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf"))
     text = engine.token_us * scenario.isl
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        state = _steady(table, scenario, middle, 1 - 1 / max(1.0, places))
+        state = _steady(table, scenario, middle, places)
         room = state.rate * state.latency(scenario) < places * 1e6 and state.rate * text < 1e6 and state.prompt_share < 1
         low, high = (middle, high) if room else (low, middle)
     queued = max(0.0, scenario.concurrency / state.rate * 1e6 - state.latency(scenario))
     return replace(state, ttft=state.ttft + queued, queued=queued)
 
 
-def _steady(table: StepTable, scenario: Scenario, requests: float, others: float) -> Served:
-    """The state with so many decoding requests in which nobody waits for a place. `others`: part of the prompts that are another user's.
+def _steady(table: StepTable, scenario: Scenario, requests: float, places: float) -> Served:
+    """The state with so many decoding requests in which nobody waits for one of the `places`.
 
     A prompt that is longer than the budget of its attention group comes in parts, one a step. Where prompts go first, a group without prompts decodes
     beside those that have them, unless there are drafts; a group with prompts loses the step.
     """
     engine, groups, steps = table.engine, table.groups, scenario.steps
-    beside, apart = max(1.0, requests), groups if engine.mixed or not scenario.draft_tokens else 1
+    others = 1 - 1 / max(1.0, places)  # part of the prompts that are another user's
+    uneven = groups * largest_of(groups) * math.sqrt(requests / groups * (1 - requests / places)) if groups > 1 else 0.0
+    beside = max(1.0, min(places, requests + uneven))  # all wait for the group with most
+    apart = groups if engine.mixed or not scenario.draft_tokens else 1
     room = _budget(table, requests) / groups / scenario.isl  # prompts of a step of a group
     parts = max(1.0, 1 / room + 0.5)  # lengths are spread
-    part = replace(scenario, isl=scenario.isl / parts)
+    varied = scenario.spread if parts == 1 or not scenario.spread else 1 / 3 / parts  # full parts, and one that is anything up to full
+    part = replace(scenario, isl=scenario.isl / parts, spread=varied)
     come = requests / steps * parts  # parts of prompts between two tokens of a request
     decode = table.decode_us(beside)
-    own = -math.expm1(-come / apart)  # steps with prompts of a group for each of its tokens: requests end at random
-    own = max(own, come / apart / (room * parts if engine.mixed else max(1, math.floor(room * parts))))
+    free = -math.expm1(-come / apart)  # steps with prompts of a group for each of its tokens: requests end at random
+    whole = room * parts if engine.mixed else max(1.0, room * parts - 0.5 if scenario.spread else math.floor(room * parts))
+    own = max(free, come / apart / whole)
     lost = 0.0 if engine.mixed else own / (1 + own)
     some = 1 - (1 - (min(1.0, own) if engine.mixed else lost)) ** apart  # of all steps, those with prompts
     together, gathers = come * (1 - lost) / some, engine.gathered_steps if groups > 1 else 0
+    varies = max(0.0, 1 + come - together) if own == free else 0.0
     if gathers:
-        together = max(together, min(float(groups), 1 + come * gathers))
-        some = come * (1 - lost) / together
-    prompt = together * _prompt_us(table, part, together, beside)
+        gathered = min(groups + come / parts / 2, 1 + come / parts * gathers)
+        together = max(together, gathered * parts / max(1.0, _ceil(gathered / groups, groups) / room + 0.5))
+        some, varies = come * (1 - lost) / together, 0.0
+    prompt = together * _prompt_us(table, part, together, beside, varies)
     longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
     if not engine.mixed:  # requests end in decode steps, so no prompt comes while one's own is computed
         delay *= 1 + passes / (steps * (decode + delay))
     tpot = decode + delay
-    gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
-    waits = others * (tpot / 2 + own * parts * prompt**2 / (2 * decode)) + gathered
+    joined = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
+    text, load = engine.token_us * scenario.isl, min(0.99, come / apart / whole)
+    if engine.mixed:  # a prompt comes when a step has ended and its text is read; then parts of others may fill the budget
+        rest = tpot - text if text < decode else (decode**2 + some * longer * (2 * decode + longer)) / (2 * tpot)
+        waits = rest + load / (2 * (1 - load)) * (decode + longer)
+    else:
+        waits = tpot / 2 + own * parts * prompt**2 / (2 * decode)
+    waits = others * waits + joined
     first = engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
-    alone = passes + (decode if engine.mixed else 0.0) + engine.token_us * scenario.isl + first
+    alone = passes + (decode if engine.mixed else 0.0) + text + first
     rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
 

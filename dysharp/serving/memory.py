@@ -67,13 +67,16 @@ def kv_bytes(replica: Replica, tokens: float) -> float:
     return cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut) * replica.stage_part
 
 
-def memory_of(replica: Replica, engine: Engine, isl: float, osl: float = 0.0, step_tokens: float | None = None) -> ServeMemory:
-    """The memory of one GPU for requests of `isl` input and `osl` output tokens."""
+def memory_of(replica: Replica, engine: Engine, isl: float, osl: float = 0.0, step_tokens: float | None = None, spread: float = 0.0) -> ServeMemory:
+    """The memory of one GPU for requests of `isl` input and `osl` output tokens, whose lengths have a `spread` (`Scenario`)."""
     a, length, total = replica.model.attention, isl + osl, replica.machine.cluster.hbm_bytes
     weights = weight_bytes(replica)
     step = min(engine.step_tokens, step_tokens or engine.step_tokens)
     width = a.heads * a.value_dim / replica.layout.tp
     buffers = ELEMENT * step * max(width, replica.model.hidden) * ACTIVATION_WIDTHS + COLLECTIVE_BYTES
     free = (total - weights - buffers) * engine.memory_part if engine.of_free else total * engine.memory_part - weights - buffers
-    whole, mean = kv_bytes(replica, length), kv_bytes(replica, isl + osl / 2)
-    return ServeMemory(weights, buffers, whole / length, whole, max(0.0, free), mean, 2 * (whole - mean) / sqrt(12))
+    whole, made = kv_bytes(replica, length), (1 + engine.reserved) / 2
+    output = 2 * (whole - kv_bytes(replica, isl + osl / 2))
+    mean = whole - output * (1 - made * (1 + spread))  # long outputs are met more often, somewhere in their middle
+    varies = (1 + 3 * spread) * (made**2 + (1 - engine.reserved) ** 2 / 12) - ((1 + spread) * made) ** 2 + spread * (isl / max(1.0, osl)) ** 2
+    return ServeMemory(weights, buffers, whole / length, whole, max(0.0, free), mean, output * sqrt(varies))

@@ -125,7 +125,7 @@ def _points(replica: Replica, engine: Engine, scenario: Scenario, gpus: int) -> 
         return faults[0]
     if gpus % layout.gpus:
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"
-    memory = memory_of(replica, engine.beside(layout.dp), scenario.isl, scenario.osl)
+    memory = memory_of(replica, engine.beside(layout.dp), scenario.isl, scenario.osl, spread=scenario.spread)
     if not memory.requests:
         used = (memory.weights + memory.buffers) / 1e9
         free, one = memory.free / 1e9, memory.request / 1e9

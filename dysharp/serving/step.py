@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, log2, sqrt
 
 import numpy as np
@@ -116,7 +117,9 @@ class StepTable:
         self.replica, self.engine, self.groups, self.stages, self.scenario = replica, engine, replica.layout.dp, replica.layout.pp, scenario
         least = min(256.0, scenario.isl)
         self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))
-        self.seen, self.past = scenario.isl / 2, max(0.0, scenario.isl - engine.step_tokens) / 2
+        lengths = scenario.isl * (1 + sqrt(3 * scenario.spread) * np.linspace(-0.9, 0.9, 10))  # uniform
+        self.past = float(np.mean(lengths * np.maximum(0.0, lengths - engine.step_tokens))) / 2 / scenario.isl
+        self.seen = float(np.mean(lengths**2)) / 2 / scenario.isl
         alone = [StepBatch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
         steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         self.kernels = steps[0].kernels
@@ -132,10 +135,11 @@ class StepTable:
         batch = decode_batch(self.scenario, float(size), self.groups)
         return step_time(self.replica, batch).device + self.scenario.draft_tokens * draft_us(self.replica, batch)
 
-    def extra_at(self, size: int) -> float:
-        """What the first tokens of a prompt add to a step of `size` requests of a group: weights are read once for both."""
-        requests = StepBatch(decodes=float(size), context=self.scenario.isl)
-        both = replace(requests, prompts=float(self.tokens[0]), seen=self.seen, past=self.past)
+    def extra_at(self, size: int, somewhere: bool = False) -> float:
+        """What first tokens of a prompt of every group, or of one, add to a step of `size` requests of a group: weights are read once for both."""
+        requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), float(self.tokens[0])
+        mean = size + tokens / self.groups if somewhere else None
+        both = replace(requests, prompts=tokens, seen=self.seen, past=self.past, mean=mean)
         return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
 
     def _between(self, name: str, at: Callable[[int], float], requests: float) -> float:
@@ -166,11 +170,15 @@ class StepTable:
         steps with prompts."""
         last = float(self.tokens[-1])
         even = min(1.0, tokens / (self.groups * busiest))
-        table = self.somewhere + (self.everywhere - self.somewhere) * (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
+        share = (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
+        table = self.somewhere + (self.everywhere - self.somewhere) * share
         device = float(np.interp(busiest, self.tokens, table)) * max(1.0, busiest / last)
         if requests:
             decode = self._decode(requests)
             first = self._between("extra", self.extra_at, requests)
+            if self.groups > 1:
+                alone = self._between("extra somewhere", partial(self.extra_at, somewhere=True), requests)
+                first = alone + (first - alone) * share
             mixed = self._stage_step(decode + first + device - float(table[0]), requests, self.kernels)
             return mixed + (self.stages - 1) * self._stage_step(decode, requests)
         return self._stage_step(device, 0.0, self.kernels)

@@ -97,7 +97,7 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
     ep = layout.ep - layout.tp
     rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
     replica, engine = replace(best.replica, layout=rest), best.table.engine.together(layout.dp)
-    memory = memory_of(replica, engine.beside(rest.dp), best.scenario.isl, best.scenario.osl)
+    memory = memory_of(replica, engine.beside(rest.dp), best.scenario.isl, best.scenario.osl, spread=best.scenario.spread)
     if not memory.requests:
         return None
     table = StepTable(replica, engine, best.scenario)

@@ -106,6 +106,8 @@ class Scenario:
     accepted: float = 1.0
     """Tokens of a step and request: 1 without speculative decoding."""
     draft_tokens: int = 0
+    spread: float = 0.0
+    """Variance of lengths over the square of their mean."""
     users, prompt, answer, drafts = map(older_name, ("concurrency", "isl", "osl", "draft_tokens"))
 
     @property

@@ -19,6 +19,9 @@ from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
+SPREAD = (0.8 / 1.2) ** 2 / 3
+"""Of uniform lengths from a fifth of the longest."""
+
 
 def table(engine: str, scenario: Scenario, layout: str = "tp=8", model: str = "minimax-m2.5") -> StepTable:
     replica = Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster("hw-dgx-h200"), "serving"))
@@ -29,7 +32,7 @@ def table(engine: str, scenario: Scenario, layout: str = "tp=8", model: str = "m
 @pytest.mark.parametrize(("users", "prompt"), [(16, 922), (64, 922), (64, 7373)])
 def test_the_formula_is_the_run(engine: str, users: int, prompt: int) -> None:
     """Spread lengths, few prompts at once: TPOT and requests per second within 3 %. With 30 rounds the burst at the start fades."""
-    scenario = Scenario(users, prompt, 922)
+    scenario = Scenario(users, prompt, 922, spread=SPREAD)
     steps = table(engine, scenario)
     ran, said = run_closed_loop(steps, scenario, 1e9, ratio=0.2, rounds=30), closed_loop(steps, scenario)
     assert ran.tpot == pytest.approx(said.tpot, rel=0.03)
@@ -38,7 +41,7 @@ def test_the_formula_is_the_run(engine: str, users: int, prompt: int) -> None:
 
 def many(engine: str, users: float) -> tuple[StepTable, Scenario]:
     """A model of small experts on eight groups, where prompts take most of the time."""
-    scenario = Scenario(users, 1024, 256)
+    scenario = Scenario(users, 1024, 256, spread=SPREAD)
     return table(engine, scenario, "dp=8,ep=8", "qwen3-30b"), scenario
 
 

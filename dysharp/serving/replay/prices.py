@@ -72,6 +72,7 @@ class StepPrices:
             return device(StepBatch(prompts=tokens, seen=past + new / 2, past=past), tokens / new)
 
         def both(requests: float, tokens: float) -> float:
+            tokens = max(1.0, min(tokens, self.engine.step_tokens - requests * (1 + self.drafts)))  # no step has more
             batch = StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts, prompts=tokens, seen=LENGTH / 2)
             alone = device(StepBatch(decodes=requests, context=SOME, queries=1 + self.drafts))
             return device(batch, tokens / LENGTH) - alone - prompts(0.0, tokens, LENGTH)

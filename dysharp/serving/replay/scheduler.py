@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dysharp.base.errors import check_word, show
-from dysharp.serving.engine import Engine
+from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -47,7 +47,7 @@ def schedule_of(name: str) -> Schedule:
     """The rules of an engine by name. Raises `ConfigError` with the nearest name."""
     tables = parse_toml(read_text(FILE), FILE.name)
     check_word(name, tables, f"engine {show(name)}: unknown")
-    return Schedule(name, **tables[name])
+    return Schedule(name, least=engine_of(name).reserved, **tables[name])
 
 
 class Job:
