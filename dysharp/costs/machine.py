@@ -25,7 +25,7 @@ from dysharp.specs.gpu import Gpu
 
 Direction = Literal["forward", "backward"]
 CDNA_SMALL_US = 4.5
-"""A kernel without products in a decode step on CDNA (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""
+"""A kernel without products in a decode step on CDNA 3 (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""
 BLOCK_SCALED = 7.161 / 6.812
 """Time of GEMMs with a scale per 32 elements (MXFP8) over that with a scale per tensor: the 12 products of a layer on a B300, operands quantised
 before (Transformer Engine, docs/examples/gemm_profiling)."""
@@ -128,7 +128,7 @@ class Machine:
     @cached_property
     def least(self) -> float:
         """As `floor`, of a kernel without products."""
-        return CDNA_SMALL_US if self.cluster.gpu and self.gpu.arch.startswith("cdna") and self.regime.name == "serving" else self.floor
+        return CDNA_SMALL_US if self.cluster.gpu and self.gpu.arch == "cdna3" and self.regime.name == "serving" else self.floor
 
     def small(self, kernels: float) -> float:
         """`kernels` kernels that move next to nothing."""

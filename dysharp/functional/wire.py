@@ -22,7 +22,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 E4M3_MOST, E2M1_MOST, INT8_MOST = float(np.uint8(0x7E).view(ml_dtypes.float8_e4m3fn)), E2M1[-1], np.iinfo(np.int8).max
 """Largest values of the formats."""
 UE8M0_BIAS = 127
-CAST_ERROR = 2.0**-3
+CAST_ERROR = 1 - E4M3_MOST / 512
 """A value in MXFP8 is at most this far off, over the largest of its block: values above 448 scales are cut down from below 512."""
 
 

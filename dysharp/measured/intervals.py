@@ -65,7 +65,8 @@ ASKED = {0.8: (75.0, 85.0), 0.9: (86.0, 94.0)}
 
 @frozen
 class Asked:
-    """What a prediction is of: words of `residuals`, and its time in us (memory: its size). 0: of any size. A model that is not said is a new one.
+    """What a prediction is of: words of `residuals`, and its time in us (memory: its size). 0: of any size. `model`: or the shape of a kernel;
+    one that is not said is taken for one of those measured.
 
     `engine`: what ran a kernel; "" where nothing tells.
     """
@@ -216,7 +217,7 @@ def _like(kind: Residuals, family: Residuals, gpu: str, model: str, engine: str)
     other = every if engine and engine not in family.words["engine"] else ()
     models = _models(family, gpu)
     near = (_Like(family.of(gpu=gpu), kind, "model", "model"),) if len(models) else ()
-    if near and (len(models) >= BOUND or model in models):
+    if near and (len(models) >= BOUND or model in models or not model):
         return (*near, *other)
     sources = (_Like(family, kind, "source", "source"),) if len(np.unique(family.words["source"])) > 1 else ()
     return (*near, _Like(family, kind, "gpu", "gpu"), *sources, *other)

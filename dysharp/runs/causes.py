@@ -29,8 +29,8 @@ OF_ALL_RUNS = {
 STALLS = {"window_us": OF_ALL_RUNS["window_us"].short, "link_us": "links", "sm_us": OF_ALL_RUNS["sm_us"].short}
 """Every wait of `Row.stalls`."""
 _SM_WITH_COPIES = "GEMMs and copies of communication kernels on the SMs"
-_COPIES = 1.1
-"""Time of SMs over that of GEMMs on the critical path from which a paper form copies rows on cores, too."""
+_SATURATED = 0.8
+"""Share of the time from which a resource or a cause limits alone, and of the SMs' from which it is that of GEMMs."""
 
 
 def causes() -> dict[str, Cause]:
@@ -48,12 +48,8 @@ def cause_names(row: Row) -> dict[str, str]:
     """Causes of `Row.attribution` as sentences name them."""
     words = {name: cause.words or cause.short for name, cause in causes().items()}
     gemms = sum(us for name, us in row.path_us.items() if name.startswith("gemm"))
-    copies = row.form == "real" or row.attribution.get("sm_us", 0.0) > _COPIES * gemms
+    copies = row.form == "real" or gemms < _SATURATED * row.attribution.get("sm_us", 0.0)
     return words | ({"sm_us": _SM_WITH_COPIES} if copies else {})
-
-
-_SATURATED = 0.8
-"""Share of the time from which a resource or a cause limits alone."""
 
 
 def answer_of(row: Row) -> str:
