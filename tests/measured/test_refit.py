@@ -86,7 +86,7 @@ def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged
     # Programs take whole tokens, so the fit swings between two counts (docs/deviations.md).
     assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=1)
     # Later rules for kernels and splits move these; simulated layers keep the packaged values (docs/deviations.md).
-    for name, value in (("gpu.kernel_us", 2.176), ("sm.overlap", 3.08), ("gemm.tile_us", 0.3765), ("ll.expert_part", 0.0029)):
+    for name, value in (("gpu.kernel_us", 2.132), ("sm.overlap", 3.08), ("gemm.tile_us", 0.4101), ("ll.expert_part", 0.002843)):
         assert new.pop(name) == pytest.approx(value, rel=0.02)
         packaged.pop(name)
     assert new == pytest.approx(packaged, rel=0.05)
