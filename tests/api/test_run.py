@@ -35,7 +35,10 @@ SCHEMA: dict[str, Any] = {
     "direction": str,
     "fidelity": str,
     "seed": int,
-    "options": {"dispatch_window": int, "combine_window": int, "al_misses": int, "dispatch": str, "combine": str, "sums": str, "weights": str, "compute": bool},
+    "options": {
+        "dispatch_window": int, "combine_window": int, "al_misses": int, "dispatch": str, "combine": str, "sums": str,
+        "weights": str, "compute": bool,
+    },
     "time_us": float,
     "phases_us": dict.fromkeys(("dispatch", "gemm1", "gemm2", "combine", "other"), PHASE),
     "exposed_comm_us": float,

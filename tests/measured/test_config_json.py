@@ -8,7 +8,10 @@ from dysharp.measured.family import classify
 from tests.measured.csv_lines import GEMM, line, read
 
 
-@pytest.mark.parametrize(("dtype", "same"), [("bf16", "bf16"), ("bfloat16", "bf16"), ("float16", "bf16"), ("int4_wo", "bf16"), ("fp8_block", "fp8"), ("float8_e4m3fn", "fp8")])
+@pytest.mark.parametrize(
+    ("dtype", "same"),
+    [("bf16", "bf16"), ("bfloat16", "bf16"), ("float16", "bf16"), ("int4_wo", "bf16"), ("fp8_block", "fp8"), ("float8_e4m3fn", "fp8")],
+)
 def test_data_types_that_are_known(dtype: str, same: str) -> None:
     (parsed,) = classify(read(line(config=GEMM | {"dtype": dtype}))).parsed
     assert parsed.case.dtypes == (same,)
