@@ -107,7 +107,7 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
     rows: list[dict[str, Any]] = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
     rows += [
         _training_row(step_time.FAMILY, "s", one)
-        | {"group": one.group, "floor": one.least, "plain": one.floor}
+        | {"group": one.group, "floor": one.floor, "plain": one.plain}
         | _interval(one, "steps", one.like, one.gpu, 1e6)
         for one in steps
     ]

@@ -334,7 +334,7 @@ def training_rows() -> Named:
         training_recipe = told(partial(run_setting.training_recipe_of, row, machine[0], found.model.layer is not None))
         plain = (found.model.name, found.model.n_layers, found.model.mtp, found.layout, found.sequence, found.recipe, found.saving)
         ways = (training_recipe, machine[0], machine[1].cluster.name, step_time._group_of(row, machine[0]))
-        floor = training_recipe if isinstance(training_recipe, str) else told(partial(step_time._floor_us, found, machine[1], training_recipe))
+        floor = training_recipe if isinstance(training_recipe, str) else told(partial(step_time._plain_us, found, machine[1], training_recipe))
         yield row.id, (plain, ways, seconds, own, floor, step_time._group_of_step(found.model, found.layout, machine[1]))
     yield "FLOPs", training.flops_cases(rows)
     yield "groups", {str(key): value for key, value in training.by_group(training.flops_cases(rows)).items()}
@@ -350,8 +350,8 @@ def training_groups() -> Named:
         seconds = 2.0 + n
         own: dict[str, Any] = {"id": f"r{n}", "model": f"m{n % 3}", "gpu": f"g{n % 2}", "group": group, "release": "1", "measured": seconds}
         own |= {"predicted": None if n == 9 else seconds * (1 + 0.11 * np.sin(n)), "note": "aside" if n == 11 else ""}
-        cases.append(step_time.StepCase(**own, floor=0.8 * seconds, micro_batches=2 + n // 3, case=f"c{n % 3}"))
-    yield "errors", [(case.error, case.floor_error, case.judged) for case in cases]
+        cases.append(step_time.StepCase(**own, plain=0.8 * seconds, micro_batches=2 + n // 3, case=f"c{n % 3}"))
+    yield "errors", [(case.error, case.plain_error, case.judged) for case in cases]
     yield "groups", step_time.judge_groups(cases)
     yield "votes", [{str(key): value for key, value in step_time.votes(cases, floor).items()} for floor in (True, False)]
     yield "slopes", step_time.slopes(cases)

@@ -202,7 +202,7 @@ def _print_runs(done: TrainingReport | ServingReport, columns: Columns, more: st
 
 
 def _print_groups(done: TrainingReport) -> None:
-    """Step time by group, each with its bar and the unfitted floor."""
+    """Step time by group, each with its bar, beside plain rates."""
     judged = [row | {"held": "yes" if row["holds"] else "NO"} for row in done.groups]
     errors = ("median\nerror %=median_ape:.2f", "90 % of\nrows=p90_ape:.2f", "bias %=bias:+.2f", "floor's\nmedian %=floor_median_ape:.2f")
     print_lines(["", "step time by group; all rows of a model and GPU are one vote"])

@@ -83,12 +83,13 @@ def case(measurement: Measurement) -> _GemmCase:
     timing, per_tensor = str(config.get("timing", "")), config.get("dtype") == "fp8"
     engine, eager = measurement.system.split()[0], "eager" in timing
     element = operators.ELEMENT_BYTES[dtype]
-    work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * m * k + (held or element) * n * k + 2 * m * n) / 1e3}
+    weight = held or element
+    work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * m * k + weight * n * k + 2 * m * n) / 1e3}
     return _GemmCase(
         gpu=gpu,
         dtype=dtype,
         library="marlin" if held else _library_of(kernel, measurement.system, found),
-        weight_bytes=held or element,
+        weight_bytes=weight,
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
         quantises=eager or kernel.startswith("Cutlass") or (dtype != "bf16" and engine in ENGINES),

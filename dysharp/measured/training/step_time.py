@@ -1,6 +1,6 @@
-"""Family "step": times of training steps by closed forms, in groups with a bar each, beside a floor; and the measured error of a group.
+"""Family "step": times of training steps by closed forms, in groups with a bar each, beside plain rates; and the measured error of a group.
 
-The floor is a step as rates that nobody fitted, without launches and overlap. A step model is of use where its errors are below the floor's. Its
+Plain rates are a step as rates that nobody fitted, without launches and overlap. A step model is of use where its errors are below theirs. These
 rates are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
 
 `estimate`: the time of a training step of a layout in milliseconds of computing, with every part a closed form. Pure.
@@ -89,7 +89,7 @@ COLLECTIVE_US, ALLTOALL_US = 30.0, 60.0
 OPTIMIZER_BYTES = 30
 
 
-def _floor_us(setting: Setting, machine: Machine, training_recipe: TrainingRecipe) -> float:
+def _plain_us(setting: Setting, machine: Machine, training_recipe: TrainingRecipe) -> float:
     """Microseconds of a step. One rank's share of all FLOPs at the rates above, collectives, the bubble of equal stages, optimizer. No bound: a step
     may overlap what this adds up."""
     model, layout, cluster = setting.model, setting.layout, machine.cluster
@@ -129,7 +129,7 @@ def _forward(setting: Setting) -> dict[str, float]:
     return forward
 
 
-def _least_us(setting: Setting, machine: Machine, dtype: str) -> float:
+def _floor_us(setting: Setting, machine: Machine, dtype: str) -> float:
     """Microseconds in which all GPUs multiply what a step needs at the peak of its narrowest type: nothing recomputed, no byte moved."""
     tokens = setting.layout.global_batch * setting.sequence / setting.layout.gpus
     return 3 * tokens * sum(_forward(setting).values()) / (1e6 * machine.gpu.peak_TFLOPS("fp8" if dtype == "mxfp8" else dtype))
@@ -153,9 +153,9 @@ class StepCase(RunCase):
     gpu: str
     group: str = OTHER
     release: str
+    plain: float | None = None
+    """Seconds by plain rates."""
     floor: float | None = None
-    """Seconds by the unfitted floor."""
-    least: float | None = None
     """Seconds that no step is shorter than."""
     micro_batches: int = 0
     like: str = ""
@@ -164,9 +164,9 @@ class StepCase(RunCase):
     """Rows that differ in nothing but their micro-batches have the same."""
 
     @property
-    def floor_error(self) -> float | None:
-        """`error` of the floor."""
-        return None if self.floor is None else 100 * (self.floor / self.measured - 1)
+    def plain_error(self) -> float | None:
+        """`error` of plain rates."""
+        return None if self.plain is None else 100 * (self.plain / self.measured - 1)
 
     @property
     def judged(self) -> bool:
@@ -213,11 +213,11 @@ def _case(row: TrainingRow) -> StepCase | None:
     degrees = (layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.dp, layout.micro_batch, setting.sequence)
     ways = (training_recipe.dtype, training_recipe.dispatcher, training_recipe.overlap_ep, *training_recipe.graphs, *training_recipe.recompute)
     shape = ".".join(map(str, degrees)) + " " + " ".join(str(way) for way in ways if way)
-    floor = _floor_us(setting, machine_of(row)[1], training_recipe) / 1e6
+    machine = machine_of(row)[1]
     return StepCase(
         id=row.id, model=setting.model.name, gpu=gpu, group=_group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
-        like=_group_of_step(setting.model, layout, machine_of(row)[1]), floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
-        least=_least_us(setting, machine_of(row)[1], training_recipe.dtype) / 1e6,
+        like=_group_of_step(setting.model, layout, machine), micro_batches=layout.micro_batches, case=shape, note=_aside(row),
+        plain=_plain_us(setting, machine, training_recipe) / 1e6, floor=_floor_us(setting, machine, training_recipe.dtype) / 1e6,
     )  # fmt: skip
 
 
@@ -254,25 +254,25 @@ def _aside(row: TrainingRow) -> str:
     return next((reason for reason, holds in why.items() if holds), "")
 
 
-def votes(cases: Sequence[StepCase], floor: bool = False) -> dict[tuple[str, str], float]:
-    """{(model, GPU): median absolute error in percent} of judged rows; `floor`: of the unfitted floor."""
+def votes(cases: Sequence[StepCase], plain: bool = False) -> dict[tuple[str, str], float]:
+    """{(model, GPU): median absolute error in percent} of judged rows; `plain`: by plain rates."""
     cells: dict[tuple[str, str], list[float]] = {}
     for case in cases:
-        error = case.floor_error if floor else case.error
+        error = case.plain_error if plain else case.error
         if case.judged and error is not None:
             cells.setdefault((case.model, case.gpu), []).append(abs(error))
     return {cell: median(errors) for cell, errors in cells.items()}
 
 
 def judge_groups(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
-    """One entry per group: rows, votes, medians of absolute errors (predicted, floor), largest, bias, bar and whether it holds."""
+    """One entry per group: rows, votes, medians of absolute errors (`floor_median_ape`: by plain rates), largest, bias, bar and whether it holds."""
     entries = []
     for group, bar in BARS.items():
         own = [case for case in cases if case.group == group and case.judged]
         if not own:
             continue
         errors = sorted(abs(case.error or 0.0) for case in own)
-        typical, least = median(votes(own).values()), median(votes(own, floor=True).values())
+        typical, least = median(votes(own).values()), median(votes(own, plain=True).values())
         entries.append(
             {
                 "group": group, "n": len(own), "votes": len(votes(own)), "median_ape": typical, "median_row": median(errors),
@@ -295,8 +295,8 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
             continue
         few, many = by_count[min(by_count)], by_count[max(by_count)]
         entry: dict[str, Any] = {"case": f"{few.model} {few.case}", "gpu": few.gpu, "rows": [few.id, many.id]}
-        for name in ("measured", "predicted", "floor"):
-            first, last = (float(getattr(one, name)) * 1e3 for one in (few, many))
+        for name, of in (("measured", "measured"), ("predicted", "predicted"), ("floor", "plain")):
+            first, last = (float(getattr(one, of)) * 1e3 for one in (few, many))
             slope = (last - first) / (many.micro_batches - few.micro_batches)
             entry[f"slope_{name}"], entry[f"intercept_{name}"] = slope, first - slope * few.micro_batches
         entries.append(entry)

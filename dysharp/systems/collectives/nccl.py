@@ -95,7 +95,7 @@ def nvls(work: Collective, cluster: Cluster, options: NvlsOptions) -> Program:
     gpu, m = cluster.own_gpu, cluster.fitted
     build = Kernel(work, cluster, times.nvls_loads(gpu, work.gpus) if options.held else 0)
     block, fill_us = (float(value) for value in times.nvls_rounds(gpu, m, work.gpus, work.size))
-    build.store = reaching("store", times.RING_PART[arch_of(gpu)] * times.NVLS_PART[arch_of(gpu)], ack=1)
+    build.store = reaching("store", times.ring_part(gpu) * times.NVLS_PART[arch_of(gpu)], ack=1)
     hardware = build.b.hardware
     # The exchange is from end to end of a turn: a load and a store of the Program are parts of it.
     simulated = 4 * hardware.lat + hardware.responder + 2 * hardware.lat + hardware.ack
