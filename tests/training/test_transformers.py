@@ -108,8 +108,8 @@ FAMILIES = {
     "mixtral-8x22b": ("mixtral", _mixtral), "phi-3.5-moe": ("phimoe", _phi),
     **{name: ("llama", _dense) for name in list_whole_models() if name.startswith("llama")},
     "qwen2.5-7b": ("qwen2", _dense), "qwen2.5-32b": ("qwen2", _dense), "qwen2.5-72b": ("qwen2", _dense),
-    "nemotron-3-nano": ("nemotron_h", _nemotron), "nemotron-3-super": ("nemotron_h", _nemotron), "kimi-linear-48b": ("kimi_linear", _kimi),
-    "nemotron-8b": ("nemotron", _dense), "nemotron-22b": ("nemotron", _dense),
+    **{f"nemotron-3-{size}": ("nemotron_h", _nemotron) for size in ("nano", "super", "ultra")}, "kimi-linear-48b": ("kimi_linear", _kimi),
+    **{f"nemotron-{size}": ("nemotron", _dense) for size in ("8b", "22b", "340b")},
     **{name: ("gpt2", _gpt2) for name in list_whole_models() if name.startswith("gpt3")},
 }  # fmt: skip
 WITHOUT = {"pangu-ultra-moe", "pangu-pro-moe"}
