@@ -90,7 +90,7 @@ class ServeArgs(TypedDict, total=False):
     slo: Annotated[str | Slo | None, Argument(None, "limits of the mean times. None: ttft=2s,tpot=50ms.", "ttft=T,tpot=T")]
     users: Annotated[int | None, Argument(None, "also say how many GPUs serve so many users at once.", "N", (1, MOST))]
     layouts: Annotated["Iterable[str | ServeLayout] | None", Argument(None, "only these layouts, such as tp=8;dp=8,ep=8;tp=2,dp=4,ep=8.", "A;B;...")]
-    ep_system: Annotated[str, Argument("", "EP kernels: deepep or trtllm-a2a. None: the kernels of the machine.", "NAME")]
+    ep_system: Annotated[str, Argument("", "EP kernels: deepep (-ll, -normal), trtllm-a2a, allgather. None: those of the machine.", "NAME")]
     tensor: Annotated[str, TENSOR]
     mtp: Annotated[int | None, Argument(None, "tokens that MTP layers draft per request and step. None: 0.", "N", (0, 8))]
     acceptance: Annotated[float, Argument(0.8, "part of draft tokens that are accepted if those before were.", "A")]

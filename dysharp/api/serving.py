@@ -23,7 +23,7 @@ from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_o
 from dysharp.serving.balance import loads_of
 from dysharp.serving.disaggregated import best_disaggregated
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.exchange import ep_system_of
+from dysharp.serving.exchange import LOW_LATENCY, ep_system_of
 from dysharp.serving.launch_reader import Launch, read_launch
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.replay.requests import requests_of
@@ -53,7 +53,10 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     traced = requests_of(request["requests"], request["isl"], request["osl"]) if request["requests"] else None
     if traced is not None:
         request = {**request, "isl": max(1, round(traced.prompt)), "osl": max(2, round(traced.output))}
-    start = _start(whole, machine.with_gpus(count), rules, request)
+    worker = _start(whole, machine.with_gpus(count), rules, request)  # of prompts or of decoding
+    start = replace(worker, ep_by_flag=rules.ep_by_flag)
+    if launch and start.ep_system in LOW_LATENCY:  # a line of one server names one kind of DeepEP's kernels; pools have both
+        worker = replace(worker, ep_system="deepep")
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
     accepted = sum(request["acceptance"] ** n for n in range(mtp + 1))
@@ -65,7 +68,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     best = within(points, asked.ttft, asked.tpot)
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
-        (*told, *_header(whole, start, scenario, request)), best_disaggregated(start, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
+        (*told, *_header(whole, start, scenario, request)), best_disaggregated(worker, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
     if best and (own := posterior_of(cluster, "serving", kernels_of([start]))):
@@ -76,7 +79,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     if traced is None or not points:
         return found
     replayed = (best if wanted is not None else best[:1]) or [min(points, key=lambda point: point.served.tpot)]
-    return replace(found, replays=replays(replayed, start, rules, count, traced, limits, request, tell, launch is None or launch.prefixes))
+    return replace(found, replays=replays(replayed, worker, rules, count, traced, limits, request, tell, launch is None or launch.prefixes))
 
 
 def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs:

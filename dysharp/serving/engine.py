@@ -84,6 +84,8 @@ class Engine:
     """`launch` on machines of Blackwell; "": as on others."""
     token_us: float = TOKEN_US
     """Time in which the one process that turns text into tokens makes a token."""
+    ep_by_flag: bool = False
+    """A flag names DeepEP's kernels, and none takes both."""
     cdna3_casts: bool = False
     """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 

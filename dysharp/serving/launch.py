@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.exchange import ep_system_of
+from dysharp.serving.exchange import EP_SYSTEMS, ep_system_of
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -53,8 +53,7 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     experts = model.layer.n_experts if model.layer else 0
     values: dict[str, Any] = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), "deepep": int(system != "trtllm-a2a"),
-        "one_sided": int(system == "trtllm-a2a"),
+        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps,

@@ -26,6 +26,7 @@ from dysharp.base.units import GiB
 from dysharp.base.values import frozen
 from dysharp.model.formats import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
+from dysharp.serving.exchange import EP_SYSTEMS
 from dysharp.serving.launch import FILE, held, tables
 from dysharp.serving.layout import ServeLayout
 from dysharp.specs import list_whole_models, load_whole
@@ -81,6 +82,8 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
     if said.get("pool", NOTHING[0]) not in NOTHING:
         raise line.error("pool", "expected a server of prompts and decoding; --pools N:LAYOUT;N:LAYOUT replays two pools")
     said["draft_tokens"] = line.drafts(said)
+    if (kernels := said.pop("deepep", "")) and said.get("ep_system") == "deepep":
+        said["ep_system"] += kernels
     layout, replicas = line.layout(said, whole)
     said |= {"most_requests": said.get("batch", -(-said.get("all_batch", 0) // layout.dp))} if {"batch", "all_batch"} & said.keys() else {}
     version = f"{line.engine} {tables()[line.engine]['version']}"
@@ -89,8 +92,9 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
     engine = replace(engine_of(line.engine), **{key: one[key] for one in [*defaults, said] for key in forms if key in one})
     told = {key: form.format(getattr(engine, key)) for key, form in forms.items() if form and (key in said or getattr(engine, key))}
     unsaid = [words for key, words in told.items() if key not in said]
-    if min(layout.dp, layout.ep) > 1 and "ep_system" not in map(line.flags.get, line.settings):
-        line.beside += line.table.get("exchange", [])
+    if min(layout.dp, layout.ep) > 1 and "ep_system" not in map(line.flags.get, line.settings) and "exchange" in line.table:
+        said["ep_system"] = line.table["exchange"]
+        unsaid.append(f"EP system {said['ep_system']}")
     if said.get("precision", "").startswith("fp8") and formats_of(published(whole), model=whole).narrow:
         del said["precision"]
     options = {"mtp": said["draft_tokens"]} | {key: said[key] for key in ("precision", "kv", "ep_system") if key in said}
@@ -259,7 +263,7 @@ class _Line:
             raise self.error("dp", f"expected a divisor of {stage} GPUs")
         groups = [dp] if "dp" in stated else _divisors(stage)
         eps = [said["ep"]] if "ep" in said else _divisors(stage if experts else 1)
-        system = {"deepep": "deepep", "trtllm-a2a": "one_sided"}.get(said.get("ep_system", ""), "")
+        system = said.get("ep_system", "")
         found, refused = list[tuple[int, ServeLayout]](), ""
         for dp, ep in ((dp, ep) for dp in groups for ep in (reversed(eps) if system else eps)):
             slots = max(0, said["all_slots"] - experts) if "all_slots" in said else said.get("slots", 0)
@@ -275,7 +279,7 @@ class _Line:
 
     def _differs(self, when: Mapping[str, int], piece: Mapping[str, str], values: Mapping[str, int]) -> int:
         """How a rule and the line differ: a flag that stands there and should not weighs more than one that is left to the engine."""
-        if not when or not {*when} <= {"tp", "dp", "ep", "cut", "together", "deepep", "one_sided"}:
+        if not when or not {*when} <= {"tp", "dp", "ep", "cut", "together", *EP_SYSTEMS}:
             return 0
         stands = [self.settings.get(name) == value[1:] for name, value in piece.items() if value.startswith("=")]
         return sum(1 + int(there) for there in stands if there != bool(held([{"when": when}], values)))

@@ -52,6 +52,8 @@ class Replica:
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
     even: bool = False
     """Every expert GPU has as many rows as the others."""
+    ep_by_flag: bool = False
+    """A server of prompts and decoding whose engine's flag names DeepEP's kernels: the normal ones, as no flag takes both."""
     ep_kernels: int = 0
     fused_experts: bool = False
     early: bool = False

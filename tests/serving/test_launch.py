@@ -11,13 +11,14 @@ from dysharp import serve
 from dysharp.costs.machine import machine_of
 from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
+from dysharp.serving.exchange import EP_SYSTEMS
 from dysharp.serving.launch import start_of, tables
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 
 WHEN = {
-    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "part", "deepep", "one_sided", "gathered_steps",
+    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "part", "gathered_steps", *EP_SYSTEMS,
     "together", "prefill", "decode",
 }  # fmt: skip
 ENGINES = ("vllm", "sglang", "trtllm")

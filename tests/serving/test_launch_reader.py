@@ -18,7 +18,7 @@ PRINTED: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek-v3", "tp=8,pp=2", {"cluster": "hw-dgx-h200-x2"}),
     ("deepseek-v3", "dp=16,ep=16,slots=16", {"cluster": "hw-dgx-h200-x2"}),
     ("deepseek-v3", "dp=16,ep=16", {"cluster": "hw-gb200-nvl72", "gpus": 16}),
-    ("deepseek-v3", "dp=8,ep=8", {"ep_system": "trtllm-a2a"}),
+    *(("deepseek-v3", "dp=8,ep=8", {"ep_system": system}) for system in ("trtllm-a2a", "deepep-ll", "deepep-normal", "allgather")),
     ("qwen3-30b", "dp=4,ep=4", {"slo": "ttft=2s,tpot=20ms"}),
     ("qwen3-30b", "tp=2", {"isl": 300, "osl": 3000, "users": 70}),
     ("qwen3-30b", "tp=2,ep=2", {"gpus": 2}),
@@ -57,11 +57,11 @@ V3 = "deepseek-ai/DeepSeek-V3"
 REAL = [
     # docs.vllm.ai/projects/recipes, DeepSeek-V3
     (f"vllm serve {V3} \\\n  --trust-remote-code \\\n  --data-parallel-size 8 \\\n  --enable-expert-parallel",
-     "dp=8,ep=8", {}, "--trust-remote-code"),
+     "dp=8,ep=8", {"ep_system": "allgather"}, "--trust-remote-code"),
     ("vllm serve deepseek-ai/DeepSeek-R1-0528 --tensor-parallel-size 8 --enable-expert-parallel", "tp=8,ep=8", {}, ""),
     # docs.vllm.ai, expert parallel deployment
     (f"export VLLM_ALL2ALL_BACKEND=deepep_low_latency\nVLLM_USE_DEEP_GEMM=1 vllm serve {V3}-0324 -dp=8 -ep",
-     "dp=8,ep=8", {"ep_system": "deepep"}, ""),
+     "dp=8,ep=8", {"ep_system": "deepep-ll"}, ""),
     # huggingface.co/deepseek-ai/DeepSeek-V3.2-Exp
     (f"python -m sglang.launch_server --model {V3}.2-Exp --tp 8 --dp 8 --enable-dp-attention", "dp=8", {}, ""),
     (f"python3 -m sglang.launch_server --model-path {V3} --tp 8 --enable-dp-attention --dp 8 --moe-a2a-backend deepep", "dp=8,ep=8",

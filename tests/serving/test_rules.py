@@ -14,7 +14,7 @@ from dysharp.serving.answers import break_even, overlap_of, slots_of
 from dysharp.serving.balance import hottest, loads_of, rearranging, stalled
 from dysharp.serving.disaggregated import WorkerPool, _steady_pools, best_disaggregated, transfer_us
 from dysharp.serving.engine import engine_of
-from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
+from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, exchange
 from dysharp.serving.launch import start_of
 from dysharp.serving.layer import _expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
@@ -211,6 +211,20 @@ def test_drafts_pay_above_an_acceptance() -> None:
     one = decode_batch(Scenario(1.0, 1000.0, 500.0), 1.0)
     ratio = step_time(few.replica, replace(one, queries=2)).device / step_time(few.replica, one).device
     assert 1.81 / ratio == pytest.approx(1.63, rel=0.1)
+
+
+def test_kernels_of_deepep_by_name() -> None:
+    """With few tokens an engine that has both takes the low-latency kernels, with many the normal ones; a flag of vLLM has one kind alone."""
+    base = replica("hw-dgx-h200", "dp=8,ep=8")
+    at = lambda name, tokens, **more: exchange(replace(base, ep_system=name, **more), tokens)  # noqa: E731
+    for tokens, alike, other in ((64, "deepep-ll", "deepep-normal"), (8192, "deepep-normal", "deepep-ll")):
+        both = at("deepep", tokens)
+        assert both == at(alike, tokens) == at("", tokens)
+        assert both.dispatch + both.combine < 0.9 * sum((at(other, tokens).dispatch, at(other, tokens).combine))
+    assert at("", 64, ep_by_flag=True) == at("deepep-normal", 64)
+    wide = replica("hw-gb200-nvl72", "dp=32,ep=32")  # all tokens of 32 GPUs, not those of 8 experts
+    slow, fast = (step_time(replace(wide, ep_system=name), StepBatch(decodes=512, context=1000)).device for name in ("allgather", "trtllm-a2a"))
+    assert slow > 1.2 * fast
 
 
 def test_simulated_ep_systems() -> None:

@@ -147,7 +147,7 @@ def _together(row: ServingRow, engine: Engine) -> ServeSetting:
         else:
             users = batch * layout.dp
     rules = _launched(row, engine, users)
-    return _setting(row, rules, users, _replica(row, rules, layout, layout.gpus))
+    return _setting(row, rules, users, replace(_replica(row, rules, layout, layout.gpus), ep_by_flag=rules.ep_by_flag))
 
 
 def _disaggregated(row: ServingRow, engine: Engine) -> ServeSetting:
