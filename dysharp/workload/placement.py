@@ -191,6 +191,8 @@ def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     check_word(rule, ("turns", *CHOOSES), f"placement {name[:60]}: found choose={_shown(rule)}")
     if placed.quota is not None:
         raise ConfigError(f"placement {name[:60]}: found choose={rule}, expected none: the plan says which replica serves a row")
+    if rule != "turns" and np.bincount(placed.slot_expert[placed.slot_expert >= 0]).max() == 1:
+        raise ConfigError(f"placement {name[:60]}: found choose={rule}, expected replicas; here every expert lies once")
     return replace(placed, choose=rule)
 
 

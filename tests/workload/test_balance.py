@@ -224,6 +224,7 @@ def test_a_changed_rule_is_noticed(name: str) -> None:
         ("exact:plan=-1", r"placement exact: found plan='-1', expected a whole number"),
         ("exact:prefetch=late", r"placement exact: found prefetch='late'.*before"),
         ("exact:choose=switch", r"placement exact: found choose=switch, expected none"),
+        ("contiguous:choose=local", r"placement contiguous: found choose=local, expected replicas; here every expert lies once"),
         ("eplb:choose=least", r"placement eplb: found choose='least'.*local"),
     ],
 )
