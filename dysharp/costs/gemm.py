@@ -10,7 +10,8 @@ from dysharp.base.units import PS_PER_US
 from dysharp.base.values import frozen
 from dysharp.costs.gemm_tiles import hides_stores
 from dysharp.costs.operators import hbm_us, sustained_flops_per_us
-from dysharp.specs import Cluster, choice_int, choice_str
+from dysharp.model.formats import FORMATS
+from dysharp.specs import Cluster, Model, choice_int, choice_str
 
 ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
 ACCUMULATOR_BYTES = 4  # weight gradients are FP32 sums
@@ -45,6 +46,12 @@ class GemmTask(NamedTuple):
     """Picoseconds."""
     bytes: I64
     """Bytes from the memory that all SMs share (`Program.task_bytes`)."""
+
+
+def held_bytes(model: Model) -> float:
+    """Memory bytes of a weight of an expert, with its scales: those of the checkpoint where they are fewer than those of the products."""
+    form, wide = FORMATS.get(model.checkpoint.partition("-")[0]), ELEMENT_BYTES[model.gemm_dtype]
+    return min(wide, form.weight_bytes) if form else wide
 
 
 def gemm_gang(columns: int) -> int:

@@ -18,6 +18,7 @@ from dysharp.costs.collectives import collective_us, ring_part
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
+from dysharp.model.formats import FORMATS
 from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
 from dysharp.specs.choices import choice_value
@@ -319,6 +320,17 @@ class Machine:
         if not self.cluster.gpu:
             return 0.0
         return self.cluster.host_factor * (calls * self.constants[once] + looped * self.constants["training.launch_us"])
+
+
+WIDENED_ROWS = 16
+"""Steps of the heights of its tiles (`gemm_tiles.MARLIN_TILES`)."""
+
+
+@lru_cache(maxsize=64)
+def widening_part(cluster: Cluster, dtype: str) -> float:
+    """Part of the rate of products in `dtype` that is left where registers widen 4-bit weights: an engine's grouped kernel, many rows."""
+    machine, many = machine_of(cluster, "serving"), (8192.0, 4096.0, 4096.0, dtype, 8.0)
+    return machine.gemm(*many) / machine.gemm(*many, weight_bytes=FORMATS["int4"].weight_bytes) if cluster.gpu else 1.0
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
-from dysharp.model.formats import EVERY, Formats, formats_of, trained
+from dysharp.model.formats import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
 from dysharp.specs import Model
 from dysharp.specs.whole import WholeModel
@@ -37,7 +37,8 @@ def layer_in(model: Model, formats: Formats, machine: Machine) -> Model:
     products = machine.products(formats.main(moe=True))
     if products not in SIMULATED:
         raise ConfigError(f"precision: found products in {products}, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
-    return replace(model, gemm_dtype=SIMULATED[products], checkpoint="")
+    narrow = FORMATS[formats.experts].weight_bytes < 1
+    return replace(model, gemm_dtype=SIMULATED[products], checkpoint=formats.experts if narrow else "")
 
 
 def row_options(formats: Formats | None, systems: Iterable[str]) -> dict[str, Value]:

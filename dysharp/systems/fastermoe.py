@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
+from dysharp.costs.gemm import ACCUMULATOR_BYTES
 from dysharp.program import I32, I64, Discipline, Kind, frozen
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
@@ -22,8 +22,8 @@ from dysharp.workload.placement import with_shadows, worth_shadows
 
 
 def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
-    """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs. `number`: the number of the broadcast in its Program."""
-    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(layer.model.expert_weights * ELEMENT_BYTES[layer.model.gemm_dtype])))
+    """The weights of an expert from GPU `owner` to all others, as memory holds them. `number`: the number of the broadcast in its Program."""
+    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(layer.expert_bytes)))
 
 
 def reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:

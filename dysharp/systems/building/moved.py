@@ -13,7 +13,7 @@ The bytes are control words: the functional machine takes weights from the exper
 import numpy as np
 
 from dysharp.base.units import us_to_ps
-from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
+from dysharp.costs.gemm import ACCUMULATOR_BYTES
 from dysharp.program import I32, Head, Kind, Tail, place_in
 from dysharp.systems.building.batch import Batch, ids, placed
 from dysharp.systems.building.layer import LayerBuilder
@@ -32,8 +32,7 @@ def with_moved_weights(layer: LayerBuilder) -> None:
     home, here = (held[slots] // (layer.routing.n_experts // p.n_gpus)).astype(np.int32), (slots // per_gpu).astype(np.int32)
     begin = layer.delay("balance.plan", us_to_ps(p.moved.plan_us)) if layer.direction == "fwd" else None
     if len(slots) and p.moved.prefetch != "hidden":
-        width = layer.tiling.weight_bytes or ELEMENT_BYTES[layer.tiling.dtype or layer.model.gemm_dtype]
-        fetched = placed(len(held), slots, _fetched(layer, held[slots], home, here, layer.model.expert_weights * width, begin, p.moved.relay))
+        fetched = placed(len(held), slots, _fetched(layer, held[slots], home, here, layer.expert_bytes, begin, p.moved.relay))
         for gemm, tiles, ops in layer.gemms:
             after = fetched[layer.tile_slot[tiles] // p.parts]
             if gemm.src == layer.arrived:  # weight gradients need no weights, but start as data gradients do
