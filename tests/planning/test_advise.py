@@ -512,4 +512,8 @@ def test_a_precision_sets_products_and_rows() -> None:
     assert narrow.header[1] == "formats: weights fp8-block; products fp8; KV bf16; state fp8; rows fp8 out, bf16 back"
     assert narrow.to_dict()["formats"]["sent"] == "fp8"
     with pytest.raises(ConfigError, match="found int4 weights, which no optimizer updates"):
-        ds.advise("deepseek-v2-lite", precision="int4", **given)
+        ds.advise("deepseek-v2-lite", precision="int4", direction="bwd", **given)
+    four = ds.advise("deepseek-v2-lite", precision="int4", **given)
+    assert four.header[1] == "formats: weights int4; products bf16; KV bf16; state bf16; rows bf16 out, bf16 back"
+    assert four.best.row.time_us < plain.best.row.time_us
+    assert "grouped-gemm: weights int4 was not measured on h100-sxm, only fp8" in four.best.warnings

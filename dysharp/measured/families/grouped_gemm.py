@@ -1,12 +1,16 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dysharp.base.arrays import F64
 from dysharp.costs import moe, operators
+from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
+from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu, load_gpu
 
 BLOCK_ROWS = 128
@@ -48,11 +52,17 @@ def closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> 
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
 
+def operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
+    """Type of the products of a layer, and of its weights where memory holds narrower ones."""
+    wide = held_bytes(model) == ELEMENT_BYTES[model.gemm_dtype]
+    return (model.gemm_dtype,) if wide else (f"weights {model.checkpoint}",)
+
+
 @family(
     "grouped-gemm",
     belongs=lambda m: m.kind.startswith("grouped_gemm") and not is_training_gemm(m),
     closed_us=closed_us,
-    dtypes_of=lambda model, options: (model.gemm_dtype,),
+    dtypes_of=operand_dtypes,
 )
 def case(m: Measurement) -> _GroupedCase | _MlpCase:
     """A kernel (a latency, TFLOPS or GB/s), or a whole MLP (a latency)."""

@@ -10,6 +10,7 @@ from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import busiest_rank
+from dysharp.measured.families.grouped_gemm import operand_dtypes
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number, whole
 from dysharp.measured.predictions import hashable_constants
@@ -137,7 +138,7 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
-@family("layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=lambda model, options: (model.gemm_dtype,))
+@family("layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=operand_dtypes)
 def case(m: Measurement) -> _LayerCase:
     """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
     gpu = gpu_of(m)

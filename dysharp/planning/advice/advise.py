@@ -22,7 +22,7 @@ from dysharp.runs.arguments import AdviseArgs, RequestArgs, arguments_of
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
-from dysharp.runs.precision import default_formats, layer_in, row_options, with_rows
+from dysharp.runs.precision import default_formats, held_formats, layer_in, row_options, with_rows
 from dysharp.runs.request import ModelSource, Request, make_request, takes
 from dysharp.runs.together import Workers
 from dysharp.systems import System, get_system
@@ -200,8 +200,9 @@ def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase |
     asked = dataclasses.replace(asked, waiting=False)  # advice reads the critical path instead
     if phase is not None:
         asked = dataclasses.replace(asked, routing=replayed(phase, asked.routing))
-    formats = None if request["precision"] is None else trained(formats_of(request["precision"]))
+    formats = None if request["precision"] is None else formats_of(request["precision"])
     if formats is not None:
+        formats = formats if asked.direction == "fwd" else trained(formats)
         asked = dataclasses.replace(asked, model=layer_in(asked.model, formats, Machine(asked.cluster)))
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
@@ -237,7 +238,8 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
     routing, layers = runs.workload().routing, whole_layers(scope)
     changes, without = what_ifs(runs, best)
-    known = with_rows(formats or default_formats(asked.model.gemm_dtype), best.row.options, asked.model)
+    usual = held_formats(asked.model) if asked.direction == "fwd" else default_formats(asked.model.gemm_dtype)
+    known = with_rows(formats or usual, best.row.options, asked.model)
     run_in = Machine(asked.cluster).products
     return Advice(
         ranking=ranking,
