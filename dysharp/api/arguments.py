@@ -247,7 +247,7 @@ class ExplainArgs(TypedDict, total=False):
 
     model: Annotated[str | None, Argument(None, "model of the run, for kernels whose shapes the profile does not say.", "MODEL|FILE")]
     layout: Annotated[str, LAYOUT]
-    batch: Annotated[float, Argument(0.0, "requests of a decode step on this GPU, where the run serves. 0: it trains.", "N", (0, MOST))]
+    batch: Annotated[float, Argument(0.0, "requests of a decode step (of an attention group) where the run serves. 0: it trains.", "N", (0, MOST))]
     sequence: Annotated[int | None, SEQUENCE._replace(default=None, text="tokens of a sequence, or in the cache. None: 4096; 1024 with a batch.")]
     precision: Annotated[str | None, PRECISION]
     cluster: Annotated[str | None, CLUSTER._replace(default=None, text="cluster of the run. None: the smallest with its GPU.")]

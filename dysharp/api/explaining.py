@@ -26,6 +26,7 @@ from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels
 from dysharp.profiles.spans import covered, union
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
+from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.specs.catalog import load_whole
 from dysharp.training.block import Block
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
@@ -221,6 +222,12 @@ def _of_model(
     if not asked["model"]:
         return None, ()
     whole = load_whole(asked["model"])
+    if asked["batch"]:
+        if profile.ranks > 1 and not asked["layout"]:
+            raise ConfigError(f"explain: found --batch and {profile.ranks} ranks, expected the server's --layout, such as tp={profile.ranks}")
+        batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
+        layout = serve_layout_of(asked["layout"]) if asked["layout"] else ServeLayout()
+        return stepped(machine, whole, layout, batch, formats_of(asked["precision"] or published(whole), model=whole)), ()
     if asked["layout"]:
         found, formats = Counter(labels.tolist()), step_formats(asked["precision"], whole)
         norms = sum(not kind_of(profile.names[n]).backward for n in profile.name[labels == "norm"])
@@ -230,10 +237,7 @@ def _of_model(
         cast = np.isin(profile.stream[labels == "cast"], profile.stream[labels == "dispatch"]).any()
         block = Block(whole, machine, layout_of(asked["layout"]), asked["sequence"] or 4096, recipe)
         return trained(block, found, *layers, formats.sent or ("fp8" if cast else "bf16")), again
-    if not asked["batch"]:
-        raise ConfigError("explain: found a model without --layout (training) and --batch (decode), expected one of them")
-    batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
-    return stepped(machine, whole, batch, formats_of(asked["precision"] or published(whole), model=whole)), ()
+    raise ConfigError("explain: found a model without --layout (training) and --batch (decode), expected one of them")
 
 
 def _remarks(profile: Profile) -> list[str]:

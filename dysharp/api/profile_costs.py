@@ -53,7 +53,8 @@ PIECES = {NORMS: "norm", RESIDUAL: "norm", POSITIONS: "positions", UP: "position
 """Piece of a layer -> operator of its kernels that memory limits; others are activations."""
 SERVED = {"norms": "norm", "latent norms": "norm", "rope and cache": "positions", "attention decode": "attention", "experts": "grouped GEMM",
           "router": "router", "embedding": "embedding", "sampling": "sampling", "convolution": "linear attention", "attention gate": "activation",
-          "linear attention decode": "linear attention", "attention all-reduce": "all-reduce", "FFN all-reduce": "all-reduce"}  # fmt: skip
+          "linear attention decode": "linear attention", "attention all-reduce": "all-reduce", "FFN all-reduce": "all-reduce",
+          "dispatch": "dispatch", "combine": "combine", "q and k norm": "norm"}  # fmt: skip
 """Part of a step of `serve` -> operator; others are GEMMs. Permutations and casts of experts are in their part."""
 
 
@@ -246,10 +247,10 @@ def _name(op: LayerOperator) -> str:
     return "attention"
 
 
-def stepped(machine: Machine, model: WholeModel, batch: StepBatch, formats: Formats) -> ByModel:
-    """A decode step on one GPU by operators, as `serve` times it."""
+def stepped(machine: Machine, model: WholeModel, layout: ServeLayout, batch: StepBatch, formats: Formats) -> ByModel:
+    """A decode step on a GPU of a replica by operators, as `serve` times it. `batch`: of its attention group."""
     us: defaultdict[str, float] = defaultdict(float)
-    for name, time in step_time(Replica(model, formats, ServeLayout(), machine), batch).parts.items():
+    for name, time in step_time(Replica(model, formats, layout, machine), batch).parts.items():
         us[SERVED.get(name, "GEMM")] += time
     return ByModel(dict(us))
 

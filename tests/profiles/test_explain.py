@@ -159,6 +159,19 @@ def test_a_decode_step_should_take_what_serve_says(tmp_path: Path) -> None:
     assert expected["attention"] == step_time(replica, batch).parts["attention decode"]
 
 
+def test_a_decode_step_of_several_ranks_needs_the_layout_of_its_server(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": "llama3-8b", "batch": 8.0, "sequence": 2048}
+    files = write(tmp_path, run_of(4))
+    with pytest.raises(ConfigError, match="found --batch and 4 ranks, expected the server's --layout, such as tp=4"):
+        dysharp.explain(*files, **given)
+    done = dysharp.explain(*files, layout="tp=4", **given)
+    assert isinstance(done, Explanation)
+    model, batch = load_whole("llama3-8b"), StepBatch(decodes=8, context=2048)
+    parts = [step_time(Replica(model, formats_of("bf16", model=model), ServeLayout(n), machine_for(load_cluster("hw-dgx-h100"), False)), batch).parts
+             for n in (4, 1)]  # fmt: skip
+    assert {row.operator: row.expected for row in done.operators}["attention"] == parts[0]["attention decode"] < parts[1]["attention decode"]
+
+
 def test_a_gpu_without_a_cluster_is_asked_for(tmp_path: Path) -> None:
     (trace,) = run_of(1)
     trace["deviceProperties"] = []
