@@ -64,7 +64,8 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     names, told = iter(range(len(tried))), launch.lines if launch else ()
     uncapped = replace(rules, most_requests=engine_of(rules.name).most_requests)  # a line says how many requests its own server takes
     points, rejected = search(start, rules, scenario, count, tried, lambda text: tick(next(names), len(tried), text))
-    asked = Asked(start, rules, scenario, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
+    only = None if wanted is None else tuple(wanted)
+    asked = Asked(start, rules, scenario, count, only, limits.ttft * 1e3, limits.tpot * 1e3, request["acceptance"])
     best = within(points, asked.ttft, asked.tpot)
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),

@@ -1,11 +1,12 @@
-"""What another machine would bring: the best point within the limits, searched again with one thing changed; and what a dead GPU takes."""
+"""What another machine or choice would bring: the best point within the limits, searched again with one thing changed; and what a dead GPU takes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dysharp.costs.machine import machine_of
 from dysharp.serving.engine import Engine
-from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, domain_of
+from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, domain_of, ep_system_of
+from dysharp.serving.launch import tables
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
@@ -29,6 +30,8 @@ class Asked:
     layouts: tuple[ServeLayout, ...] | None
     ttft: float
     tpot: float
+    acceptance: float = 0.8
+    """Part of draft tokens that are accepted if those before were."""
 
     def best(self) -> ServePoint | None:
         """The best point within the limits."""
@@ -50,11 +53,26 @@ class ServeWhatIf:
 def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[ServeWhatIf]:
     """The changes, one by one; the last one is a dead GPU under the layout of `best`."""
     found = []
-    for name, start in _machines(asked.start, asked.gpus):
+    machines = [(name, replace(asked, start=start)) for name, start in _machines(asked.start, asked.gpus)]
+    for name, changed in [*machines, *_choices(asked, best)]:
         tick(name)
-        point = replace(asked, start=start).best()
+        point = changed.best()
         found.append(ServeWhatIf(name, point, point.tokens_per_gpu if point else 0.0))
     return [*found, _dead_gpu(asked, best)]
+
+
+def _choices(asked: Asked, best: ServePoint) -> Iterator[tuple[str, Asked]]:
+    """Other choices on the same machine: EP systems that the engine starts, the KV cache, draft tokens."""
+    start, kv = asked.start, "bf16" if asked.start.formats.kv == "fp8" else "fp8"
+    if min(best.replica.layout.dp, best.replica.layout.ep) > 1 and not start.machine.cluster.own_gpu.pcie:
+        started = {name for rule in tables()[asked.engine.name]["rules"] for name in rule["when"]}
+        others = {ep_system_of(replace(start, ep_system=name)) for name in EP_SYSTEMS if name in started} - {ep_system_of(start)}
+        for name in sorted(others):
+            yield f"EP system {name}", replace(asked, start=replace(start, ep_system=name))
+    yield f"KV cache in {kv.upper()}", replace(asked, start=replace(start, formats=replace(start.formats, kv=kv)))
+    if start.model.mtp and not asked.scenario.draft_tokens:
+        drafting = replace(asked.scenario, draft_tokens=1, accepted=1 + asked.acceptance)
+        yield f"a draft token, {asked.acceptance:.0%} accepted", replace(asked, scenario=drafting)
 
 
 def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:

@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from dysharp import serve
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Reducers, machine_of
@@ -225,6 +227,22 @@ def test_kernels_of_deepep_by_name() -> None:
     wide = replica("hw-gb200-nvl72", "dp=32,ep=32")  # all tokens of 32 GPUs, not those of 8 experts
     slow, fast = (step_time(replace(wide, ep_system=name), StepBatch(decodes=512, context=1000)).device for name in ("allgather", "trtllm-a2a"))
     assert slow > 1.2 * fast
+
+
+def test_what_ifs_of_software_are_the_answers_that_options_give() -> None:
+    given: dict[str, Any] = {"engine": "sglang", "layouts": ["dp=8,ep=8"], "slo": "tpot=80ms"}
+    done = serve("deepseek-v3", "hw-dgx-h200", what_if=True, **given)
+    found = {one.name: one.tokens_per_gpu for one in done.what_ifs}
+    same = {
+        "EP system deepep-normal": {"ep_system": "deepep-normal"},
+        "EP system allgather": {"ep_system": "allgather"},
+        "KV cache in FP8": {"kv": "fp8"},
+        "a draft token, 80% accepted": {"mtp": 1},
+    }
+    assert same.keys() <= found.keys()
+    assert "EP system deepep" not in found  # what it has
+    for name, option in same.items():
+        assert found[name] == serve("deepseek-v3", "hw-dgx-h200", **given, **option).best[0].tokens_per_gpu, name
 
 
 def test_simulated_ep_systems() -> None:
