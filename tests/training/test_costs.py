@@ -299,8 +299,8 @@ def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
 def test_the_graph_of_preprocessing_replays_the_counts_of_alltoall() -> None:
     router = [op for op in operators(load_whole("qwen3-30b"), 0) if op.piece == "router"]
     eager, graphed = (TrainingRecipe(dispatcher="alltoall", graphs=graphs) for graphs in ((), ("moe_router", "moe_preprocess")))
-    assert eager.launches(router, 0, eager.sorts[0])[0] == (25.0, 0.0)
-    assert graphed.launches(router, 0, graphed.sorts[0])[0] == (0.0, 0.0)
+    assert eager.launches(router, 0, eager.sorts("alltoall")[0])[0] == (25.0, 0.0)
+    assert graphed.launches(router, 0, graphed.sorts("alltoall")[0])[0] == (0.0, 0.0)
 
 
 def test_fused_experts_move_neither_activations_nor_their_casts() -> None:
