@@ -386,7 +386,7 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.{uneven}",
         formats,
         *lines_on(model),
-        f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
+        f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators: {rates}{attention}.",
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",

@@ -4,7 +4,6 @@ from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
 from dysharp.training.schedules import usual_schedule
 
-
 SIMULATED = {
     "alltoall": "megatron-a2a", "flat": "megatron-a2a", "deepep": "deepep", "dedup": "deepep", "hybrid-ep": "hybrid-ep", "in-switch": "dysharp",
     "moe-hub": "moe-hub",

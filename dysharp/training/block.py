@@ -159,8 +159,10 @@ class Block(Basis):
         late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
         waited = forward - done.forward
         parts = done.parts | {"host": waited + late}
-        own = {"forward_host": waited, "backward_host": late, "forward_launches": h1 + h2, "backward_launches": hosted}
-        return replace(done, forward=forward, backward=done.backward + late, parts=parts, **own)
+        return replace(
+            done, forward=forward, backward=done.backward + late, forward_host=waited, backward_host=late, forward_launches=h1 + h2,
+            backward_launches=hosted, parts=parts,
+        )  # fmt: skip
 
     def _host(self, first: Iterable[LayerOperator], rest: Iterable[LayerOperator], ep: EpTimes | None) -> tuple[float, float, float]:
         """Host time of the launches of operators `first` and `rest` of a forward pass, and of its backward pass with replays.

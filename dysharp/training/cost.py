@@ -11,8 +11,8 @@ class EpTimes:
     """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
 
     `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum. `link_flits`: flits on the
-    links of one GPU, both ways and both passes. `busiest`: rows of the busiest rank over the mean where the framework's kernels compute the experts, beside
-    the exchange of the system and with the permutations of a `dispatcher`; 0: the system's own kernels do.
+    links of one GPU, both ways and both passes. `busiest`: rows of the busiest rank over the mean where the framework's kernels compute the
+    experts, beside the exchange of the system and with the permutations of a `dispatcher`; 0: the system's own kernels do.
     """
 
     forward: float
@@ -127,11 +127,15 @@ class PassCost:
         serial = self.forward + backward.backward + backward.weights
         if both := min(self.merged, backward.merged):
             return serial - both * (self.saved + backward.saved) / (self.merged + backward.merged)
-        ahead = self.forward - self.forward_host - self.forward_exposed
-        behind = backward.backward - backward.backward_host - backward.backward_exposed + backward.weights
-        computed = max(ahead, self.forward_launches) + max(behind, backward.backward_launches)
+        computed = self._in_pair(backward)[1]
         wires = max(self.forward_wire + backward.backward_wire, (self.forward_wires + backward.backward_wires).most)
         return min(max(computed, wires), serial)
+
+    def _in_pair(self, backward: "PassCost") -> tuple[float, float]:
+        """Computing of `pair_with`, and the longer of it and the launches of each pass."""
+        ahead = self.forward - self.forward_host - self.forward_exposed
+        behind = backward.backward - backward.backward_host - backward.backward_exposed + backward.weights
+        return ahead + behind, max(ahead, self.forward_launches) + max(behind, backward.backward_launches)
 
     def waits(self) -> tuple[float, float]:
         """(EP communication that nothing hides, launches) of a forward pass."""
@@ -143,9 +147,8 @@ class PassCost:
 
     def waits_in_pair(self, backward: "PassCost") -> tuple[float, float]:
         """The same of `pair_with`."""
-        whole, host = self.pair_with(backward), self.forward_host + backward.backward_host
-        computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
-        return max(0.0, whole - computed), _waited(whole, computed, host)
+        whole, (computed, launched) = self.pair_with(backward), self._in_pair(backward)
+        return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed))
 
 
 def _waited(whole: float, computed: float, host: float) -> float:
