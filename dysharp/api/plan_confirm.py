@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.api.comparison import compare
 from dysharp.api.merged_blocks import merged_blocks
-from dysharp.api.training import _ep_times
+from dysharp.api.training import ep_times
 from dysharp.base.errors import DysharpError
 from dysharp.base.units import PS_PER_US, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
-from dysharp.planning.names import schedule_of
+from dysharp.planning.names import SIMULATED, schedule_of
 from dysharp.planning.search import Tick
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes
@@ -21,12 +21,6 @@ from dysharp.training.schedules import Times, make_schedule
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
-
-SIMULATED = {
-    "alltoall": "megatron-a2a", "flat": "megatron-a2a", "deepep": "deepep", "dedup": "deepep", "hybrid-ep": "hybrid-ep", "in-switch": "dysharp",
-    "moe-hub": "moe-hub",
-}  # fmt: skip
-"""EP system of a plan -> simulated system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,7 @@ def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
         raise DysharpError(f"no simulated system is {one.values['system']}" if system is None else "ranks of a simulated system have whole experts")
     asked = _asked(coster, one)
     forward, backward = (compare([system], direction=way, seed=seed, **asked).rows[0] for way in ("fwd", "bwd"))
-    return forward, _ep_times(forward, backward)
+    return forward, ep_times(forward, backward)
 
 
 def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> Ranked:
@@ -116,19 +110,19 @@ def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
         row, ep = _rows(coster, one, seed)
         known = {row_key(one.values): ep}
         rows = Coster(coster.task, coster.machine, coster.space, known).cost_of(one.values, one.number).step_us
-        block = _block(coster, one, row, seed)
+        block = _block(coster, one, row, ep, seed)
         merged = Coster(coster.task, coster.machine, coster.space, known, block).cost_of(one.values, one.number).step_us
     except DysharpError as reason:
         return Confirmed(one.step_us, makespan, rows, None, str(reason).rstrip("."), done)
     return Confirmed(one.step_us, makespan, rows, merged, "", done)
 
 
-def _block(coster: Coster, one: Costed, row: Row, seed: int) -> BlockTimes:
+def _block(coster: Coster, one: Costed, row: Row, ep: EpTimes, seed: int) -> BlockTimes:
     """The MoE block of a layout as merged Programs: attention, norms, router and shared experts beside its routed experts; the mean of its kinds."""
     task = coster.task
     training_recipe = replace(task.training_recipe, dispatcher="", recompute=one.values["recompute"])
     block = Block(task.model, coster.machine, one.layout, task.sequence, training_recipe)
-    found = merged_blocks([row], block, **_asked(coster, one), seed=seed)[0]
+    found = merged_blocks([row], [ep], block, **_asked(coster, one), seed=seed)[0]
     layers = [task.model.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
     means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
     return BlockTimes(*means)

@@ -24,9 +24,11 @@ from dysharp.measured.trust import no_rows
 from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.formats import Formats, recipe_for, trained
-from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
+from dysharp.planning.names import SIMULATED
+from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers
+from dysharp.planning.quick import CLOSED as CLOSED_FORM
 from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.precision import in_formats, layer_in, step_formats, with_rows
+from dysharp.runs.precision import in_formats, layer_in, row_options, step_formats, with_rows
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
@@ -53,7 +55,7 @@ from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.training.megatron import arguments_from
 from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
-from dysharp.training.recipe import TrainingRecipe
+from dysharp.training.recipe import Dispatcher, TrainingRecipe
 from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule, usual_schedule
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ WORDS = {
 }  # fmt: skip
 """Part of a step -> how a sentence names it."""
 
-
+FRAMEWORK_GEMMS = (*IN_TURN, "deepep-ll")
+"""Systems between whose kernels the framework computes the experts. The others have kernels of their own, which start as rows come."""
 _QUICK_COLUMNS = 6
 WORTH = 0.001
 """Gain from which a sentence names a change."""
@@ -205,11 +208,11 @@ def step(
     asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
-    layers = _quick_both_ways(names, **asked) if quick and whole.layer else []
+    layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
     rows = rows_both_ways(names, block.training_recipe.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
     ahead: list[Row] = [forward for forward, _ in rows]
-    eps = [_quick_times(*pair) for pair in layers] or [_ep_times(*pair) for pair in rows]
-    merged = merged_blocks(ahead, block, **asked) if merging else [None] * len(rows)
+    eps = [_quick_times(*pair) for pair in layers] or [ep_times(*pair) for pair in rows]
+    merged = merged_blocks(ahead, eps, block, **asked) if merging else [None] * len(rows)
     firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
     done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
     best = done[_fastest(done)]
@@ -239,9 +242,12 @@ def step(
 
 
 @takes(RequestArgs)
-def _quick_both_ways(systems: Iterable[str] | None = None, **request: Unpack[RequestArgs]) -> list[tuple[QuickLayer, QuickLayer]]:
+def _quick_both_ways(
+    systems: Iterable[str] | None = None, formats: Formats | None = None, **request: Unpack[RequestArgs]
+) -> list[tuple[QuickLayer, QuickLayer]]:  # fmt: skip
     """As `rows_both_ways` without a simulation."""
     chosen, asked = chosen_systems(systems, None, request)
+    asked = replace(asked, options=row_options(formats, chosen) | dict(asked.options))
     (ahead, back), _ = quick_layers(chosen, [replace(asked, direction=direction, waiting=False) for direction in ("fwd", "bwd")])
     return [*zip(ahead, back, strict=True)]
 
@@ -250,7 +256,8 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
     flits = (forward.wire_bytes + backward.wire_bytes) / FLIT_BYTES
     ways = [(one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward)]
     (time, exposed, wire), (back, back_exposed, back_wire) = ways
-    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits)
+    busiest = forward.busiest if forward.kind == CLOSED_FORM and forward.form == "real" else 0.0
+    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))
 
 
 def _planned(
@@ -317,10 +324,18 @@ def _order(layout: Layout, name: str | None) -> Schedule:
     return make_schedule(family.name, layout.pp, layout.micro_batches, layout.vpp)
 
 
-def _ep_times(forward: Row, backward: Row) -> EpTimes:
+def ep_times(forward: Row, backward: Row) -> EpTimes:
+    """A layer from the Rows of its passes."""
     ways = [(row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward)]
     (time, exposed, wire), (back, back_exposed, back_wire) = ways
-    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, _link_flits(forward) + _link_flits(backward))
+    flits, sms = _link_flits(forward) + _link_flits(backward), forward.utilization
+    busiest = sms["sm_max"] / sms["sm"] if forward.surroundings_us else 0.0  # a paper cluster has no framework
+    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))
+
+
+def _computed_by(system: str, busiest: float) -> tuple[float, Dispatcher]:
+    """`busiest` and `dispatcher` of `EpTimes`: who computes the experts under a system. Only NCCL's all-to-all sorts rows before it sends them."""
+    return busiest if system in FRAMEWORK_GEMMS else 0.0, "alltoall" if system == SIMULATED["alltoall"] else "deepep"
 
 
 def _exposed_us_of(row: Row) -> float:
@@ -371,7 +386,7 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.{uneven}",
         formats,
         *lines_on(model),
-        f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
+        f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators: {rates}{attention}.",
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",

@@ -3,7 +3,7 @@
 The only file here that asks `training` for times: the closed forms that measured steps judge (`training.block`), with an EP system of `experts`.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
 
@@ -17,14 +17,12 @@ from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, with_rows
 from dysharp.training.memory import DISPATCHERS, Saving
-from dysharp.training.moe_block import expert_tensor, routed
+from dysharp.training.moe_block import LOADED, expert_tensor, routed
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
 from dysharp.training.wires import WireTimes
 
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
 """Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""
-LOADED = ("experts", "expert activation", "permutations", "exchange")
-"""Pieces of routed experts that take as long as on the hottest rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +74,8 @@ class _PlannedBlock(Block):
             del pieces["counts"], pieces["exchange"]
         else:
             pieces |= expert_tensor(self)
-        pieces |= {name: _times(pieces[name], self.imbalance) for name in LOADED if name in pieces}
+        pieces |= {name: pieces[name].times(self.imbalance) for name in (*LOADED, "exchange") if name in pieces}
         return pieces if "exchange" in pieces else pieces | {"exchange": moved(self, self.system, self.imbalance, pieces["experts"])}
-
-
-def _times(cost: PassCost, factor: float) -> PassCost:
-    if factor == 1:
-        return cost
-    numbers = {f.name: factor * getattr(cost, f.name) for f in fields(PassCost) if f.name != "parts"}
-    return PassCost(**numbers, parts={name: factor * us for name, us in cost.parts.items()})
 
 
 def _dispatcher_of(system: str, machine: Machine) -> Dispatcher:
@@ -167,4 +158,4 @@ def _layer(block: Block, moe: bool, ep: EpTimes | None) -> PassCost:
     if not windowed or not whole:
         return block.layer(own[-1], ep)
     share = len(windowed) / len(own)
-    return _times(block.layer(windowed[-1], ep), share) + _times(block.layer(whole[-1], ep), 1 - share)
+    return block.layer(windowed[-1], ep).times(share) + block.layer(whole[-1], ep).times(1 - share)

@@ -1,7 +1,14 @@
 """How a layout is written: for people, and as `dysharp step` and frameworks read it."""
 
 from dysharp.planning.cost import Costed
+from dysharp.planning.space import Task
 from dysharp.training.schedules import usual_schedule
+
+SIMULATED = {
+    "alltoall": "megatron-a2a", "flat": "megatron-a2a", "deepep": "deepep", "dedup": "deepep", "hybrid-ep": "hybrid-ep", "in-switch": "dysharp",
+    "moe-hub": "moe-hub",
+}  # fmt: skip
+"""EP system of a plan -> simulated system."""
 
 
 def schedule_of(one: Costed) -> str:
@@ -18,12 +25,21 @@ def text_of(one: Costed) -> str:
     return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
 
 
-def for_step(one: Costed, sequence: int, precision: str) -> str:
+def for_step(one: Costed, task: Task, precision: str) -> str:
     """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
     stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
     again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
-    asked = f" --sequence {sequence}" + (f" --precision {precision}" if precision else "")
-    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}{asked}"
+    if (layer := task.model.layer) is not None and (precision or layer.gemm_dtype) != "bf16":
+        precision = f"{precision or layer.gemm_dtype},sent=bf16,back=bf16"
+    order = "interleaved-overlap" if one.values["overlap"] == "pair" and one.layout.vpp > 1 else schedule_of(one)
+    asked = f" --sequence {task.sequence}" + (f" --precision {precision}" if precision else "")
+    if layer is not None:
+        hot, limited = task.imbalance or 1.0, layer.topk_group < layer.n_group
+        spread = task.spread if task.imbalance is None else 0.0
+        loads = f"normal-cv:{spread:g}" if spread else f"hot-rank:share={hot / one.layout.ep:.4g}" if hot > 1 else "uniform"
+        asked += f" --routing {loads}" + ":group-limited" * (limited and not loads.startswith("hot"))
+        asked += f" \\\n  --systems {SIMULATED[one.values['system']]}" * (one.values["system"] in SIMULATED)
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}"
 
 
 def short_of(one: Costed) -> str:

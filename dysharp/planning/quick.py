@@ -123,6 +123,8 @@ class QuickLayer:
     wire_bytes: float
     options: Mapping[str, Any]
     dropped_rows: int = 0
+    busiest: float = 1.0
+    """Rows of the busiest GPU over the mean."""
 
     @property
     def wire_us(self) -> float:
@@ -190,7 +192,8 @@ def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
     scope = PredictionScope(system.name, request.model, cluster, request.tokens, request.direction, values, workload.routing)
     interval = trust_of(scope, {name: us / time for name, us in parts.items()}, time).interval
     bar = None if interval is None else interval.wider(APART).around(time)
-    return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around.device_us, bar, moved, values, dropped)
+    busiest = _hot_rows(routing) * routing.n_gpus / _rows(routing)
+    return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around.device_us, bar, moved, values, dropped, busiest)
 
 
 def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: Mapping[str, Any], dropped: int) -> QuickLayer:

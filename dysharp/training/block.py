@@ -13,6 +13,7 @@ from dysharp.model.operators import (
     CORE,
     COUNTS,
     DENSE,
+    EXCHANGE,
     NORMS,
     POSITIONS,
     RESIDUAL,
@@ -31,7 +32,7 @@ from dysharp.model.operators import (
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
-from dysharp.training.moe_block import ELEMENT, Basis, context_exchange, expert_tensor, routed
+from dysharp.training.moe_block import ELEMENT, LOADED, Basis, context_exchange, expert_tensor, routed
 from dysharp.training.recipe import MODULES, MOE_PIECES, TrainingRecipe
 
 NOT_MODELLED = (
@@ -72,20 +73,19 @@ class Block(Basis):
         done = sum(self.with_replays({**before, **behind}).values(), PassCost())
         ahead = (*before.values(), *(behind[name] for name in AHEAD if name in behind)) if moe else ()
         last = behind.get(COUNTS, PassCost()).forward
-        return self._launched(sum(ahead, PassCost()), last, done, *self._launched_ops(number))
+        return self._launched(sum(ahead, PassCost()), last, done, *self._launched_ops(number), ep)
 
     def _launched_ops(self, number: int) -> tuple[tuple[LayerOperator, ...], tuple[LayerOperator, ...]]:
-        """Operators of a layer that the host launches before it waits for counts, and behind; with weights of experts only under a dispatcher."""
-        every = operators(self.model, number, self.layout.cut)
-        ops = [op for op in every if self.training_recipe.dispatcher or not (is_routed(op) and isinstance(op, Weight))]
+        """Operators of a layer that the host launches before it waits for counts, and behind."""
+        ops = operators(self.model, number, self.layout.cut)
         if not self.model.is_moe(number):
             return (), tuple(ops)
         at = 1 + max(i for i, op in enumerate(ops) if op.piece == ROUTER)
         return tuple(ops[:at]), tuple(ops[at:])
 
-    def launches(self, number: int) -> tuple[float, float]:
-        """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
-        first, rest, back = self._host(*self._launched_ops(number)) if self.training_recipe.host else (0.0, 0.0, 0.0)
+    def launches(self, number: int, ep: EpTimes | None = None) -> tuple[float, float]:
+        """Host time of the launches of layer `number`, forward and backward; 0 where launches take none. `ep`: as in `layer`."""
+        first, rest, back = self._host(*self._launched_ops(number), ep) if self.training_recipe.host else (0.0, 0.0, 0.0)
         return first + rest, back
 
     def pieces(self, number: int) -> tuple[dict[str, PassCost], dict[str, PassCost]]:
@@ -109,7 +109,13 @@ class Block(Basis):
 
     def experts(self, ep: EpTimes | None) -> dict[str, PassCost]:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
-        return (routed(self) if self.training_recipe.dispatcher else {EXPERTS: self._row(ep) if ep else PassCost()}) | expert_tensor(self)
+        if self.training_recipe.dispatcher:
+            found = routed(self)
+        elif ep is None or not ep.busiest:
+            found = {EXPERTS: self._row(ep) if ep else PassCost()}
+        else:
+            found = self._between(ep)
+        return found | expert_tensor(self)
 
     def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> PassCost:
         """Embedding, MTP layers, and heads with their losses."""
@@ -133,7 +139,9 @@ class Block(Basis):
         again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in (*MOE_PIECES, EXPERTS))}
         return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
-    def _launched(self, ahead: PassCost, last: float, done: PassCost, first: tuple[LayerOperator, ...], rest: tuple[LayerOperator, ...]) -> PassCost:
+    def _launched(
+        self, ahead: PassCost, last: float, done: PassCost, first: tuple[LayerOperator, ...], rest: tuple[LayerOperator, ...], ep: EpTimes | None
+    ) -> PassCost:  # fmt: skip
         """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its operators.
 
         The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
@@ -143,7 +151,7 @@ class Block(Basis):
             done = done.overlapped(self.held)
         if not self.training_recipe.host:
             return done
-        h1, h2, hosted = self._host(first, rest)
+        h1, h2, hosted = self._host(first, rest, ep)
         d1, d2 = ahead.forward, done.forward - ahead.forward
         waits = bool(first) and self.training_recipe.counts and not (self.training_recipe.whole_graph or self.training_recipe.overlap_ep)
         forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
@@ -151,18 +159,32 @@ class Block(Basis):
         late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
         waited = forward - done.forward
         parts = done.parts | {"host": waited + late}
-        return replace(done, forward=forward, backward=done.backward + late, forward_host=waited, backward_host=late, parts=parts)
+        return replace(
+            done, forward=forward, backward=done.backward + late, forward_host=waited, backward_host=late, forward_launches=h1 + h2,
+            backward_launches=hosted, parts=parts,
+        )  # fmt: skip
 
-    def _host(self, first: Iterable[LayerOperator], rest: Iterable[LayerOperator]) -> tuple[float, float, float]:
-        """Host time of the launches of operators `first` and `rest` of a forward pass, and of its backward pass with replays."""
-        layer = self.model.layer
-        local = layer.n_experts // self.layout.ep if layer else 0
-        counted, sorted_ = self.training_recipe.sorts if first else ((0.0, 0.0), (0.0, 0.0))
+    def _host(self, first: Iterable[LayerOperator], rest: Iterable[LayerOperator], ep: EpTimes | None) -> tuple[float, float, float]:
+        """Host time of the launches of operators `first` and `rest` of a forward pass, and of its backward pass with replays.
+
+        The framework's grouped GEMM is one launch for each local expert, that of a system with kernels of its own (`EpTimes.busiest`) one.
+        """
+        layer, own = self.model.layer, ep is not None and not ep.busiest and not self.training_recipe.dispatcher
+        dispatcher = self.training_recipe.dispatcher or ("" if ep is None or own else ep.dispatcher)
+        local = 0 if layer is None else 1 if own else layer.n_experts // self.layout.ep
+        counted, sorted_ = self.training_recipe.sorts(dispatcher) if first else ((0.0, 0.0), (0.0, 0.0))
         one, other = self.training_recipe.launches(first, local, counted), self.training_recipe.launches(rest, local, sorted_)
         saved, again = self.training_recipe.replays((*first, *rest), local)
         ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
         return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
+
+    def _between(self, ep: EpTimes) -> dict[str, PassCost]:
+        """Experts by the framework's kernels on the busiest rank, between the dispatch and the combine of Rows, which nothing hides."""
+        found = routed(replace(self, training_recipe=replace(self.training_recipe, dispatcher=ep.dispatcher)))
+        found |= {name: found[name].times(ep.busiest) for name in LOADED}
+        one, back = ep.forward_wire + self.machine.wait, ep.backward_wire + 2 * self.machine.wait
+        return found | {EXCHANGE: PassCost(one, back, 0.0, one, back, one, back, parts={"dispatch and combine": one + back})}
 
     def _row(self, ep: EpTimes) -> PassCost:
         """Routed experts from Rows. Their weight gradients leave the Row at the rate of GEMMs: the FLOPs of forward, at most half of backward."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 
+from dysharp.training.recipe import Dispatcher
 from dysharp.training.wires import NOTHING, WireTimes
 
 
@@ -10,7 +11,8 @@ class EpTimes:
     """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
 
     `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum. `link_flits`: flits on the
-    links of one GPU, both ways and both passes.
+    links of one GPU, both ways and both passes. `busiest`: rows of the busiest rank over the mean where the framework's kernels compute the
+    experts, beside the exchange of the system and with the permutations of a `dispatcher`; 0: the system's own kernels do.
     """
 
     forward: float
@@ -20,10 +22,13 @@ class EpTimes:
     forward_wire: float = 0.0
     backward_wire: float = 0.0
     link_flits: float = 0.0
+    busiest: float = 0.0
+    dispatcher: Dispatcher = "deepep"
 
     def without_wire(self) -> "EpTimes":
         """The same where nothing waits for a transfer."""
-        return EpTimes(self.forward - self.forward_exposed, self.backward - self.backward_exposed)
+        bare = self.forward - self.forward_exposed, self.backward - self.backward_exposed
+        return EpTimes(*bare, busiest=self.busiest, dispatcher=self.dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class PassCost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 
     `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs. `*_host` is the time
-    inside the passes in which the GPU waits for launches.
+    inside the passes in which the GPU waits for launches, `*_launches` all time that they take.
     `merged`: blocks with times of merged Programs; `saved`: what each of them saves in a pair, summed.
     """
 
@@ -55,6 +60,8 @@ class PassCost:
     saved: float = 0.0
     forward_host: float = 0.0
     backward_host: float = 0.0
+    forward_launches: float = 0.0
+    backward_launches: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
     forward_wires: WireTimes = NOTHING
@@ -65,6 +72,13 @@ class PassCost:
         numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(PassCost) if f.name != "parts"}
         parts = {name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in [*self.parts, *other.parts]}
         return PassCost(**numbers, parts=parts)
+
+    def times(self, factor: float) -> "PassCost":
+        """All of it `factor` times as long."""
+        if factor == 1:
+            return self
+        numbers = {f.name: factor * getattr(self, f.name) for f in fields(PassCost) if f.name != "parts"}
+        return PassCost(**numbers, parts={name: factor * us for name, us in self.parts.items()})
 
     def recomputed(self) -> "PassCost":
         """The same with a forward pass before each backward pass."""
@@ -107,14 +121,21 @@ class PassCost:
     def pair_with(self, backward: "PassCost") -> float:
         """This forward pass merged with the backward pass of another chunk: as long as its computing or its EP communication, whichever is longer.
 
-        The parts that a chain of one micro-batch exposes are hidden by the other micro-batch (DeepSeek-V3 section 3.2.1).
+        The parts that a chain of one micro-batch exposes are hidden by the other micro-batch (DeepSeek-V3 section 3.2.1). A pass takes at
+        least its launches; no count is waited for.
         """
         serial = self.forward + backward.backward + backward.weights
         if both := min(self.merged, backward.merged):
             return serial - both * (self.saved + backward.saved) / (self.merged + backward.merged)
-        computed = serial - self.forward_exposed - backward.backward_exposed
+        computed = self._in_pair(backward)[1]
         wires = max(self.forward_wire + backward.backward_wire, (self.forward_wires + backward.backward_wires).most)
         return min(max(computed, wires), serial)
+
+    def _in_pair(self, backward: "PassCost") -> tuple[float, float]:
+        """Computing of `pair_with`, and the longer of it and the launches of each pass."""
+        ahead = self.forward - self.forward_host - self.forward_exposed
+        behind = backward.backward - backward.backward_host - backward.backward_exposed + backward.weights
+        return ahead + behind, max(ahead, self.forward_launches) + max(behind, backward.backward_launches)
 
     def waits(self) -> tuple[float, float]:
         """(EP communication that nothing hides, launches) of a forward pass."""
@@ -126,9 +147,8 @@ class PassCost:
 
     def waits_in_pair(self, backward: "PassCost") -> tuple[float, float]:
         """The same of `pair_with`."""
-        whole, host = self.pair_with(backward), self.forward_host + backward.backward_host
-        computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
-        return max(0.0, whole - computed), _waited(whole, computed, host)
+        whole, (computed, launched) = self.pair_with(backward), self._in_pair(backward)
+        return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed))
 
 
 def _waited(whole: float, computed: float, host: float) -> float:

@@ -22,7 +22,7 @@ from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.tables import Shares
 from dysharp.program.verify import MAX_TASKS
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, PassCost
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 
 TASK_US = 20.0
 """Least time of a task on an SM: longer kernels have several waves of tasks, so that others get SMs in between."""
@@ -59,11 +59,11 @@ class _BlockKernels:
     host_back: tuple[MergedKernel, ...] = ()
 
 
-def block_kernels(block: Block, number: int) -> _BlockKernels:
-    """Kernels of MoE layer `number`."""
+def block_kernels(block: Block, number: int, ep: EpTimes | None = None) -> _BlockKernels:
+    """Kernels of MoE layer `number`. `ep`: as in `Block.launches`."""
     before, behind = (block.with_replays(pieces) for pieces in block.pieces(number))
     early = {**before, "router": behind.pop("router")}
-    hosts = ((MergedKernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number))
+    hosts = ((MergedKernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number, ep))
     return _BlockKernels(
         _way(early, "forward"), _way(behind, "forward"), tuple(reversed(_way(early, "backward"))), tuple(reversed(_way(behind, "backward"))),
         _way({**early, **behind}, "weights"), *hosts,

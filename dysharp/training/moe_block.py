@@ -30,6 +30,8 @@ def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, trai
 
 
 NO_RECIPE = TrainingRecipe()
+LOADED = (EXPERTS, ACTIVATION, PERMUTATIONS)
+"""Pieces of routed experts that take as long as on the busiest rank."""
 EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 

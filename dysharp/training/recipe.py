@@ -98,11 +98,10 @@ class TrainingRecipe:
         """
         return self.whole_graph and self.dtype == "mxfp8"
 
-    @property
-    def sorts(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Operations of the dispatcher beside those of `model.operators`, before the host waits for counts and behind."""
+    def sorts(self, dispatcher: str) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Operations of a dispatcher beside those of `model.operators`, before the host waits for counts and behind."""
         none = 0.0, 0.0
-        if self.dispatcher != "alltoall":
+        if dispatcher != "alltoall":
             return none, none
         return none if self._in_graph("moe_preprocess") else SORTS[0], none if self.whole_graph else SORTS[1]
 

@@ -16,7 +16,7 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
     name = next((text for text in map(str.strip, models.split(",")) if load_whole(text).name == one.task.model.name), "MODEL")
-    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {for_step(one.found.best[0], one.task.sequence, done.precision)}")
+    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {for_step(one.found.best[0], one.task, done.precision)}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_columns(SHAPES, done.shape_rows())
