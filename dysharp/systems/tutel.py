@@ -136,7 +136,7 @@ def _per_gpu(options: Options) -> bool:
     return options.copies == "gpu"
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """The builder with the all-to-all of `options`."""
     _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")
@@ -159,7 +159,7 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
     _in_chunks(layer, stream, options)
 
 
-@system("tutel", FACTS, real=plan_real, begins=begins)
+@system("tutel", FACTS, real=plan_real, begins=_begins)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls of Dispatch come before all-to-alls of Combine."""
     domains = layer.cluster.domains

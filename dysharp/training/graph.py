@@ -145,13 +145,13 @@ Key = tuple[str, int, int, int]
 """Result of a cell: "F" (output), "I" (gradient of the input) or "W"; stage, micro-batch, direction."""
 
 
-def results(cell: Cell) -> list[Key]:
+def _results(cell: Cell) -> list[Key]:
     """What a cell produces."""
     kinds = (DGRAD, WGRAD) if cell.kind == BACKWARD else (cell.kind,)
     return [(kind, cell.stage, cell.microbatch, cell.direction) for kind in kinds]
 
 
-def needs(cell: Cell, stages: int) -> list[Key]:
+def _needs(cell: Cell, stages: int) -> list[Key]:
     """What a cell needs: the output of the stage before, the gradient of the stage after, its own forward pass (W: its own I)."""
     stage, batch, direction = cell.stage, cell.microbatch, cell.direction
     if cell.kind == FORWARD:
@@ -169,11 +169,11 @@ def _cell_graph(schedule: Schedule, times: Times) -> Graph:
     for rank, slots in enumerate(schedule.slots):
         for slot in slots:
             number = graph.add(f"rank {rank} {COMPUTE}", Node(slot_name(slot), COMPUTE, rank), times.of(slot))
-            made.update((result, number) for cell in slot for result in results(cell))
+            made.update((result, number) for cell in slot for result in _results(cell))
     numbers = iter(range(len(graph.nodes)))
     for slot in (slot for slots in schedule.slots for slot in slots):
         number = next(numbers)
-        for source in {made[key] for cell in slot for key in needs(cell, schedule.stages)} - {number}:
+        for source in {made[key] for cell in slot for key in _needs(cell, schedule.stages)} - {number}:
             graph.link(source, number, times.hop if graph.nodes[source].rank != graph.nodes[number].rank else 0)
     return graph
 
@@ -275,15 +275,15 @@ class _Builder:
             self.graph.add(f"rank {rank} {COMPUTE}", Node(name, COMPUTE, rank), end - start) for start, end in zip([0, *ends], ends, strict=False)
         ]
         self.waiting.append((rank, nodes[0], slot))
-        self.made.update((result, nodes[-1]) for cell in slot for result in results(cell))
+        self.made.update((result, nodes[-1]) for cell in slot for result in _results(cell))
         return nodes
 
     def _edges(self) -> None:
         """Edges within ranks, and a send for every result that another rank needs."""
         sends: list[tuple[int, int, int, int]] = []
         for rank, node, slot in self.waiting:
-            own = {result for cell in slot for result in results(cell)}
-            for key in (key for cell in slot for key in needs(cell, self.schedule.stages) if key not in own):
+            own = {result for cell in slot for result in _results(cell)}
+            for key in (key for cell in slot for key in _needs(cell, self.schedule.stages) if key not in own):
                 source = self.made[key]
                 sender = self.graph.nodes[source].rank
                 if sender == rank:

@@ -77,20 +77,20 @@ class _AllReduceCase(Case):
         return self.gpus * self.n_bytes // KIB
 
 
-def closed_us(case: _AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
     """The kernel's steps one behind the other (`costs.allreduce`)."""
     return allreduce.kernel_allreduce_us(gpu, constants, case.kernel, case.gpus, case.n_bytes, case.in_flight)
 
 
-def program_us(case: _AllReduceCase, constants: Constants) -> float:
+def _program_us(case: _AllReduceCase, constants: Constants) -> float:
     """The Program that systems of the kernel run."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     program = kernel_program(even("all-reduce", case.n_bytes, case.gpus), cluster, case.kernel, case.in_flight)
     return run_burst(program)[0].time_ps / PS_PER_US
 
 
-@family("inswitch-allreduce", belongs=lambda m: m.kind == "inswitch_allreduce", closed_us=closed_us, program_us=program_us)
-@family("custom-allreduce", belongs=lambda m: m.kind == "custom_allreduce", closed_us=closed_us, program_us=program_us)
+@family("inswitch-allreduce", belongs=lambda m: m.kind == "inswitch_allreduce", closed_us=_closed_us, program_us=_program_us)
+@family("custom-allreduce", belongs=lambda m: m.kind == "custom_allreduce", closed_us=_closed_us, program_us=_program_us)
 def case(m: Measurement) -> _AllReduceCase:
     """The case of a latency."""
     gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")

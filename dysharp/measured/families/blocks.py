@@ -73,7 +73,7 @@ class BlockCase(Case):
     kv: str
 
 
-def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
     """The sum of the block's kernels, with the gaps of a graph between them, or the host's launches where they take longer."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())))
     shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
@@ -116,9 +116,9 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     return max(host, sum(op.us + op.kernels * machine.constants["serving.gap_us"] for op in ops))
 
 
-@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us)
-@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=closed_us)
-def case(m: Measurement) -> BlockCase:
+@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=_closed_us)
+@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=_closed_us)
+def _case(m: Measurement) -> BlockCase:
     """The case of a latency. Rows with an indexer name their lengths otherwise."""
     config, sparse = m.config, m.kind.startswith("dsa")
     model, weights = MODELS.get(str(config.get("architecture"))), FORMATS.get(str(config.get("gemm_type" if sparse else "gemm_dtype")))
@@ -165,7 +165,7 @@ class WholeCase(Case):
     decodes: bool
 
 
-def whole_us(case: WholeCase, gpu: Gpu, constants: Constants) -> F64:
+def _whole_us(case: WholeCase, gpu: Gpu, constants: Constants) -> F64:
     """The sum of kernels, and of gaps in a graph."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())), "serving" if case.decodes else "training")
     shapes = zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.layers, case.batch, case.tokens))), strict=True)
@@ -215,9 +215,9 @@ def unlike(model: WholeModel) -> str:
     return "its FFN is not plain and gated" if other or (layer.n_matrices if layer else model.dense_matrices) != GATED else ""
 
 
-@family("decoder-block", belongs=lambda m: m.kind == "decoder_block", closed_us=whole_us)
-@family("decode-step", belongs=lambda m: m.kind == "decode_step", closed_us=whole_us)
-def whole_case(m: Measurement) -> WholeCase:
+@family("decoder-block", belongs=lambda m: m.kind == "decoder_block", closed_us=_whole_us)
+@family("decode-step", belongs=lambda m: m.kind == "decode_step", closed_us=_whole_us)
+def _whole_case(m: Measurement) -> WholeCase:
     """The case of a latency in BF16."""
     config, decodes = m.config, m.kind == "decode_step"
     if config.get("dtype") != "bf16" or config.get("model") not in list_whole_models():

@@ -28,37 +28,37 @@ class DeepEpCase(EpCase):
         return ("dispatch", "fp8" if self.fp8 else "rows"), ("n_sm", self.n_sm)
 
 
-def belongs(m: Measurement, kind: str) -> bool:
+def _belongs(m: Measurement, kind: str) -> bool:
     """Whether a measurement of this kind is of DeepEP's normal kernels."""
     return m.kind == kind and (m.system in SYSTEMS or m.system.startswith("DeepEP-normal V1 ("))
 
 
-def closed_us(case: DeepEpCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: DeepEpCase, gpu: Gpu, constants: Constants) -> F64:
     """Rings of SM channels beside the links (`costs.transfer`)."""
     form = transfer.deepep_dispatch_us if case.verb == "dispatch" else transfer.deepep_combine_us
     return form(gpu, constants, case.tokens, case.copies, case.row_bytes, case.n_sm, case.gpus)
 
 
-def program_us(case: DeepEpCase, constants: Constants) -> float:
+def _program_us(case: DeepEpCase, constants: Constants) -> float:
     """The kernel under uniform routing."""
     return kernel_times("deepep", case, constants)[case.verb]
 
 
 @family(
     "deepep-dispatch",
-    belongs=lambda m: belongs(m, "ep_dispatch"),
-    closed_us=closed_us,
-    program_us=program_us,
+    belongs=lambda m: _belongs(m, "ep_dispatch"),
+    closed_us=_closed_us,
+    program_us=_program_us,
     dtypes_of=lambda model, options: (sent_dtype("dispatch", model, options),),
 )
 @family(
     "deepep-combine",
-    belongs=lambda m: belongs(m, "ep_combine"),
-    closed_us=closed_us,
-    program_us=program_us,
+    belongs=lambda m: _belongs(m, "ep_combine"),
+    closed_us=_closed_us,
+    program_us=_program_us,
     dtypes_of=lambda model, options: (sent_dtype("combine", model, options),),
 )
-def case(m: Measurement) -> DeepEpCase:
+def _case(m: Measurement) -> DeepEpCase:
     """The case of a latency, or of the GB/s that a GPU receives, its own rows included."""
     if str(m.config.get("version", "")).startswith("V1, user report"):
         raise Unsupported("a newer measurement of the same case contradicts this report")

@@ -75,12 +75,12 @@ class FusedCase(Case):
         return 2 * min(self.gpus * self.tokens, MOST_TOKENS) * self.topk
 
 
-def belongs(m: Measurement) -> bool:
+def _belongs(m: Measurement) -> bool:
     """Whether a measurement is of a fused layer. COMET's two halves of a layer count, too."""
     return m.kind == "moe_layer_fused" or (m.kind in ("moe_layer0", "moe_layer1") and m.system.startswith("COMET"))
 
 
-def closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
     """One persistent kernel (`costs.moe`)."""
     return moe.fused_layer_us(
         gpu,
@@ -164,8 +164,8 @@ def _dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"
 
 
-@family("fused-layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=_dtypes_of)
-def case(m: Measurement) -> FusedCase:
+@family("fused-layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=_dtypes_of)
+def _case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
     gpu = gpu_of(m)
     if m.metric.startswith("speedup"):

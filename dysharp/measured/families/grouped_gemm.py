@@ -41,7 +41,7 @@ class _MlpCase(Case):
     inter: float
 
 
-def closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate forms of `costs.operators` and `costs.moe`."""
     if isinstance(case, _GroupedCase):
         return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype, masked=case.masked)
@@ -51,10 +51,10 @@ def closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> 
 @family(
     "grouped-gemm",
     belongs=lambda m: m.kind.startswith("grouped_gemm") and not is_training_gemm(m),
-    closed_us=closed_us,
+    closed_us=_closed_us,
     dtypes_of=lambda model, options: (model.gemm_dtype,),
 )
-def case(m: Measurement) -> _GroupedCase | _MlpCase:
+def _case(m: Measurement) -> _GroupedCase | _MlpCase:
     """A kernel (a latency, TFLOPS or GB/s), or a whole MLP (a latency)."""
     return _mlp(m) if m.kind == "grouped_gemm_mlp" else _kernel(m)
 

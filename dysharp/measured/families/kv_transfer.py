@@ -23,15 +23,15 @@ class _TransferCase(Case):
     nic_GBps: float
 
 
-def closed_us(case: _TransferCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _TransferCase, gpu: Gpu, constants: Constants) -> F64:
     """NICs take all pieces one behind the other; copies over NVLink wait for the host, which a serving engine's launch measures."""
     size, nic = np.asarray(case.n_bytes, np.float64), np.asarray(case.nic_GBps, np.float64)
     copied = np.maximum(link_us(gpu, constants, size), case.copies * constants["serving.launch_us"])
     return np.asarray(np.where(nic > 0, size / (1e3 * np.maximum(nic, 1.0)), copied))
 
 
-@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=closed_us)
-def case(m: Measurement) -> _TransferCase:
+@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=_closed_us)
+def _case(m: Measurement) -> _TransferCase:
     """The case of a latency."""
     library, fabric, gpu, batch = str(m.config.get("backend")), str(m.config.get("fabric")), gpu_of(m), number(m, "batch")
     if library not in RAILS:

@@ -75,12 +75,12 @@ class _LayerCase(Case):
         return self.gpus * self.tokens * self.topk
 
 
-def belongs(m: Measurement) -> bool:
+def _belongs(m: Measurement) -> bool:
     """Whether a measurement is of a layer of separate kernels; COMET's halves are fused layers."""
     return m.kind in KINDS or (m.kind in HALVES and not m.system.startswith("COMET"))
 
 
-def closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     """The closed forms of the parts, one behind the other."""
     gates = 2.0 if case.gated else 1.0
     width = SCALED_FP8 if case.fp8_rows else 2.0
@@ -137,8 +137,8 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
-@family("layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=lambda model, options: (model.gemm_dtype,))
-def case(m: Measurement) -> _LayerCase:
+@family("layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=lambda model, options: (model.gemm_dtype,))
+def _case(m: Measurement) -> _LayerCase:
     """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
     gpu = gpu_of(m)
     m = _completed(m) if is_weak(m) else m

@@ -36,7 +36,7 @@ class _LinearCase(Case):
     fused: bool
 
 
-def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
     """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps.
 
     Collectors replay a graph of one call, which starts a gap behind the one before (aiconfigurator, `benchmark_with_power` with `repeat_n` 1).
@@ -54,8 +54,8 @@ def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
     return gap + np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
 
 
-@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us)
-def case(m: Measurement) -> _LinearCase:
+@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=_closed_us)
+def _case(m: Measurement) -> _LinearCase:
     """The case of a latency."""
     kernel, delta = str(m.config.get("kernel")), m.kind.endswith("gdn")
     keys, values = (number(m, key) if delta else 0.0 for key in ("num_k_heads", "num_v_heads"))

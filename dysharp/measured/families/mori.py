@@ -44,7 +44,7 @@ class _MoriCase(EpCase):
         return ("combine" if self.verb == "combine" else "dispatch", self.sent), ("zero_copy", self.zero_copy)
 
 
-def closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
     """Rows of a pair on its link (`costs.transfer`)."""
     sizes = case.tokens, case.copies, case.row_bytes, case.gpus
     if case.verb == "dispatch":
@@ -52,7 +52,7 @@ def closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
     return transfer.mori_combine_us(gpu, constants, *sizes, case.moved_bytes)
 
 
-def program_us(case: _MoriCase, constants: Constants) -> float:
+def _program_us(case: _MoriCase, constants: Constants) -> float:
     """Mean over GPUs of the kernel's time under uniform routing, from a run or from the line through two runs."""
     return _line(case, constants, cluster_of)
 
@@ -139,7 +139,7 @@ def _case(m: Measurement) -> _MoriCase:
     )
 
 
-@family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=closed_us, program_us=program_us)
+@family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=_closed_us, program_us=_program_us)
 def case(m: Measurement) -> _MoriCase:
     """The case of a latency, or of the GB/s of received rows, rows from the own GPU included."""
     return _case(m)

@@ -55,7 +55,7 @@ def vector_of(m: Measurement) -> tuple[str, int, int, bool]:
 
 
 @family("multimem", belongs=lambda m: m.kind in OPERATIONS, program_us=program_us)
-def case(m: Measurement) -> MultimemCase:
+def _case(m: Measurement) -> MultimemCase:
     """The case of a latency."""
     gpu, gpus, size, late = vector_of(m)
     if size % 2:

@@ -31,7 +31,7 @@ class CollectiveCase(Case):
     n_bytes: float
 
 
-def belongs(m: Measurement) -> bool:
+def _belongs(m: Measurement) -> bool:
     """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
         return not m.kind.startswith(TORCH) and _kind_of(m) in KINDS and _message_bytes(m) > MIB
@@ -66,15 +66,15 @@ def _message_bytes(m: Measurement) -> float:
     return float(int(digits) << shift)
 
 
-def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate form of `costs.collectives`."""
     return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 
-@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=closed_us)
-@family("nccl-small", belongs=_is_small, closed_us=closed_us)
-@family("nccl", belongs=belongs, closed_us=closed_us)
-def case(m: Measurement) -> CollectiveCase:
+@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=_closed_us)
+@family("nccl-small", belongs=_is_small, closed_us=_closed_us)
+@family("nccl", belongs=_belongs, closed_us=_closed_us)
+def _case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
     kind, gpus, gpu = _kind_of(m).removeprefix(PREFIX), number(m, "gpus"), gpu_of(m)
     n_bytes = _message_bytes(m)

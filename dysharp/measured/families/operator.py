@@ -82,7 +82,7 @@ class _MemoryCase(Case):
     replayed: bool = False
 
 
-def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
     gap = case.replayed * constants["serving.gap_us"]
     if isinstance(case, _MemoryCase):
@@ -116,9 +116,9 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
-@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us)
-@family("operator", belongs=_belongs, closed_us=closed_us)
-def case(measurement: Measurement) -> GemmsCase | _MemoryCase:
+@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=_closed_us)
+@family("operator", belongs=_belongs, closed_us=_closed_us)
+def _case(measurement: Measurement) -> GemmsCase | _MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     kind = measurement.kind
     if is_training_gemm(measurement):

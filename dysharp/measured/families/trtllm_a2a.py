@@ -44,7 +44,7 @@ class TrtllmCase(EpCase):
         return ("combine", self.back), ("dispatch", self.payload), ("sides", self.sides)
 
 
-def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
     """Costs per copy and bytes on the links (`costs.transfer`)."""
     if case.verb == "prepare":
         return transfer.alltoall_prepare_us(gpu, constants, case.tokens, case.gpus)
@@ -58,7 +58,7 @@ def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
     return transfer.alltoall_two_sided_us(gpu, constants, *numbers, copy, summed)
 
 
-def program_us(case: TrtllmCase, constants: Constants) -> float:
+def _program_us(case: TrtllmCase, constants: Constants) -> float:
     """The kernel under balanced routing."""
     return kernel_times("trtllm-a2a", case, constants, balanced)[case.verb]
 
@@ -79,8 +79,8 @@ def balanced(model: Model, gpus: int, tokens: int) -> Routing:
     return routing_from(expert.astype(np.int32), experts, gpus)
 
 
-@family("trtllm-a2a", belongs=lambda m: m.system.startswith("TRTLLM-NVLink"), closed_us=closed_us, program_us=program_us, dtypes_of=sent_dtypes)
-def case(m: Measurement) -> TrtllmCase:
+@family("trtllm-a2a", belongs=lambda m: m.system.startswith("TRTLLM-NVLink"), closed_us=_closed_us, program_us=_program_us, dtypes_of=sent_dtypes)
+def _case(m: Measurement) -> TrtllmCase:
     """The case of one kernel's latency."""
     if m.kind not in KINDS:
         raise Unsupported(f"kind {m.kind!r} of TensorRT-LLM, expected {' or '.join(KINDS)}")

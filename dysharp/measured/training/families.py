@@ -174,7 +174,7 @@ FP8_ROW = 0.5 + 2 / 128
 """A row of FP8 with its scales over one of BF16."""
 
 
-def modelled() -> Phases:
+def _modelled() -> Phases:
     """Phases of one pair in milliseconds, by closed forms on the SMs that DeepEP leaves."""
     model, machine = load_whole("deepseek-v3"), Machine(load_cluster("hw-dgx-h800-x8"))
     training_recipe = TrainingRecipe(dtype="fp8", dispatcher="deepep", recompute=REPLAYED)
@@ -192,7 +192,7 @@ def modelled() -> Phases:
 
 def pair_cases() -> list[RunCase]:
     """Times in milliseconds: of the four pairs both ways, then the mean of every phase. Only the pairs from modelled phases are judged."""
-    phases = modelled()
+    phases = _modelled()
     told = [("four pairs", MEASURED_MS, pairs_time([phases] * len(SPANS)), "")]
     told += [("four pairs, measured phases", MEASURED_MS, pairs_time(SPANS), "from measured times of phases")]
     for name in (f.name for f in fields(Phases)):

@@ -62,13 +62,13 @@ def _in_switch(build: Ways, chunks: int) -> None:
 
 
 @sub_layer("coconet", COCONET, _Parted, rotated=True, comm_sms=lambda work, options: options.comm_sms)
-def coconet(build: Ways, options: _Parted) -> None:
+def _coconet(build: Ways, options: _Parted) -> None:
     """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
     _ring(build, options.chunks)
 
 
 @sub_layer("fuselib", FUSELIB, Options, rotated=True)
-def fuselib(build: Ways, options: Options) -> None:
+def _fuselib(build: Ways, options: Options) -> None:
     """FuseLib: one persistent kernel; thread blocks put slices on the ring as soon as a block of rows is done."""
     _ring(build, 0)
 
@@ -95,7 +95,7 @@ def _second(build: Ways, begun: I32) -> I32:
 
 
 @sub_layer("t3", T3, Options, rotated=True)
-def t3(build: Ways, options: Options) -> None:
+def _t3(build: Ways, options: Options) -> None:
     """T3: a DMA engine sends tracked tiles around a ring and memory adds, behind the first GEMM; the same for the gather, before the second."""
     done = build.gemm1(build.launch("gemm1")).reshape(build.n, -1)
     gate = done[:, build.every_chunk // build.cuts.parts]
@@ -121,7 +121,7 @@ def _t3_nvls(build: Ways, options: Options) -> None:
 
 
 @sub_layer("ladm", "https://doi.org/10.1109/MICRO50266.2020.00086", Options, rotated=True)
-def ladm(build: Ways, options: Options) -> None:
+def _ladm(build: Ways, options: Options) -> None:
     """LADM: thread blocks near their data, plain remote stores and loads; every thread block of the second GEMM loads its rows again."""
     second = build.gemm2()
     sums = build.reduce_stores(build.gemm1(build.launch("gemm1")))

@@ -50,7 +50,7 @@ def rings_of(cluster: Cluster) -> I64:
 
 def ring_program(work: Collective, cluster: Cluster, protocol: times.RingProtocol, *, bulk: bool = False) -> Program:
     """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`. `bulk`: see `Steps`."""
-    rings = Rings(work, cluster, protocol, bulk=bulk)
+    rings = _Rings(work, cluster, protocol, bulk=bulk)
     if work.operation != "all-gather":
         rings.scatter()
     if work.operation != "reduce-scatter":
@@ -58,7 +58,7 @@ def ring_program(work: Collective, cluster: Cluster, protocol: times.RingProtoco
     return rings.end()
 
 
-class Rings(Steps):
+class _Rings(Steps):
     """Rings under construction. A stream is a (GPU, ring): streams of one GPU are neighbours."""
 
     def __init__(self, work: Collective, cluster: Cluster, protocol: times.RingProtocol, *, bulk: bool = False) -> None:
