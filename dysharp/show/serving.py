@@ -38,7 +38,7 @@ def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def _plot_replay(done: Serving, *, ax: Axes | None = None) -> Axes:
+def plot_replay(done: Serving, *, ax: Axes | None = None) -> Axes:
     """Requests that wait and that run over time, one colour a layout that was replayed."""
     with drawn(ax, 6.4, 4.2) as axes:
         for one, colour in zip(done.replays, cycle(PALETTE), strict=False):
