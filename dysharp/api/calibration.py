@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.api.learning import Learning, Row, cluster_text, has_whole, learning, renamed, rows_in, toml_of
+from dysharp.api.learning import WHOLE, Learning, Row, cluster_text, learning, rows_in, toml_of
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
@@ -84,7 +84,7 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
     rows = rows_of_files(data, base, request["said"])
     if begun is not None:
         begun()
-    if has_whole(rows):
+    if _has_whole(rows):
         learned, machine = learning(rows, load_cluster(base), str(path), called)
         write_text(path, toml_of(learned, machine, base, shown))
         return learned
@@ -96,6 +96,11 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
         raise ConfigError(f"{shown}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
     write_text(path, _toml(fit, called, base, shown))
     return Calibration(fit, str(path), called)
+
+
+def _has_whole(rows: Sequence[Row]) -> bool:
+    """Whether a row is of a whole run or piece of a model."""
+    return any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows)
 
 
 def _check_base(base: str) -> None:
@@ -121,8 +126,14 @@ def rows_of_files(data: Files, base: str, said: Sequence[str]) -> list[Row]:
         if not found:
             raise ConfigError(f"{where}: found a header and no rows, {EXPECTED}")
         name = f"{_shown(Path(file).stem)}-{place}/" if len(files) > 1 else ""
-        rows += [renamed(row, name) for row in found] if name else found
+        rows += [_renamed(row, name) for row in found] if name else found
     return rows
+
+
+def _renamed(row: Row, before: str) -> Row:
+    """A row whose name begins with `before`."""
+    name = f"{before}{row.id}"
+    return replace(row, id=name) if isinstance(row, Measurement) else replace(row, texts=row.texts | {"id": name})
 
 
 def _first(fit: ClusterFit) -> str:

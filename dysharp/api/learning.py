@@ -9,7 +9,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -76,12 +76,6 @@ def rows_in(text: str, where: str) -> list[Row] | None:
     return None if kind is None else list(kind.from_csv(text, where))
 
 
-def renamed(row: Row, before: str) -> Row:
-    """A row whose name begins with `before`."""
-    name = f"{before}{row.id}"
-    return replace(row, id=name) if isinstance(row, Measurement) else replace(row, texts=row.texts | {"id": name})
-
-
 @dataclass(frozen=True)
 class Votes:
     """Rows that are predicted on `base`, sorted by name: runs, then kernels and collectives by closed forms. `skipped`: id and reason."""
@@ -135,11 +129,6 @@ class Votes:
 
 def _spread(name: str, unit: str) -> float:
     return SPREAD_OF_HOSTS if name.endswith("host_call_us") else SPREAD_OF_TIMES if unit == "us" else SPREAD
-
-
-def has_whole(rows: Sequence[Row]) -> bool:
-    """Whether a row is of a whole run or piece of a model."""
-    return any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows)
 
 
 def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:

@@ -30,7 +30,7 @@ from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
-from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
+from dysharp.planning.names import ep_of, form_of, saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import LAYOUTS, Plan, Planned, Search, framework_for, front, plan_shapes, training_recipe_for
 from dysharp.planning.search import ConstantChange, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
@@ -98,7 +98,7 @@ class Answer:
     def lead(self) -> float:
         """How far the second layout is behind, in percent; 0 without a second."""
         one = self.plan.first
-        return behind_of(one.second.step_us, one.found.best[0].step_us) if one.second else 0.0
+        return _behind_of(one.second.step_us, one.found.best[0].step_us) if one.second else 0.0
 
     def sentence(self) -> str:
         """The answer."""
@@ -136,7 +136,7 @@ class Answer:
         return [self._row(one, x) | {"ep": ep_of(x) + hardware, "limit": SHORT.get(x.limit, x.limit)} for x, hardware in shown]
 
     def _row(self, one: Planned, x: Costed) -> dict[str, Any]:
-        behind = behind_of(x.step_us, one.found.best[0].step_us)
+        behind = _behind_of(x.step_us, one.found.best[0].step_us)
         return one.entry(x, self.plan.cluster) | {"short": short_of(x), "saving": saving_of(x), "behind": behind}
 
     def shape_rows(self) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ class Answer:
         assert self.checked is not None
         one, x = self.plan.first, self.checked
         best = one.found.best[0]
-        behind = behind_of(x.step_us, best.step_us)
+        behind = _behind_of(x.step_us, best.step_us)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
         place = f"{behind:.1f} % behind {_whole(best)}" if behind > 0 else "no worse than the best of the space"
         return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
@@ -223,6 +223,11 @@ class Answer:
         if len(self.plan.shapes) > 1:
             parts.append(SHAPES.screen(self.shape_rows()))
         return "\n".join(parts)
+
+
+def _behind_of(step_us: float, best_us: float) -> float:
+    """How many percent of the best layout's tokens/s another one lacks."""
+    return 100 * (1 - best_us / step_us)
 
 
 SHAPES = Columns(

@@ -205,11 +205,6 @@ def family_of(m: Measurement) -> Family | None:
     return claims[0] if claims else None
 
 
-def families_between() -> list[str]:
-    """Names of the families of several NVLink domains that have bars of their own, in the order of tables."""
-    return [name for name, entry in all_families().items() if entry.between == "bars"]
-
-
 def families_with_errors() -> list[str]:
     """Names of the families in the packaged table of errors: families with bars, and families beyond the bars that have parts of a system."""
     return [name for name, entry in all_families().items() if entry.in_bars or entry.between == "bars" or entry.systems]

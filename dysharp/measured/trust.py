@@ -13,7 +13,7 @@ from typing import Any
 
 from dysharp.analysis.row import form_of
 from dysharp.costs.operators import arch_of
-from dysharp.measured.family import GEMMS, Family, Part, families_between, get_family, judges_of, judges_outside_bars
+from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
 from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
@@ -258,7 +258,7 @@ def no_rows(cluster: Cluster) -> str:
 
 def _none_between(cluster: Cluster) -> str:
     """A line where no kernel between NVLink domains was measured on the GPU of `cluster`."""
-    between = families_between()
+    between = _families_between()
     table = family_errors()
     measured = dict.fromkeys(gpu for (family, gpu), entry in table.items() if family in between and entry.n >= FEWEST)
     if cluster.gpu in measured:
@@ -266,6 +266,11 @@ def _none_between(cluster: Cluster) -> str:
     rows = sum(entry.n for (family, gpu), entry in table.items() if family in between and gpu == cluster.gpu)
     here = f"{cluster.gpu} has {rows} rows, at least {FEWEST} count" if rows else f"not on {cluster.gpu}"
     return f"no rows between NVLink domains: kernels between domains were measured on {', '.join(measured)}; {here}"
+
+
+def _families_between() -> list[str]:
+    """Names of the families of several NVLink domains that have bars of their own, in the order of tables."""
+    return [name for name, entry in all_families().items() if entry.between == "bars"]
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:

@@ -18,14 +18,6 @@ def text_of(one: Costed) -> str:
     return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
 
 
-def for_step(one: Costed, sequence: int, precision: str) -> str:
-    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
-    stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
-    again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
-    asked = f" --sequence {sequence}" + (f" --precision {precision}" if precision else "")
-    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}{asked}"
-
-
 def short_of(one: Costed) -> str:
     """The same for people, without what follows from the number of GPUs and the batch."""
     v = one.values
@@ -51,8 +43,3 @@ def form_of(one: Costed) -> str:
     """What `text_of` leaves out: schedule, EP system, modules that are computed again or offloaded; "" where there is nothing to say."""
     order, ep, saved = schedule_of(one), ep_of(one), [f"{name} {'+'.join(one.values[name])}" for name in ("recompute", "offload") if one.values[name]]
     return ", ".join([*([order] if one.values["schedule"] != "1f1b" else []), *([f"EP {ep}"] if ep != "-" else []), *saved])
-
-
-def behind_of(step_us: float, best_us: float) -> float:
-    """How many percent of the best layout's tokens/s another one lacks."""
-    return 100 * (1 - best_us / step_us)

@@ -251,12 +251,6 @@ def kept(coster: Coster) -> Iterator[tuple[Column, dict[str, Column]]]:
         yield numbers[alive], {name: column[alive] for name, column in columns.items()}
 
 
-def leanest(coster: Coster, n: int = 32) -> list[Costed]:
-    """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
-    every, sizes = zip(*((own, coster.state_bound(rest) + coster.rough_activations(rest)) for own, rest in kept(coster)), strict=True)
-    return [coster.cost(int(number)) for number in np.concatenate(every)[np.argsort(np.concatenate(sizes), kind="stable")[:n]]]
-
-
 def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
     lists = coster.space.lists
     places = np.unravel_index(numbers, tuple(len(values) for values in lists.values()))

@@ -28,7 +28,6 @@ from dysharp.specs.fields import (
     Text,
     check_fields,
     keys_of,
-    problems,
     raise_if,
 )
 from dysharp.specs.fitted import conflicts_of, fitted_values
@@ -103,20 +102,6 @@ def _index(key: str, gpu: int, n_gpus: int) -> int:
     if gpu >= n_gpus:
         raise ConfigError(f"scale_out.{key}: found GPU {gpu}, expected 0 to {n_gpus - 1}")
     return gpu
-
-
-def _tuples(value: Any) -> Any:
-    """Lists of a file as tuples; other values as they are, for the check of the fields."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def scale_out_of(table: Any, where: str) -> ScaleOut:
-    """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
-    values = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
-    raise_if(problems(ScaleOut, values), f"{where}: scale_out")
-    return ScaleOut(**values)
 
 
 MAX_GPUS = 1024

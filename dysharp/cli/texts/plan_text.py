@@ -3,7 +3,8 @@
 import click
 
 from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES, Answer
-from dysharp.planning.names import for_step
+from dysharp.planning.cost import Costed
+from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
 from dysharp.show.output import print_columns, print_header, print_lines
 from dysharp.specs import load_whole
@@ -16,7 +17,7 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
     name = next((text for text in map(str.strip, models.split(",")) if load_whole(text).name == one.task.model.name), "MODEL")
-    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {for_step(one.found.best[0], one.task.sequence, done.precision)}")
+    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {_for_step(one.found.best[0], one.task.sequence, done.precision)}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_columns(SHAPES, done.shape_rows())
@@ -39,6 +40,14 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     if any(one.read for one in done.plan.shapes):
         print_lines([f"Costs of an earlier search: {sum(one.read for one in done.plan.shapes):,}."])
     print_lines(["Not considered: " + "; ".join(NOT_CONSIDERED) + "."])
+
+
+def _for_step(one: Costed, sequence: int, precision: str) -> str:
+    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
+    stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
+    again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
+    asked = f" --sequence {sequence}" + (f" --precision {precision}" if precision else "")
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}{asked}"
 
 
 def print_check(done: Answer) -> None:

@@ -3,7 +3,6 @@
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.bits import pick
 from dysharp.engine.blocks.fifo import fifo_push, member_due
-from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.issue import gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.points import member_fill, row_fill
@@ -11,7 +10,7 @@ from dysharp.engine.blocks.ready import complete
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.hub import chunk_from, cut_find, egress_put
-from dysharp.engine.packet.links import dirty_mark, link_blocked, link_send, slot_free, slot_take, vc_find
+from dysharp.engine.packet.links import link_blocked, link_send, slot_free, slot_take, vc_find
 from dysharp.engine.packet.switch import data_flits, mix, session_end, sessions_change
 
 KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 9
@@ -32,30 +31,6 @@ def _transfer_begin(o, is_pull, op, cuts, stripes, c):
         op[o, f.OP_START] = mix(op[o, col.KEY] if op[o, col.KEY] >= 0 else o, 0) % c[f.C_LINKS]
     else:
         op[o, f.OP_START] = op[o, col.KEY] if op[o, col.KEY] >= 0 else o
-
-
-@kernel
-def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
-    """Tile t tells the owners of its rows on other nodes: one packet each."""
-    tiles, slot_row, rows = stores.tiles, stores.slot_row, stores.rows
-    node = tiles[t, col.TILE_NODE]
-    for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
-        row = slot_row[s]
-        if row < 0 or rows[row, col.ROW_NOTIFY] < 0:
-            continue
-        o = rows[row, col.ROW_NOTIFY]
-        owner = op[o, col.NODE] % (c[f.C_TOTAL] // c[f.C_LINKS])
-        if owner == node:
-            continue
-        p = slot_take(free, x)
-        number = mix(row, 1) % c[f.C_LINKS]
-        packet[p, f.PACKET_KIND] = f.NOTE
-        packet[p, f.PACKET_OP] = o
-        packet[p, f.PACKET_MEMBER] = tiles[t, col.TILE_CAUSE]
-        packet[p, f.PACKET_FLITS] = c[f.C_NOTE_FLITS]
-        packet[p, f.PACKET_OUT] = owner * c[f.C_LINKS] + number
-        x[f.RUN_NOTES] += 1
-        egress_put(node * c[f.C_LINKS] + number, 2 * c[f.C_CLASSES] + 1, p, packet, link, egress, dirty_links, c)
 
 
 @kernel
@@ -275,27 +250,6 @@ def result_delivered(p, now, ops, links, clock, packets, idle, c):
 
 
 @block
-def node_wake_up(node, leaf, sources, lanes, agenda):
-    """A target list has come to the MultimemQ of `node`: its idle links try again."""
-    tree_set(agenda.tree, leaf, col.INF)
-    sources.node_wake[node] = col.INF
-    n_links = agenda.c[f.C_LINKS]
-    for i in range(node * n_links, (node + 1) * n_links):
-        if lanes.link[i, f.LINK_FREE] == 1 and lanes.link[i, f.LINK_MASK] != 0:
-            dirty_mark(lanes.dirty_links, i)
-
-
-@block
-def node_links_update(node, links, lanes, n_links):
-    """Add the classes that became non-empty in the hub of `node` to the masks of its links. Idle links ask for a grant."""
-    for i in range(node * n_links, (node + 1) * n_links):
-        lanes.link[i, f.LINK_MASK] |= links.nodes[node, col.UP + col.SERVER_MASK]
-        if lanes.link[i, f.LINK_FREE] == 1:
-            dirty_mark(lanes.dirty_links, i)
-    links.nodes[node, col.UP + col.SERVER_MASK] = 0
-
-
-@block
 def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, sources, c):
     """Issuer i puts on the machine whatever it may: tasks on free slots, transfers into the hub."""
     pool = issue.issuers[i, col.ISSUER_POOL]
@@ -314,14 +268,3 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, source
             _transfer_begin(o, is_pull, ops.op, sources.cuts, sources.stripes, c)
             if not is_pull:
                 memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
-
-
-@block
-def grant_link(i, now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda):
-    """Link i sends its next packet, if it is free and one may go; its node may have to wait for a target list."""
-    link, node_wake, tree = lanes.link, sources.node_wake, agenda.tree
-    if link[i, f.LINK_FREE] == 1 and link[i, f.LINK_MASK] != 0:
-        link_grant(i, now, ops, members.mem_time, links.hub, sources, packets, lanes, accepted, agenda)
-        node = link[i, f.LINK_NODE]
-        if node_wake[node] < tree[(len(tree) >> 1) + leaf_wake + node]:
-            tree_set(tree, leaf_wake + node, node_wake[node])

@@ -452,17 +452,6 @@ def _buffer_leave(p, i, now, packet, lanes, agenda):
 
 
 @block
-def cycles_end(now, packets, link, outputs, agenda):
-    """Dynamic sums that took a cycle more ask for their outputs."""
-    packet = packets.packet
-    while True:
-        p = due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
-        if p < 0:
-            break
-        out_ask(packet[p, f.PACKET_OUT], p, agenda.c[f.C_PORTS], packet, link, outputs, agenda.c)
-
-
-@block
 def grant_output(o, now, packets, op, cuts, lanes, outputs, units, agenda):
     """Output o begins packets as long as a lane into it is free and one may cross."""
     packet, packet_time, link, output = packets.packet, packets.packet_time, lanes.link, outputs.output

@@ -7,7 +7,7 @@ have under way. Two turns fill and empty the pipeline: they have no transfers he
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
@@ -15,7 +15,7 @@ from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, fro
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collectives.kernels import Kernel
-from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
+from dysharp.systems.building.collectives.rings import NAMES, ring_program, rings_of
 from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, SUM, VECTOR, Steps, reaching
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
 from dysharp.systems.building.layer import RDMA
@@ -138,7 +138,14 @@ class _RingOptions:
 def _ring_place(work: Collective, cluster: Cluster, options: _RingOptions) -> int:
     """Place of a run's protocol in `PROTOCOLS`. Raises ConfigError for an unknown name."""
     passes = 2 if work.operation == "all-reduce" else 1
-    return int(times.ring_protocol(cluster.own_gpu, passes, work.gpus, work.size)) if options.protocol == "auto" else place_of(options.protocol)
+    return int(times.ring_protocol(cluster.own_gpu, passes, work.gpus, work.size)) if options.protocol == "auto" else _place_of(options.protocol)
+
+
+def _place_of(name: str) -> int:
+    """Place of the protocol called `name` among protocols. Raises ConfigError for an unknown name."""
+    if name not in NAMES:
+        raise ConfigError(f"protocol: found {name!r}{nearest(name, ('auto', *NAMES))}")
+    return list(NAMES).index(name)
 
 
 def _ring_says(work: Collective, cluster: Cluster, options: _RingOptions) -> tuple[str, ...]:
@@ -203,7 +210,7 @@ def _tree_place(work: Collective, cluster: Cluster, options: _TreeOptions) -> in
     if options.protocol == "auto":
         rate = cluster.scale_out.rate / 1000 if cluster.scale_out else 0.0
         return times.tree_protocol(cluster.own_gpu, cluster.domain_gpus, cluster.domains, work.size, rate)[0]
-    return place_of(options.protocol)
+    return _place_of(options.protocol)
 
 
 @collective(

@@ -64,11 +64,6 @@ def small_layers() -> dict[str, SmallLayer]:
     return {layer.name: layer for layer in layers}
 
 
-def layers_of(system: System) -> list[SmallLayer]:
-    """The layers for a system. Only a system with a real form runs on the hw cluster."""
-    return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]
-
-
 def row_format(options: Any, operator: str) -> str:
     """Row format of Dispatch or Combine: the value of the option with the operator's name, else the model's rows."""
     value = getattr(options, operator, "rows")

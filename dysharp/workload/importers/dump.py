@@ -16,7 +16,7 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import decode_utf8, json_of, open_regular, read_bytes
 from dysharp.base.values import frozen
-from dysharp.workload.importers.torch_file import is_torch_file, read_torch
+from dysharp.workload.importers.torch_file import read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
 _ARRAYS = frozenset(
@@ -90,9 +90,14 @@ def _kind_of(path: Path, head: bytes) -> str:
 def _is_torch(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
-            return is_torch_file(archive)
+            return _is_torch_file(archive)
     except DAMAGE as error:
         raise ConfigError(f"{path}: damaged: {reason_of(error)}") from None
+
+
+def _is_torch_file(archive: zipfile.ZipFile) -> bool:
+    """Whether the zip contains the pickle that `torch.save` writes."""
+    return any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def _read_json(path: Path, n_bytes: int) -> list[Any]:

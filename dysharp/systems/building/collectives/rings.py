@@ -11,7 +11,6 @@ The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives`
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
@@ -23,13 +22,6 @@ from dysharp.workload.levels import rail_rings
 
 NAMES = {"ll": times.LL, "ll128": times.LL128, "simple": times.SIMPLE}
 """Values of the option `protocol` besides "auto"."""
-
-
-def place_of(name: str) -> int:
-    """Place of the protocol called `name` among protocols. Raises ConfigError for an unknown name."""
-    if name not in NAMES:
-        raise ConfigError(f"protocol: found {name!r}{nearest(name, ('auto', *NAMES))}")
-    return list(NAMES).index(name)
 
 
 @frozen
