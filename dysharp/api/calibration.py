@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,6 +14,7 @@ from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
+from dysharp.base.values import frozen
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.formats import Given, rows_text
 from dysharp.measured.measurements import Measurement, measurements_from_csv
@@ -29,7 +30,7 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """A fit, and the cluster file that holds it."""
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
@@ -48,7 +49,7 @@ FAR = 3.0
 """Standard deviations by which a row is off that contradicts the others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Learning:
     """What whole runs say about a machine.
 

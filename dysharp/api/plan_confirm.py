@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dysharp.api.comparison import compare
@@ -10,6 +10,7 @@ from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
 from dysharp.base.errors import DysharpError
 from dysharp.base.units import PS_PER_US, us_to_ps
+from dysharp.base.values import frozen
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import schedule_of
 from dysharp.planning.search import Tick
@@ -29,7 +30,7 @@ SIMULATED = {
 """EP system of a plan -> simulated system."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranked:
     """The best by closed forms in the order of their Rows, with (step by closed forms, step by Rows) in microseconds; why others have no Row."""
 
@@ -83,7 +84,7 @@ def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick
     return Ranked((*(again for _, again in pairs), *rest), tuple(steps), left_out, 2 * len(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirmed:
     """One layout at every fidelity, in microseconds of a step. None: `left_out` says why."""
 

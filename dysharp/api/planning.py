@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from math import isinf
 from pathlib import Path
@@ -20,6 +20,7 @@ from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences
 from dysharp.base.units import GiB
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval
@@ -60,7 +61,7 @@ WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """A plan, with a layout to judge if one was given, and what else was asked for."""
 

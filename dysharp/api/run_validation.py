@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.columns import Columns
+from dysharp.base.values import frozen
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
@@ -55,7 +56,7 @@ def plan_bars() -> list[dict[str, Any]]:
     return [bar(name, **entry) for name, entry in TABLES["plan_bars"].items()]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingReport(_RunReport):
     """Errors of training runs.
 
@@ -142,7 +143,7 @@ LAYOUTS = 85.0
 """Percent of groups whose fastest layout is chosen, or one within 5 % of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServingReport(_RunReport):
     """Errors of serving runs.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
@@ -22,7 +23,7 @@ MOST_PROMPT_TOKENS = 4096
 """Tokens of a GPU up to which a layer of prompts is simulated."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SystemPoint:
     """One EP system: us of its MoE layer, simulated and by closed forms; us of the whole layer, as a merged Program and by closed forms; and ms per
     token with the merged Program."""

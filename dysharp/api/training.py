@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -16,7 +16,7 @@ from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US, GiB
-from dysharp.base.values import named, plain
+from dysharp.base.values import frozen, named, plain
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
@@ -78,7 +78,7 @@ COLUMNS = Columns(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """A step under one EP system. `shares`: parts of the step (`WORDS`), means over ranks; they add up to 1. `form`, `dropped_rows`: of its Row."""
 
@@ -113,7 +113,7 @@ class Step:
         return found | COLUMNS.more(found) | ({"kind": self.stands_on} if self.stands_on else {})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """A step under several EP systems, fastest first.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Unpack
 
 from dysharp.api.arguments import DescribeArgs
 from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import GiB, memory_to_bytes
+from dysharp.base.values import frozen
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.model.formats import formats_of, recipe_for, trained
@@ -26,7 +27,7 @@ GIGA = 1e9
 PARTS = Columns("part", "parameters, B=parameters/1e9:.3f", "used by a token, B=active/1e9:.3f", "GFLOP forward=gflop:.2f")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Description:
     """A model, and with a layout the memory of a step. Fields hold plain values.
 

@@ -21,7 +21,6 @@ the seed lets packets arrive. Decisions where the paper is silent: docs/design/0
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch, IsaError
+from dysharp.base.values import frozen_keywords
 from dysharp.functional.faults import Faults
 from dysharp.functional.issue_unit import Handle
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp, is_whole, show, whole
@@ -51,7 +51,7 @@ REDUCTION_ENTRIES: Final = 256
 MAX_TARGETS: Final = (1 << 15) - 1  # the target count of a packet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _PacketShare(Transaction):
     """The share of one packet in an instruction.
 

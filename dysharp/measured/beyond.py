@@ -4,13 +4,14 @@ how far the sources of one kernel differ: no prediction can be nearer to all of 
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen
 from dysharp.measured.families.nccl import CollectiveCase
 from dysharp.measured.family import Classified, Constants, Missing, Parsed, all_families
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
@@ -66,7 +67,7 @@ MB = 1e6
 H100 = "h100-sxm"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Claim:
     """A paper's mean absolute error of its simulator, in percent; which of our measurements are of that kind. The papers' own rows are not public."""
 

@@ -5,13 +5,14 @@ ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kerne
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -58,7 +59,7 @@ class EpFields(TypedDict):
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class EpCase(Case):
     """One call of an EP kernel: `tokens` per GPU, `experts` of all GPUs, rows of `hidden` values.
 

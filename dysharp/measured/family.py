@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -20,7 +20,7 @@ from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
 from dysharp.base.reading import parse_toml, read_text
-from dysharp.base.values import frozen
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Model
@@ -50,7 +50,7 @@ class Level(IntEnum):
     """Calls of a library: its kernels and its host. A row of such a call is of no other family."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Case:
     """What a family reads from one measurement; each family adds its own fields.
 

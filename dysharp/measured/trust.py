@@ -7,11 +7,12 @@ layer it judges (`family.judges_of`). A system without such a family has no erro
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from dysharp.analysis.row import form_of
+from dysharp.base.values import frozen
 from dysharp.costs.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
@@ -44,7 +45,7 @@ The second term is `SPREAD` standard deviations of a Poisson count: the excess t
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FamilyErrors:
     """Errors of one family on one GPU, in percent of the measured value.
 
@@ -62,7 +63,7 @@ class _FamilyErrors:
     dtypes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PredictionScope:
     """A prediction, to be compared with the measured ranges. Without a `routing` the skew is not compared."""
 
@@ -106,7 +107,7 @@ class PredictionScope:
         return [dtype for dtype in dtypes if dtype not in entry.dtypes]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Trust:
     """The interval of a prediction; None without measurements. `families`: families whose intervals were used."""
 

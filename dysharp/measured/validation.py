@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.text import table
-from dysharp.base.values import older_name
+from dysharp.base.values import frozen, older_name
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by
@@ -25,7 +25,7 @@ N_IDS = 3
 """Number of measurements of one group that the report names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bars:
     """The limits of errors (percent, ratios) that are asked for; `validate --check` checks them. A missed one is printed as missed."""
 
@@ -60,7 +60,7 @@ OPERATORS = ("attention", "operator")
 """Families beyond the bars of `Bars` that have one of their own."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Validation:
     """The report of `dysharp validate`. `to_dict` has the fields of `--json`."""
 

@@ -8,7 +8,7 @@ a search that is killed goes on where it was, on the same code and inputs.
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.sources import code_digest
+from dysharp.base.values import frozen
 from dysharp.costs.operators import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
@@ -97,7 +98,7 @@ Journal = MutableMapping[int, tuple[float, float]]
 """{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchResult:
     """`best`: fastest first; equal ones in the order of the space. `counts`: {verdict: candidates}; they add up to `size`."""
 
@@ -268,7 +269,7 @@ LEAST = 1e-6
 Change = Callable[[Cluster, float], Cluster]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConstantChange:
     """One constant times `factor`. `step`: the old winner's step over before, minus 1.
 

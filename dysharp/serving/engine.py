@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from pydantic import Field
 
 from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, Reducers
 from dysharp.costs.regime import regime_of
 from dysharp.model.formats import Formats
@@ -34,7 +35,7 @@ GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of tokens for which engines capture decode graphs (vLLM config/compilation.py; SGLang alike)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Engine:
     """Rules of one engine. Raises `ConfigError` for an invalid value."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
+from dataclasses import MISSING, field, fields, make_dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dysharp.base import units
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
@@ -42,7 +43,7 @@ XGMI_ALONE = 0.75
 Oversubscription = Annotated[float, Field(strict=True, ge=1, le=1e3, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScaleOut:
     """NICs of the GPUs and the network between NVLink domains. GB/s are decimal. Raises `ConfigError` for an invalid value.
 
@@ -110,7 +111,7 @@ SCOPE = "this cluster is one NVLink domain; a cluster with a [scale_out] table j
 """Where more GPUs are, in errors."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cluster:
     """NVLink domains: one, or several with `scale_out`. Raises `ConfigError` for an invalid value.
 

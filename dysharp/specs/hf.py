@@ -6,10 +6,11 @@ routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution wit
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_toml, read_text
@@ -29,7 +30,7 @@ DENSE = "no field speaks of experts: of a dense model there is no MoE layer; `dy
 MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alias:
     """One fact of a config: its names (the first one present counts) and its range. `default` None: required."""
 

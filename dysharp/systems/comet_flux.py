@@ -4,13 +4,13 @@ Results in slices of columns: the GEMM that makes them computes one slice of all
 """
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import gemm_gang
 from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
@@ -196,7 +196,7 @@ def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], siz
     return layer.copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _SlicedSums(Sends):
     """Trains of sums, all trains of a (token, GPU) pair one behind the other. `slice`: `[n]` int64, the slice of each train."""
 

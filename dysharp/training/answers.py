@@ -7,8 +7,9 @@ between domains and what a GPU takes when it waits are not counted: no Row count
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
@@ -26,7 +27,7 @@ Waits = Mapping[tuple[int, str], Mapping[str, float]]
 """(rank, name of a slot) -> {part: share of the slot's time in which the rank does not compute}."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepSplit:
     """Time of a step in the unit of its graph.
 
@@ -164,7 +165,7 @@ def _makespan(order: Schedule, times: StepTimes) -> float:
 MJ_PER_PJ = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Energy:
     """Millijoules of one trained token, forward and backward, and the prices. A row that goes through a switch crosses two links."""
 

@@ -5,8 +5,9 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.model.operators import (
     CONTEXT,
     CONVOLUTION,
@@ -48,7 +49,7 @@ LABELS = {NORMS: "norms and residual", RESIDUAL: "norms and residual", POSITIONS
 """Piece -> the name of its memory-bound kernels in `PassCost.parts`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block(Basis):
     """Closed forms of the layers and ends of a model."""
 

@@ -1,11 +1,12 @@
 """`PassCost`: microseconds of a part of a model on one GPU; `EpTimes`: those of a MoE layer from its Rows."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
+from dysharp.base.values import frozen
 from dysharp.training.wires import NOTHING, WireTimes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EpTimes:
     """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
 
@@ -26,7 +27,7 @@ class EpTimes:
         return EpTimes(self.forward - self.forward_exposed, self.backward - self.backward_exposed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockTimes:
     """Microseconds of a MoE block from merged Programs: alone forward and backward (gradients of weights included), and one more pair of both."""
 
@@ -35,7 +36,7 @@ class BlockTimes:
     pair: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassCost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 

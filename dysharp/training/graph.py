@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.training.schedules import Cell, Schedule, Slot, Times
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD
 
@@ -52,7 +53,7 @@ class Graph:
         self.before[head].append((tail, lag))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replay:
     """When the nodes of a graph run. `cause[n]`: the node whose end (plus lag) let node n start, -1 at time 0."""
 
@@ -110,7 +111,7 @@ def replay(graph: Graph) -> Replay:
 COMPUTE = "compute"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bubbles:
     """Times of a replayed schedule, in the unit of its `Times`. Lists are by rank.
 
@@ -193,7 +194,7 @@ SEND, REDUCE, GATHER, OPTIMIZER, NORM = "send", "reduce", "gather", "optimizer",
 KINDS = (COMPUTE, SEND, REDUCE, GATHER, OPTIMIZER)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTimes:
     """What a step costs, in integer picoseconds. Tuples by stage of the model, except where said.
 

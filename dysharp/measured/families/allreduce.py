@@ -8,10 +8,10 @@ all_reduce_utils.py); SGLang custom_all_reduce_v2.py; TensorRT-LLM cpp/tensorrt_
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -60,7 +60,7 @@ BY_HOST = "the host's calls are in the time, and no constant has them"
 SIZES = {"KiB": KIB, "MiB": MIB}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _AllReduceCase(Case):
     """`n_bytes` on each GPU by `kernel` of `costs.allreduce`.
 

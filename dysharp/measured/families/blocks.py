@@ -6,12 +6,13 @@ timed without a graph, so each kernel takes a launch, measured on an H100's host
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.attention import AttentionCall
 from dysharp.costs.layer import SPARSE_HEADS, OpTime, Routed, gradients, kernels, rows_of
 from dysharp.costs.machine import Machine
@@ -47,7 +48,7 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 """Heads of FlashMLA's sparse kernel for prompts (TensorRT-LLM sparse/dsa/flash_mla.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
@@ -153,7 +154,7 @@ EAGER_DECODE, EAGER_EXPERTS = 7, 12
 choice, sort, ends of groups, copies, parts and sum (as above)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class WholeCase(Case):
     """`layers` like the last one. `batch` sequences of `tokens`, backward too if `back`; `decodes`: one token each, behind `tokens` cached ones."""
 

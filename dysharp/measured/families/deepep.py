@@ -1,8 +1,8 @@
 """DeepEP's normal kernels inside one NVLink domain: Dispatch and Combine, each a family."""
 
-from dataclasses import dataclass
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, row_dtype, sent_dtype, verb_of
 from dysharp.measured.family import Constants, family
@@ -12,7 +12,7 @@ from dysharp.specs.gpu import Gpu
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class DeepEpCase(EpCase):
     """A call on `n_sm` SMs with a cached handle. `fp8`: FP8 rows in Dispatch; Combine always sends BF16.
 

@@ -7,11 +7,11 @@
 | the collector's on eight DGX H100, where one NIC or node was slow | `deepep-straggler`, predicted with one NIC at a third |
 """
 
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.measured.ep_kernels import copies_of, ep_fields, row_dtype, sent_dtypes, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, family
@@ -29,7 +29,7 @@ SLOW_PART = 1 / 3
 NOTIFY_TOKENS = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _InternodeCase(DeepEpCase):
     """As `DeepEpCase`; `remote`: other nodes that a token needs."""
 

@@ -1,9 +1,9 @@
 """Low-latency kernels, send and receive parts together: DeepEP's over NVLink, and between domains by NVLink and NIC, or by NIC alone; NCCL EP's."""
 
-from dataclasses import dataclass
 from functools import partial
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, row_dtype, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
@@ -19,7 +19,7 @@ ENDS = (128, 256)
 """Tokens per GPU of the two runs of the line, between domains."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class LowLatencyCase(EpCase):
     """One call. `fp8`: FP8 rows in Dispatch; Combine always sends BF16. `row_bytes`: bytes of a measured row.
 

@@ -1,7 +1,7 @@
 """One kernel per MoE layer: Mega MoE and its variants."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
@@ -40,7 +41,7 @@ OPERANDS = {SM90_KERNEL: ("fp8", "fp8"), "MegaMoE nvfp4_cutedsl": ("nvfp4", "nvf
 """First words of a system -> formats of activations and weights where the measurement names none; others: FP8 and FP4."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class FusedCase(Case):
     """One layer of gated experts with `inter` columns, `tokens` per GPU, `experts` of all GPUs.
 

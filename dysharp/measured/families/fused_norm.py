@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.operators import launch_us, memory_kernel_us
 from dysharp.measured.families.multimem import MultimemCase, vector_of
 from dysharp.measured.families.multimem import program_us as allreduce_us
@@ -18,7 +17,7 @@ KINDS = {"rms_norm": (False, True), "allreduce_rms_norm_fused": (True, False), "
 """Kind -> (whether it sums over GPUs, whether a kernel of its own norms)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _NormCase(Case):
     """`n_bytes`: of the rows that are normed. `summed`, `alone`: as in `KINDS`."""
 

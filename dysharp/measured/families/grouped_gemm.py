@@ -1,8 +1,8 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
-from dataclasses import dataclass
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
@@ -15,7 +15,7 @@ MLP_EXPERTS, MLP_TOPK = 256.0, 8
 """Number of GPUs in the group that the benchmark of the grouped MLP simulates on one GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _GroupedCase(Case):
     """`groups` GEMMs `[rows, k] x [k, n]` of one kernel. `masked`: each has a buffer of its own."""
 
@@ -27,7 +27,7 @@ class _GroupedCase(Case):
     k: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _MlpCase(Case):
     """Permutation, both GEMMs, activation and gather of `groups` experts, run eagerly in FP8.
 

@@ -1,10 +1,10 @@
 """Hand-over of a KV cache from one GPU to a GPU of another node, by a rate form: the bytes over the named link, or a copy per descriptor."""
 
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.collectives import link_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
@@ -14,7 +14,7 @@ RAILS = {"mooncake": 1.0, "nixl": 2.0}
 """Library -> NICs of a transfer: Mooncake takes the NIC next to the GPU (Transfer Engine, topology), NIXL's UCX two (UCX_MAX_RNDV_RAILS)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _TransferCase(Case):
     """`n_bytes` in `copies` pieces. `nic_GBps`: rate of the NICs together; 0: over NVLink, where the host launches each copy."""
 

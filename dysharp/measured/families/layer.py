@@ -1,11 +1,12 @@
 """Whole eager layers of separate kernels, forward: DeepEP or NCCL around a grouped MLP."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -33,7 +34,7 @@ WEIGHTING_CALLS = 2
 """Kernels of the weighting. Source: as `WEIGHTING_BYTES`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _LayerCase(Case):
     """One layer, `tokens` per GPU. `system`: "deepep", or "megatron-a2a" and "fastermoe" (NCCL's all-to-all).
 

@@ -1,10 +1,11 @@
 """Linear attention on one GPU by the forms that serving has: states of a gated delta net, and the convolution before them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.linear_attention import CONVOLVED, DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
@@ -14,7 +15,7 @@ CONVOLUTION, STATES = "causal_conv1d", "gated_delta_rule"
 """Parts of the names of kernels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _LinearCase(Case):
     """`sequences` of `tokens` new tokens each. `part`: the convolution over `width` channels, or the states of `value_heads`.
 

@@ -4,13 +4,14 @@ Rows of tuning files are means over ranks, of the best of many launch shapes. Th
 alone, because the kernel does not cast there. Rows that do not say whether they copy are read as zero copy.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
@@ -30,7 +31,7 @@ VALUE_BYTES = {"rows": 2.0, "fp8-plain": 1.0, "fp4-plain": 0.5}
 CAST = "fp8_direct_cast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _MoriCase(EpCase):
     """One call. `sent`: format of the rows that the kernel sends. `moved_bytes`: read and written per received row before Combine."""
 

@@ -2,11 +2,11 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import collectives
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
@@ -20,7 +20,7 @@ MOST_BYTES = 16 << 30
 """Bytes of a printed peak, whose starts are hidden."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class CollectiveCase(Case):
     """One collective of `n_bytes` as nccl-tests counts them. `nvls`: forced on or off; None: NCCL chooses."""
 
@@ -97,7 +97,7 @@ def _nvls(system: str) -> bool | None:
     return True if "NVLS" in system and "auto" not in system else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _FarCase(Case):
     """An alltoall of `n_bytes` on each of `gpus` GPUs in nodes of eight, each with a NIC of `nic` GB/s."""
 

@@ -1,10 +1,11 @@
 """Operators around attention and experts on one GPU: training GEMMs, norms, casts, absorbed projections, LM head, by rate forms."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
 from dysharp.measured.family import Case, Constants, family
@@ -47,7 +48,7 @@ GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class GemmsCase(Case):
     """`calls` calls of `groups` GEMMs `[m, k] x [k, n]` one behind the other, beside `moved` bytes of memory-bound kernels.
 
@@ -72,7 +73,7 @@ class GemmsCase(Case):
     short: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _MemoryCase(Case):
     """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`: as above."""
 

@@ -1,11 +1,11 @@
 """TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import Constants, family
@@ -27,7 +27,7 @@ PAYLOADS = {"bf16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 TOPK = 8  # experts per token in the benchmark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class TrtllmCase(EpCase):
     """One kernel of the "one"- or "two"-sided all-to-all.
 

@@ -8,11 +8,12 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from statistics import median
 from typing import Any
 
 from dysharp.base.units import GiB
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
@@ -28,7 +29,7 @@ from dysharp.training.recipe import SMS, TrainingRecipe
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class RunCase:
     """A number of one run and its prediction, in one unit. It is judged if it has a prediction and no `note`."""
 
@@ -72,7 +73,7 @@ FLOPS_BAR = 0.2
 MEGA, GIGA = 1e6, 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _FlopsCase(RunCase):
     """GFLOP per token: as published, and as the row's convention counts them."""
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dysharp.analysis import Row, RunInputs, measure
 from dysharp.base.arrays import Array
+from dysharp.base.values import frozen
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
@@ -30,7 +31,7 @@ WIDE = replace(TINY, name="wide", hidden=1000, n_experts=32, topk=8, n_matrices=
 REAL = "hw-dgx-h100"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SmallLayer:
     """A named workload."""
 

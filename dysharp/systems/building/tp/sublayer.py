@@ -17,7 +17,7 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 | gemm2 | COMPUTE | block | block of "out" = the block of `src` times the second weights. What is not in "gathered" is in "rows" |
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
@@ -104,7 +105,7 @@ DRAWS = 64
 """Different times of one kind of task: jitter is drawn among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Machine:
     """What systems of a sub-layer have in common.
 
