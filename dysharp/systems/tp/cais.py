@@ -59,7 +59,7 @@ def _fused(build: Ways, options: Options) -> None:
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, sums, Tail.TILE_READY)
-    flags = build.block_flags("ready", rows)
+    flags = build.block_flags(rows)
     _load(build, flags, Tail.TILE_READY, second, options)
 
 

@@ -56,7 +56,7 @@ def _ring(build: Ways, chunks: int) -> None:
 
 def _in_switch(build: Ways, chunks: int) -> None:
     """All-reduce by multimem behind parts of the first GEMM, when every GPU has told the home; norm of all rows; the second GEMM."""
-    told = build.told_home("told", _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
+    told = build.told_home(_by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
 
@@ -113,7 +113,7 @@ def _t3(build: Ways, options: Options) -> None:
 @sub_layer("t3-nvls", T3, Options, switch=SUMS)
 def _t3_nvls(build: Ways, options: Options) -> None:
     """T3 with DMA-driven NVLS: sums behind the first GEMM, multicasts before the second; sums, norms and copies wait for each other as a whole."""
-    told = build.told_home("told", build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
+    told = build.told_home(build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     tiles = build.multicast(ROWS, GATHERED, normed[build.home_of_chunk])
