@@ -24,10 +24,6 @@ Answer = Callable[[str], float]
 """The number that a question asks for, from the text of a cluster file."""
 
 
-def _catalogue() -> dict[str, Any]:
-    return parse_toml(read_text(Path(__file__).parents[1] / "measured" / "next.toml"), "next.toml")
-
-
 def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
     """The answer, and `[1, costs]` its slopes."""
     found: dict[str, float] = {}
@@ -54,7 +50,7 @@ def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Se
         done = learn(known.predict, known.measured(), costs)
         base, information = done.change(base), np.linalg.inv(done.covariance)
     value, wanted = _log_answer(answer, packaged, base, costs)
-    listed = _catalogue()
+    listed = parse_toml(read_text(Path(__file__).parents[1] / "measured" / "next.toml"), "next.toml")
     votes = Votes.of(among or [_row(one) for one in listed["row"]], base, measured=False)
     if among and not votes.ids:
         raise ConfigError(f"--among: found no row that is predicted on {packaged}, expected one")

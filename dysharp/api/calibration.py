@@ -85,7 +85,7 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
     rows = rows_of_files(data, base, request["said"])
     if begun is not None:
         begun()
-    if _has_whole(rows):
+    if any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows):
         learned, machine = learning(rows, load_cluster(base), str(path), called)
         write_text(path, toml_of(learned, machine, base, shown))
         return learned
@@ -97,11 +97,6 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
         raise ConfigError(f"{shown}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
     write_text(path, _toml(fit, called, base, shown))
     return Calibration(fit, str(path), called)
-
-
-def _has_whole(rows: Sequence[Row]) -> bool:
-    """Whether a row is of a whole run or piece of a model."""
-    return any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows)
 
 
 def _check_base(base: str) -> None:

@@ -259,7 +259,7 @@ def no_rows(cluster: Cluster) -> str:
 
 def _none_between(cluster: Cluster) -> str:
     """A line where no kernel between NVLink domains was measured on the GPU of `cluster`."""
-    between = _families_between()
+    between = [name for name, entry in all_families().items() if entry.between == "bars"]
     table = family_errors()
     measured = dict.fromkeys(gpu for (family, gpu), entry in table.items() if family in between and entry.n >= FEWEST)
     if cluster.gpu in measured:
@@ -267,11 +267,6 @@ def _none_between(cluster: Cluster) -> str:
     rows = sum(entry.n for (family, gpu), entry in table.items() if family in between and gpu == cluster.gpu)
     here = f"{cluster.gpu} has {rows} rows, at least {FEWEST} count" if rows else f"not on {cluster.gpu}"
     return f"no rows between NVLink domains: kernels between domains were measured on {', '.join(measured)}; {here}"
-
-
-def _families_between() -> list[str]:
-    """Names of the families of several NVLink domains that have bars of their own, in the order of tables."""
-    return [name for name, entry in all_families().items() if entry.between == "bars"]
 
 
 def _machine_warnings(cluster: Cluster) -> list[str]:

@@ -58,7 +58,7 @@ def load_model(name_or_path: NameOrPath | Model) -> Model:
 
 def _read_model(path: Path, from_config: Callable[[Any, str, str], Spec], from_toml: Callable[[str, str], Spec]) -> Spec:
     """A model from a file of the user: JSON of Hugging Face, or TOML."""
-    path = _config_in(path)
+    path = path / "config.json" if path.is_dir() else path
     text = read_text(path)
     return from_config(parse_json(text, str(path)), _config_name(path), str(path)) if path.suffix == ".json" else from_toml(text, str(path))
 
@@ -226,11 +226,6 @@ def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str
         return path
     hint = nearest(text, names)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")
-
-
-def _config_in(path: Path) -> Path:
-    """The `config.json` of a folder; any other path is left as it is."""
-    return path / "config.json" if path.is_dir() else path
 
 
 def _exists(path: Path) -> bool:

@@ -63,15 +63,10 @@ def _chosen(names: Sequence[str] | None) -> dict[Rule, str]:
 
 def _layers(system: System, model: Model | None, cluster: Cluster | None, routing: Routing | None) -> list[SmallLayer]:
     if model is None and cluster is None and routing is None:
-        return _layers_of(system)
+        return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]
     if model is None or cluster is None or routing is None:
         raise ConfigError("conformance: found only a part of model, cluster and routing, expected all three or none")
     return [SmallLayer("", model, cluster, routing)]
-
-
-def _layers_of(system: System) -> list[SmallLayer]:
-    """The layers for a system. Only a system with a real form runs on the hw cluster."""
-    return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]
 
 
 class _Suite:

@@ -90,14 +90,9 @@ def _kind_of(path: Path, head: bytes) -> str:
 def _is_torch(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
-            return _is_torch_file(archive)
+            return any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.namelist())
     except DAMAGE as error:
         raise ConfigError(f"{path}: damaged: {reason_of(error)}") from None
-
-
-def _is_torch_file(archive: zipfile.ZipFile) -> bool:
-    """Whether the zip contains the pickle that `torch.save` writes."""
-    return any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def _read_json(path: Path, n_bytes: int) -> list[Any]:
