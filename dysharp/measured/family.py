@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
-from dysharp.base.reading import parse_toml, read_text
+from dysharp.base.reading import read_toml
 from dysharp.base.values import frozen, frozen_keywords
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
@@ -116,7 +116,6 @@ class Family:
 
 
 _REGISTRY: dict[str, Family] = {}
-_FACTS = Path(__file__).parent / "families" / "facts.toml"
 
 
 @cache
@@ -126,7 +125,8 @@ def _packaged() -> dict[str, dict[str, Any]]:
     def value(key: str, given: Any) -> Any:
         return Level[given] if key == "level" else tuple(given) if isinstance(given, list) else given
 
-    return {name: {key: value(key, given) for key, given in one.items()} for name, one in parse_toml(read_text(_FACTS), _FACTS.name).items()}
+    facts = read_toml(Path(__file__).parent / "families" / "facts.toml")
+    return {name: {key: value(key, given) for key, given in one.items()} for name, one in facts.items()}
 
 
 def family(

@@ -20,7 +20,7 @@ from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.gpu import list_gpus, load_gpu
-from dysharp.specs.reading import DATA, parse_toml, read_text
+from dysharp.specs.reading import DATA, read_toml
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 
@@ -119,7 +119,7 @@ class _Trust:
 @functools.cache
 def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], _FamilyErrors]:
     """The packaged table by (family, GPU). GPU "other": a GPU without measurements."""
-    table = parse_toml(read_text(path), path.name)
+    table = read_toml(path)
     return {(family, gpu): _entry(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
 

@@ -13,9 +13,9 @@ from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
-LIMITS = parse_toml(read_text(Path(__file__).parent / "data" / "limits.toml"), "limits.toml")
+LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
 """Limit -> `parts` of a step, `words` that name it, and what `helps`."""
 HALF = 0.5
 FULL = 0.95

@@ -18,7 +18,7 @@ from dysharp.model.formats import Formats
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]
@@ -155,7 +155,7 @@ def _running(cluster: Cluster, **libraries: str) -> Machine:
 
 @functools.cache
 def _engines() -> dict[str, Engine]:
-    table = parse_toml(read_text(FILE), FILE.name)
+    table = read_toml(FILE)
     lists = ("all_reduce", "fused_experts")
     return {name: Engine(name=name, **(values | {key: tuple(values[key]) for key in lists})) for name, values in table.items()}
 

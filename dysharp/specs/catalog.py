@@ -16,7 +16,7 @@ from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
+from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text, read_toml
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 NameOrPath = str | os.PathLike[str]
@@ -167,7 +167,7 @@ def _packaged_cluster(name: str) -> Cluster:
 
 def _packaged(kind: str, name: str) -> dict[str, Any]:
     path = DATA / kind / f"{name}.toml"
-    return parse_toml(read_text(path), path.name)
+    return read_toml(path)
 
 
 def _in_file(build: Callable[[], Spec], where: str) -> Spec:
