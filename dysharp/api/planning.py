@@ -15,7 +15,7 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base.columns import KEPT, SHOWN, Column, Columns
+from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences
@@ -130,7 +130,7 @@ class Answer:
         missed = f"{median:.1f} % (median), {most:.0f} % (90 % of rows)"
         return f"{lead}{bars}. By closed forms, which miss measured steps like this that no fit saw by {missed}."
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Rows:
         """Rows of `LAYOUTS`: the best, and the best with hardware that nobody sells."""
         one = self.plan.first
         shown = [(x, "") for x in one.found.best] + [(x, f" ({WHAT_IFS[name]})") for name, x in self.what_ifs.items()]
@@ -140,7 +140,7 @@ class Answer:
         behind = _behind_of(x.step_us, one.found.best[0].step_us)
         return one.entry(x, self.plan.cluster) | {"short": short_of(x), "saving": saving_of(x), "behind": behind}
 
-    def shape_rows(self) -> list[dict[str, Any]]:
+    def shape_rows(self) -> Rows:
         """Rows of `SHAPES`: every shape with its own best layout."""
         total = {one.task.model.name: parameters_of(one.task.model).total for one in self.plan.shapes}
         rows = [self._row(one, one.found.best[0]) | {"shape": name} for one, name in zip(self.plan.shapes, total, strict=True)]
@@ -155,13 +155,13 @@ class Answer:
         tail = f"; in {len(within)} of these the old one stays within an error bar" if changed and self.error else ""
         return f"{len(changed)} of {len(moved)} changes of a constant by 20 % make another layout the best{tail}."
 
-    def ranked_rows(self) -> list[dict[str, Any]]:
+    def ranked_rows(self) -> Rows:
         """Rows of `RANKED`."""
         assert self.ranked is not None
         pairs = zip(self.ranked.order, self.ranked.steps, strict=True)
         return [{"layout": text_of(x), "short": short_of(x), "closed_us": closed, "rows_us": rows} for x, (closed, rows) in pairs]
 
-    def serving_rows(self) -> list[dict[str, Any]]:
+    def serving_rows(self) -> Rows:
         """Rows of `SERVED`, the most tokens first."""
         most = {name: one.best[0].tokens_per_gpu if one.best else 0.0 for name, one in self.served.items()}
         told = {name: one.sentences()[0].split(":")[0] for name, one in self.served.items()}
@@ -176,7 +176,7 @@ class Answer:
         """The layout whose arguments are wanted: that to judge, or the best."""
         return self.checked or self.plan.first.found.best[0]
 
-    def count_rows(self) -> list[dict[str, Any]]:
+    def count_rows(self) -> Rows:
         """Rows of `COUNTS`: where every candidate of the first shape went."""
         found = self.plan.first.found
         return [{"n": n, "what": what} for what, n in [*sorted(found.counts.items(), key=lambda one: -one[1]), ("all", found.size)]]
@@ -191,7 +191,7 @@ class Answer:
         place = f"{behind:.1f} % behind {_whole(best)}" if behind > 0 else "no worse than the best of the space"
         return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
 
-    def check_rows(self) -> list[dict[str, Any]]:
+    def check_rows(self) -> Rows:
         """Rows of `CHECKED`."""
         assert self.checked is not None
         parts, best = (one.parts | {"all": one.step_us} for one in (self.checked, self.plan.first.found.best[0]))

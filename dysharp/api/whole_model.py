@@ -7,7 +7,7 @@ from dataclasses import asdict, field, replace
 from typing import Any, Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base.columns import Columns
+from dysharp.base.columns import Columns, Rows
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.base.values import frozen
@@ -45,11 +45,11 @@ class Description:
     source: str
     sequence: int
     parameters: dict[str, int]
-    parts: list[dict[str, Any]]
+    parts: Rows
     gflop_per_token: dict[str, float]
     model_gflop_per_token: dict[str, float]
     layout: dict[str, Any] = field(default_factory=dict)
-    memory: list[dict[str, Any]] = field(default_factory=list)
+    memory: Rows = field(default_factory=list)
     fixed_gib: dict[str, float] = field(default_factory=dict)
     """GiB outside the allocator, by name."""
 
@@ -84,7 +84,7 @@ def describe(model: str | os.PathLike[str] | WholeModel, **request: Unpack[Descr
 def _accounting(model: WholeModel, sequence: int) -> Description:
     p, flops = parameters_of(model), flops_of(model, sequence)
     names = [name for name, n in p.parts.items() if n or name in flops.forward]
-    parts: list[dict[str, Any]] = [
+    parts: Rows = [
         {"part": name, "parameters": p.parts[name], "active": p.active_parts[name], "gflop": flops.forward.get(name, 0.0) / GIGA} for name in names
     ]
     parts.append({"part": CORE, "parameters": 0, "active": 0, "gflop": flops.forward[CORE] / GIGA})
