@@ -43,7 +43,7 @@ from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import EXPERT_LIMIT, Packet
 from dysharp.protocol import tracker
 
-__all__ = ["ALIGN", "TILE_ROWS", "Device", "DyMulticastObject", "DyMulticastObjectProp", "_Handle"]
+__all__ = ["ALIGN", "TILE_ROWS", "Device", "DyMulticastObject", "DyMulticastObjectProp", "Handle"]
 
 MAX_GPUS, SPACE = 1 << 12, 1 << 47  # fields of a packet: source, address of a replica
 MAX_TOKENS, MAX_ELEMENTS = 1 << 32, 1 << 48  # field of a notification; more than any block has
@@ -52,7 +52,7 @@ MAX_TARGETS: Final = (1 << 15) - 1  # the target count of a packet
 
 
 @dataclass(slots=True, eq=False)
-class _Handle:
+class Handle:
     """An issued instruction on GPU `gpu`. `waiting`: number of its packets that are not complete."""
 
     name: str
@@ -83,7 +83,7 @@ class _PacketShare(Transaction):
     `data`: payload of a store. `columns`: elements of the result that the load fills.
     """
 
-    handle: _Handle
+    handle: Handle
     obj: DyMulticastObject
     data: bytes
     columns: slice
@@ -138,7 +138,7 @@ class _IssueUnit:
                 raise IsaError(f"{name} targets on GPU {gpu}: found expert {target} on GPU {holder}, expected a GPU where the object is bound")
         return address
 
-    def issue(self, handle: _Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
+    def issue(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
         """Issue one transaction per 128 B, behind the fences of `gpu`. The hub of `gpu` serves the targets on that GPU itself.
 
         `data` None: a load. An instruction without targets is complete at once.
@@ -161,7 +161,7 @@ class _IssueUnit:
             if (act := self._behind[gpu].popleft()) is not None:
                 act()
 
-    def _send(self, handle: _Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
+    def _send(self, handle: Handle, obj: DyMulticastObject, address: int, data: bytes | None, n_bytes: int, targets: Sequence[int]) -> None:
         gpu = handle.gpu
         listed = tuple(t for t in targets if t // self.experts_per_gpu != gpu)
         near = tuple(sorted(t % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
@@ -299,7 +299,7 @@ class Device:
 
     # ---- instructions ------------------------------------------------------------------------------------------------
 
-    def dymultimem_st(self, gpu: int, obj: DyMulticastObject, address: int, data: Array, targets: Sequence[int] | Array) -> _Handle:
+    def dymultimem_st(self, gpu: int, obj: DyMulticastObject, address: int, data: Array, targets: Sequence[int] | Array) -> Handle:
         """GPU `gpu` stores `data` into stage 0 of the block of every target expert. Packets move when the device runs.
 
         | operand | contents |
@@ -322,11 +322,11 @@ class Device:
             raise IsaError(f"{ST} data on GPU {gpu}: found shape {data.shape}, expected one dimension")
         listed = _target_list(ST, gpu, targets)
         address = self._unit.check(ST, gpu, obj, address, data.size, listed)
-        handle = _Handle(ST, gpu, np.zeros(0, self.number.stored))
+        handle = Handle(ST, gpu, np.zeros(0, self.number.stored))
         self._unit.issue(handle, obj, address, data.tobytes(), data.nbytes, listed)
         return handle
 
-    def dymultimem_ld_reduce(self, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int] | Array) -> _Handle:
+    def dymultimem_ld_reduce(self, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int] | Array) -> Handle:
         """GPU `gpu` reads `n_elements` of the block of every target expert and adds them, without weights.
 
         | operand | contents |
@@ -346,7 +346,7 @@ class Device:
         n_elements = whole(f"{LD} n_elements on GPU {gpu}", n_elements, MAX_ELEMENTS)
         listed = _target_list(LD, gpu, targets)
         address = self._unit.check(LD, gpu, obj, address, n_elements, listed)
-        handle = _Handle(LD, gpu, np.zeros(n_elements, self.number.stored))
+        handle = Handle(LD, gpu, np.zeros(n_elements, self.number.stored))
         self._unit.issue(handle, obj, address, None, n_elements * self.number.bytes, listed)
         return handle
 
