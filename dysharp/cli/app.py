@@ -153,7 +153,7 @@ def compare(
 @cli.command("list")
 @click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @options()
-def list_(what: str, as_json: Json) -> None:
+def _list(what: str, as_json: Json) -> None:
     """List what other commands take: systems, models, clusters, options, figures and more."""
     check_word(what, LISTS, f"list: found {what[:60]!r}")
     from dysharp.cli.listing import listing, print_list

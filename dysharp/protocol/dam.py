@@ -115,7 +115,7 @@ def step(state: DamState, event: Event) -> tuple[DamState, tuple[Output, ...]]:
     return _release(state)
 
 
-def _expected_rows(state: DamState) -> int | None:
+def expected_rows(state: DamState) -> int | None:
     """Rows of the region, None while it is not known."""
     if state.fixed is not None:
         return state.fixed
@@ -128,7 +128,7 @@ def rows_of(state: DamState, tile: int) -> int:
 
 
 def _all_there(state: DamState) -> bool:
-    rows = _expected_rows(state)
+    rows = expected_rows(state)
     return rows is not None and sum(state.counters) >= rows * state.row_bytes
 
 

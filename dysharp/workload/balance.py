@@ -12,7 +12,7 @@ Chooses = Callable[[I32, I32, I32, int, int], I32]
 """(expert [tokens, topk], slots of every expert [n_experts, most] padded with -1, their number [n_experts], GPUs, slots of a GPU) -> slot."""
 
 
-def _exact_moves(load: Ints, n_gpus: int, most: int, least: int = 1) -> list[tuple[int, int, int]]:
+def exact_moves(load: Ints, n_gpus: int, most: int, least: int = 1) -> list[tuple[int, int, int]]:
     """(expert, GPU, rows) of every replica, so that all GPUs get equally many rows, one more where they do not divide.
 
     The GPU with the most rows too many fills the one with the most room, hottest expert first, even if it then has room itself: a GPU imports
@@ -48,7 +48,7 @@ def exact_slots(load: Ints, n_gpus: int, most: int | None, least: int = 1) -> tu
     if load.size % n_gpus:
         raise ConfigError(f"placement exact: found {load.size} experts on {n_gpus} GPUs, expected a multiple")
     own = np.arange(load.size, dtype=np.int32).reshape(n_gpus, -1)
-    moves = _exact_moves(load, n_gpus, own.shape[1] if most is None else most, least)
+    moves = exact_moves(load, n_gpus, own.shape[1] if most is None else most, least)
     taken = [[(expert, rows) for expert, to, rows in moves if to == gpu] for gpu in range(n_gpus)]
     spare = max(map(len, taken))
     slot_expert, quota = (np.pad(own, ((0, 0), (0, spare)), constant_values=-1), np.pad(load.reshape(n_gpus, -1), ((0, 0), (0, spare))))

@@ -9,9 +9,9 @@ from dysharp.engine.blocks.points import member_fill, row_fill
 from dysharp.engine.blocks.ready import complete
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.hub import chunk_from, cut_find, egress_put
+from dysharp.engine.packet.hub import egress_put
 from dysharp.engine.packet.links import link_blocked, link_send, slot_free, slot_take, vc_find
-from dysharp.engine.packet.switch import data_flits, mix, session_end, sessions_change
+from dysharp.engine.packet.switch import data_flits, mix, sessions_change
 
 KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 9
 
@@ -40,7 +40,7 @@ def _packet_cut(i, q, ops, sources, packets, c, x):
     packet, cursors, cuts = packets.packet, sources.cursors, sources.cuts
     o = cursors[i * c[f.C_CLASSES] + q, 0]
     chunk = cursors[i * c[f.C_CLASSES] + q, 1]
-    cursors[i * c[f.C_CLASSES] + q, 1] = chunk_from(o, chunk + 1, i % c[f.C_LINKS], op, c)
+    cursors[i * c[f.C_CLASSES] + q, 1] = _chunk_from(o, chunk + 1, i % c[f.C_LINKS], op, c)
     t = op[o, col.TEMPLATE]
     w = op[o, col.WIRE]
     p = slot_take(packets.free, x)
@@ -57,6 +57,18 @@ def _packet_cut(i, q, ops, sources, packets, c, x):
     if ot[o, col.START] < 0:
         ot[o, col.START] = x[col.RUN_NOW]
     return p
+
+
+@kernel
+def _chunk_from(o, at, number, op, c):
+    """The first packet of op o at or behind number `at` that goes by link number `number` of its GPU."""
+    n = c[f.C_LINKS]
+    if c[f.C_STRIPE] == f.STRIPE_HASH:
+        while mix(op[o, f.OP_START], at) % n != number:
+            at += 1
+    else:
+        at += (number - op[o, f.OP_START] - at) % n
+    return at
 
 
 @kernel
@@ -81,7 +93,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
             q = turn
         waiting &= ~(1 << q)
         if q < n_classes:
-            if not cut_find(i, q, op, hub, cursors, cuts, c):
+            if not _cut_find(i, q, op, hub, cursors, cuts, c):
                 link[i, f.LINK_MASK] &= ~(1 << q)
                 continue
             o = cursors[i * n_classes + q, 0]
@@ -144,6 +156,31 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
         st[f.ST_FETCH_WAITS] += 1
     if blocked:
         link_blocked(i, link, x, st)
+
+
+@kernel
+def _cut_find(i, q, op, hub, cursors, cuts, c):
+    """Class q of link i: its next op and packet stand in `cursors` [links * classes, 2]. False if there is none."""
+    row = i * c[f.C_CLASSES] + q
+    number = i % c[f.C_LINKS]
+    o = cursors[row, 0]
+    chunk = cursors[row, 1]
+    while True:
+        if o < 0:
+            nxt = hub[i // c[f.C_LINKS] * c[f.C_CLASSES] + q, 0]
+        elif chunk >= cuts[op[o, col.WIRE], f.CUT_PACKETS]:
+            nxt = op[o, col.NEXT]
+        else:
+            break
+        if nxt < 0:
+            cursors[row, 0] = o
+            cursors[row, 1] = chunk
+            return False
+        o = nxt
+        chunk = _chunk_from(o, 0, number, op, c)
+    cursors[row, 0] = o
+    cursors[row, 1] = chunk
+    return True
 
 
 @block
@@ -246,7 +283,16 @@ def result_delivered(p, now, ops, links, clock, packets, idle, c):
         _part_done(o, now, ops, clock.x)
         if ops.op[o, col.LEFT] == 0:
             memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
-        session_end(parent, packets.free, idle, c, clock.x)
+        _session_end(parent, packets.free, idle, c, clock.x)
+
+
+@block
+def _session_end(p, free, idle, c, x):
+    """All contributions of session p have reached its source."""
+    if c[f.C_TIMEOUT] > 0 and idle[p, f.IDLE_LOOK] == f.LOOK_AGAIN:
+        idle[p, f.IDLE_LOOK] = f.LOOK_TO_FREE
+    else:
+        slot_free(p, free, x)
 
 
 @block

@@ -386,15 +386,6 @@ def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
 
 
 @block
-def session_end(p, free, idle, c, x):
-    """All contributions of session p have reached its source."""
-    if c[f.C_TIMEOUT] > 0 and idle[p, f.IDLE_LOOK] == f.LOOK_AGAIN:
-        idle[p, f.IDLE_LOOK] = f.LOOK_TO_FREE
-    else:
-        slot_free(p, free, x)
-
-
-@block
 def heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind):
     """Heads reach the switch: a packet that is the first of its VC asks for its outputs."""
     packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels

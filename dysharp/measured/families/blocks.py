@@ -155,7 +155,7 @@ choice, sort, ends of groups, copies, parts and sum (as above)."""
 
 
 @frozen_keywords
-class WholeCase(Case):
+class _WholeCase(Case):
     """`layers` like the last one. `batch` sequences of `tokens`, backward too if `back`; `decodes`: one token each, behind `tokens` cached ones."""
 
     model: str
@@ -166,7 +166,7 @@ class WholeCase(Case):
     decodes: bool
 
 
-def _whole_us(case: WholeCase, gpu: Gpu, constants: Constants) -> F64:
+def _whole_us(case: _WholeCase, gpu: Gpu, constants: Constants) -> F64:
     """The sum of kernels, and of gaps in a graph."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())), "serving" if case.decodes else "training")
     shapes = zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.layers, case.batch, case.tokens))), strict=True)
@@ -218,7 +218,7 @@ def unlike(model: WholeModel) -> str:
 
 @family("decoder-block", belongs=lambda m: m.kind == "decoder_block", closed_us=_whole_us)
 @family("decode-step", belongs=lambda m: m.kind == "decode_step", closed_us=_whole_us)
-def _whole_case(m: Measurement) -> WholeCase:
+def _whole_case(m: Measurement) -> _WholeCase:
     """The case of a latency in BF16."""
     config, decodes = m.config, m.kind == "decode_step"
     if config.get("dtype") != "bf16" or config.get("model") not in list_whole_models():
@@ -227,7 +227,7 @@ def _whole_case(m: Measurement) -> WholeCase:
     if why := unlike(model):
         raise Unsupported(f"layers of {model.name}: {why}")
     check_cluster(gpu := gpu_of(m), 1)
-    return WholeCase(
+    return _WholeCase(
         gpu=gpu, model=model.name, layers=number(m, "layers") if decodes else 1.0, batch=number(m, "batch"),
         tokens=number(m, "context" if decodes else "tokens"), back=config.get("pass") == "forward and backward", decodes=decodes, dtypes=("bf16",),
         shape=f"{m.kind} {model.name}",

@@ -68,7 +68,7 @@ def _case(m: Measurement, read: EpFields, shape: str, rate: bool, peers: str = "
 
 
 @family("deepep-ll", belongs=_belongs, closed_us=_closed_us, program_us=_program_us, dtypes_of=sent_dtypes)
-def case(m: Measurement) -> LowLatencyCase:
+def _domain_case(m: Measurement) -> LowLatencyCase:
     """The case of a latency, or of the GB/s of the messages that a GPU sends."""
     read = ep_fields(m)
     if read["gpus"] > MOST_GPUS:

@@ -82,7 +82,7 @@ def _check_timed(m: Measurement) -> None:
 
 
 @family("hybrid-ep", belongs=_belongs, program_us=program_us)
-def case(m: Measurement) -> _HybridCase:
+def _domain_case(m: Measurement) -> _HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:
         raise Unsupported(f"no value in {RATE}")

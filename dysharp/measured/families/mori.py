@@ -141,7 +141,7 @@ def _case(m: Measurement) -> _MoriCase:
 
 
 @family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=_closed_us, program_us=_program_us)
-def case(m: Measurement) -> _MoriCase:
+def _node_case(m: Measurement) -> _MoriCase:
     """The case of a latency, or of the GB/s of received rows, rows from the own GPU included."""
     return _case(m)
 
