@@ -76,7 +76,7 @@ TRAINING: Mapping[str, tuple[Part, ...]] = {
     "overlap of TP": recipe_without(overlap_tp=False),
     "overlap of DP": recipe_without(overlap_dp=False),
     "shared wires": ((costs, "beside_pass", lambda alone, *rest: alone), (costs, "late_sends", lambda *given: (0.0, 0.0))),
-    "context exchange": ((block, "context_exchange", lambda *given: moe_block.PassCost()),),
+    "context exchange": ((block, "_context_exchange", lambda *given: moe_block.PassCost()),),
     "power of each Blackwell GPU": ((operators_of_costs, "_clock_MHz", lambda sheet: sheet.boost_MHz),),
     "second pass of positions": ((operators, "PASSES", 1),),
     "optimizer": ((costs, "update_us", lambda *given: 0.0),),

@@ -44,14 +44,6 @@ def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def levels_part(merging: dict[str, Any]) -> tuple[str, ...]:
-    """What a run at burst level says where most loads did not merge: replies wait for no channel there, and queue for one at packet level."""
-    if 2 * merging.get("loads_on", 0) <= merging.get("loads", 0):
-        return ()
-    alone, loads = merging["loads_on"], merging["loads"]
-    return (f"warning: {alone} of {loads} loads did not merge; --fidelity packet, where replies queue for channels, is up to 10 % longer",)
-
-
 def _most(first: Any, last: Any, size: Any) -> float:
     """The largest sum of `size` over intervals `first` to `last` at once."""
     when = np.concatenate([first, last])

@@ -5,9 +5,10 @@ with the most rows; `make_row` adds them to the time of all other Programs on `h
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from dysharp.base.values import frozen
 from dysharp.costs import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
@@ -21,7 +22,7 @@ from dysharp.workload import Routing, needed_gpus, rows_per_slot
 GEMM_CALLS = {"fwd": 3, "bwd": 4}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Surroundings:
     """Times in us of these parts, alone on the busiest GPU.
 

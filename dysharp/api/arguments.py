@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
+from dysharp.base.values import frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def silent(done: float, total: float, text: str) -> None:
     """Tell nobody."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slo:
     """Limits of `serve` in milliseconds: `Slo(ttft=2000, tpot=50)`, or text "ttft=2s,tpot=50ms". They hold for mean times."""
 

@@ -16,16 +16,12 @@ from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import learned_spreads, learned_table, list_clusters, load_cluster
 from dysharp.specs.fitted import KERNELS, constant_of, fitted
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import parse_toml, read_text, read_toml
 
 LEAST_GAIN = 0.99
 """A measurement that leaves a larger part of the uncertainty is not named."""
 Answer = Callable[[str], float]
 """The number that a question asks for, from the text of a cluster file."""
-
-
-def _catalogue() -> dict[str, Any]:
-    return parse_toml(read_text(Path(__file__).parents[1] / "measured" / "next.toml"), "next.toml")
 
 
 def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
@@ -54,7 +50,7 @@ def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Se
         done = learn(known.predict, known.measured(), costs)
         base, information = done.change(base), np.linalg.inv(done.covariance)
     value, wanted = _log_answer(answer, packaged, base, costs)
-    listed = _catalogue()
+    listed = read_toml(Path(__file__).parents[1] / "measured" / "next.toml")
     votes = Votes.of(among or [_row(one) for one in listed["row"]], base, measured=False)
     if among and not votes.ids:
         raise ConfigError(f"--among: found no row that is predicted on {packaged}, expected one")

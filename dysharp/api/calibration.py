@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.api.learning import Learning, Row, cluster_text, has_whole, learning, renamed, rows_in, toml_of
+from dysharp.api.learning import WHOLE, Learning, Row, cluster_text, learning, rows_in, toml_of
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
+from dysharp.base.values import frozen
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.formats import Given, rows_text
 from dysharp.measured.measurements import Measurement, measurements_from_csv
@@ -29,7 +30,7 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """A fit, and the cluster file that holds it."""
 
@@ -84,7 +85,7 @@ def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[Calibr
     rows = rows_of_files(data, base, request["said"])
     if begun is not None:
         begun()
-    if has_whole(rows):
+    if any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows):
         learned, machine = learning(rows, load_cluster(base), str(path), called)
         write_text(path, toml_of(learned, machine, base, shown))
         return learned
@@ -121,8 +122,14 @@ def rows_of_files(data: Files, base: str, said: Sequence[str]) -> list[Row]:
         if not found:
             raise ConfigError(f"{where}: found a header and no rows, {EXPECTED}")
         name = f"{_shown(Path(file).stem)}-{place}/" if len(files) > 1 else ""
-        rows += [renamed(row, name) for row in found] if name else found
+        rows += [_renamed(row, name) for row in found] if name else found
     return rows
+
+
+def _renamed(row: Row, before: str) -> Row:
+    """A row whose name begins with `before`."""
+    name = f"{before}{row.id}"
+    return replace(row, id=name) if isinstance(row, Measurement) else replace(row, texts=row.texts | {"id": name})
 
 
 def _first(fit: ClusterFit) -> str:

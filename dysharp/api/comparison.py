@@ -1,7 +1,7 @@
 """`compare`: several systems on one workload, and what limits the fastest system."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
@@ -10,7 +10,7 @@ from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import sentences
-from dysharp.base.values import named
+from dysharp.base.values import frozen, named
 from dysharp.model.formats import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS
@@ -31,7 +31,7 @@ DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "fusion-only", "dysharp", "ideal")
 FORMS = ("real", "paper", "all")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """Several systems on one workload.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.api.arguments import HardwareArgs
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import write_text
+from dysharp.base.values import frozen
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.request import takes
 from dysharp.silicon.area import Spread
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.yosys import MemoryBits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hardware:
     """What `dysharp rtl` prints. `path`, `testbench`: of the Verilog, None = not written. `checked`: small parameters and what ran with them.
     `interface`: what the pins mean. `library_kge`: logic in the cells of a Liberty file, by its NAND2."""

@@ -9,13 +9,14 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
@@ -48,7 +49,7 @@ FAR = 3.0
 """Standard deviations by which a row is off that contradicts the others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Learning:
     """What whole runs say about a machine.
 
@@ -74,12 +75,6 @@ def rows_in(text: str, where: str) -> list[Row] | None:
     """Rows of training or serving; None for a file of another kind."""
     kind = next((one for one in KINDS if one.columns.fit(text)), None)
     return None if kind is None else list(kind.from_csv(text, where))
-
-
-def renamed(row: Row, before: str) -> Row:
-    """A row whose name begins with `before`."""
-    name = f"{before}{row.id}"
-    return replace(row, id=name) if isinstance(row, Measurement) else replace(row, texts=row.texts | {"id": name})
 
 
 @dataclass(frozen=True)
@@ -135,11 +130,6 @@ class Votes:
 
 def _spread(name: str, unit: str) -> float:
     return SPREAD_OF_HOSTS if name.endswith("host_call_us") else SPREAD_OF_TIMES if unit == "us" else SPREAD
-
-
-def has_whole(rows: Sequence[Row]) -> bool:
-    """Whether a row is of a whole run or piece of a model."""
-    return any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows)
 
 
 def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:

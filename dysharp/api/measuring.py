@@ -25,7 +25,7 @@ from dysharp.functional.torch.extra import require_torch
 from dysharp.measured.families.blocks import HEAD, unlike
 from dysharp.measured.measurements import COLUMNS, Measurement, read_measurements
 from dysharp.specs import load_whole
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parents[1] / "measured" / "measure.toml"
 MODELS, PARTS = ("llama3-8b", "qwen3-30b"), ("kernels", "collectives", "block", "decode")
@@ -218,7 +218,7 @@ CALLS: dict[str, Callable[[Device, Config], float]] = {
 def to_measure(d: Device, part: str, models: Sequence[str] = MODELS) -> Iterator[Measurement]:
     """The rows of a part, without values. Raises `ConfigError` for a model whose layers are not those of `_layer`."""
     more = ({"refused": "sizes of a machine without a GPU"} if d.small > 1 else {}) | ({"gpus": d.gpus} if part == "collectives" else {})
-    for row in parse_toml(read_text(FILE), FILE.name)[part] if part != "collectives" or d.gpus > 1 else ():
+    for row in read_toml(FILE)[part] if part != "collectives" or d.gpus > 1 else ():
         metric = ("bandwidth", None, "GB/s") if row["kind"] == "hbm_bandwidth" else ("latency", None, "us")
         for sizes, model in product(row["sizes"], models if part in WHOLE else [""]):
             scaled = {key: n if key in KEPT else n and max(1, n // d.small) for key, n in zip(row["keys"], sizes, strict=True)}

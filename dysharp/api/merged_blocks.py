@@ -1,7 +1,7 @@
 """`--blocks merged`: MoE blocks of a step as merged Programs, one for each system and kind of attention."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError
@@ -10,7 +10,7 @@ from dysharp.runs.request import takes
 from dysharp.runs.run import planned, program_us
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes
-from dysharp.training.costs import Kind, StepCosts, moe_kinds
+from dysharp.training.costs import Kind, moe_kinds
 from dysharp.training.merged import block_kernels, block_times
 
 
@@ -30,15 +30,3 @@ def merged_blocks(rows: Sequence[Row], eps: Sequence[EpTimes], block: Block, **r
         held = int(row.options.get("n_sm", 0)) if row.form == "real" else 0
         found.append({kind: block_times(forward, backward, block_kernels(block, n, ep), program_us, held) for kind, n in kinds.items()})
     return found
-
-
-def merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
-    """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
-    at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
-    told: dict[str, Any] = {}
-    for name, costs in (("closed", closed), ("merged", merged)):
-        one = costs.stages[at]
-        told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
-    (turn, pair), (turn_merged, pair_merged) = told["closed"], told["merged"]
-    ways = f"both passes {turn_merged / turn - 1:+.1%}, a pair {pair_merged / pair - 1:+.1%}"
-    return f"Blocks: merged Programs; against closed sums, the largest stage under {system}: {ways}."

@@ -6,13 +6,14 @@ import fnmatch
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.values import frozen
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
@@ -52,7 +53,7 @@ _SHAPES = r"(?P<x>xbar(?P<xk>\d+))|(?P<f>fly(?P<fk>\d+)x(?P=fk))|(?P<t>fattree(?
 _SUFFIXES = ("int2", "io2", "islip", "spec", "rd1", "hot4")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Setting:
     """A network, its traffic, and the length of a cycle in ps (0 = not known)."""
 
@@ -196,7 +197,7 @@ LOADS = "0.1:0.9:0.1"
 STEP = 1 / 128  # width at which the search for saturation ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkCurve:
     """Points of one network, by load. `saturation`: result of the search, {load, accepted, saturated_at, accepted_at}, or None."""
 
@@ -336,7 +337,7 @@ def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, Networ
     return {"load": low, "saturated_at": high, "accepted": best.accepted, "accepted_at": best.load}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CurveComparison:
     """Simulated and recorded curves: every row, one line per curve, and whether all bars hold."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dysharp.api.comparison import compare
@@ -10,6 +10,7 @@ from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import ep_times
 from dysharp.base.errors import DysharpError
 from dysharp.base.units import PS_PER_US, us_to_ps
+from dysharp.base.values import frozen
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import SIMULATED, schedule_of
 from dysharp.planning.search import Tick
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from dysharp.analysis import Row
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranked:
     """The best by closed forms in the order of their Rows, with (step by closed forms, step by Rows) in microseconds; why others have no Row."""
 
@@ -34,7 +35,7 @@ class Ranked:
     """Different Rows, forward and backward."""
 
 
-def _rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
+def _rows_for(coster: Coster, best: tuple[Costed, ...], tick: Tick) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
     """Rows of the routed experts of `best`, from the store where they are kept, and {EP group: why it has none}."""
     found: dict[RowKey, EpTimes] = {}
     left_out: dict[str, str] = {}
@@ -45,7 +46,7 @@ def _rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tic
             continue
         tick(done, len(best), f"Rows of {name}")
         try:
-            found[key] = _rows(coster, one, seed)[1]
+            found[key] = _rows(coster, one)[1]
         except DysharpError as reason:
             left_out[name] = str(reason)
     return found, left_out
@@ -56,19 +57,19 @@ def _asked(coster: Coster, one: Costed) -> dict[str, Any]:
     return {"model": coster.task.model.layer, "cluster": coster.machine.cluster, "gpus": one.values["ep"], "tokens": tokens}
 
 
-def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
+def _rows(coster: Coster, one: Costed) -> tuple[Row, EpTimes]:
     """The Row of a forward pass of the routed experts, and the times of both passes."""
     system = SIMULATED.get(one.values["system"])
     if system is None or one.values["etp"] > 1:
         raise DysharpError(f"no simulated system is {one.values['system']}" if system is None else "ranks of a simulated system have whole experts")
     asked = _asked(coster, one)
-    forward, backward = (compare([system], direction=way, seed=seed, **asked).rows[0] for way in ("fwd", "bwd"))
+    forward, backward = (compare([system], direction=way, **asked).rows[0] for way in ("fwd", "bwd"))
     return forward, ep_times(forward, backward)
 
 
-def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> Ranked:
+def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], tick: Tick = lambda *_: None) -> Ranked:
     """`best`, ordered by their cost with Rows; layouts without a Row follow with their closed-form cost."""
-    rows, left_out = _rows_for(coster, best, seed, tick)
+    rows, left_out = _rows_for(coster, best, tick)
     own = Coster(coster.task, coster.machine, coster.space, rows)
     pairs = [(one, own.cost_of(one.values, one.number)) for one in best if row_key(one.values) in rows]
     pairs.sort(key=lambda pair: pair[1].step_us)
@@ -77,7 +78,7 @@ def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick
     return Ranked((*(again for _, again in pairs), *rest), tuple(steps), left_out, 2 * len(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirmed:
     """One layout at every fidelity, in microseconds of a step. None: `left_out` says why."""
 
@@ -99,7 +100,7 @@ class Confirmed:
         return "The best at every fidelity: " + ", ".join(parts) + why + "."
 
 
-def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
+def confirm(coster: Coster, one: Costed) -> Confirmed:
     """The replay of a layout's whole schedule with the plan's pieces; its experts by Rows; its MoE blocks, or pairs of them, as merged Programs."""
     done = replayed(coster, one)
     makespan = done.makespan / PS_PER_US
@@ -107,22 +108,22 @@ def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
         return Confirmed(one.step_us, makespan, None, None, "no expert communication", done)
     rows = None
     try:
-        row, ep = _rows(coster, one, seed)
+        row, ep = _rows(coster, one)
         known = {row_key(one.values): ep}
         rows = Coster(coster.task, coster.machine, coster.space, known).cost_of(one.values, one.number).step_us
-        block = _block(coster, one, row, ep, seed)
+        block = _block(coster, one, row, ep)
         merged = Coster(coster.task, coster.machine, coster.space, known, block).cost_of(one.values, one.number).step_us
     except DysharpError as reason:
         return Confirmed(one.step_us, makespan, rows, None, str(reason).rstrip("."), done)
     return Confirmed(one.step_us, makespan, rows, merged, "", done)
 
 
-def _block(coster: Coster, one: Costed, row: Row, ep: EpTimes, seed: int) -> BlockTimes:
+def _block(coster: Coster, one: Costed, row: Row, ep: EpTimes) -> BlockTimes:
     """The MoE block of a layout as merged Programs: attention, norms, router and shared experts beside its routed experts; the mean of its kinds."""
     task = coster.task
     training_recipe = replace(task.training_recipe, dispatcher="", recompute=one.values["recompute"])
     block = Block(task.model, coster.machine, one.layout, task.sequence, training_recipe)
-    found = merged_blocks([row], [ep], block, **_asked(coster, one), seed=seed)[0]
+    found = merged_blocks([row], [ep], block, **_asked(coster, one))[0]
     layers = [task.model.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
     means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
     return BlockTimes(*means)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from math import isinf
 from pathlib import Path
@@ -15,11 +15,12 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base.columns import KEPT, SHOWN, Column, Columns
+from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences
 from dysharp.base.units import GiB
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval
@@ -30,7 +31,7 @@ from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
-from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
+from dysharp.planning.names import ep_of, form_of, saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import LAYOUTS, Plan, Planned, Search, framework_for, front, plan_shapes, training_recipe_for
 from dysharp.planning.search import ConstantChange, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
@@ -60,7 +61,7 @@ WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """A plan, with a layout to judge if one was given, and what else was asked for."""
 
@@ -98,7 +99,7 @@ class Answer:
     def lead(self) -> float:
         """How far the second layout is behind, in percent; 0 without a second."""
         one = self.plan.first
-        return behind_of(one.second.step_us, one.found.best[0].step_us) if one.second else 0.0
+        return _behind_of(one.second.step_us, one.found.best[0].step_us) if one.second else 0.0
 
     def sentence(self) -> str:
         """The answer."""
@@ -129,17 +130,17 @@ class Answer:
         missed = f"{median:.1f} % (median), {most:.0f} % (90 % of rows)"
         return f"{lead}{bars}. By closed forms, which miss measured steps like this that no fit saw by {missed}."
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Rows:
         """Rows of `LAYOUTS`: the best, and the best with hardware that nobody sells."""
         one = self.plan.first
         shown = [(x, "") for x in one.found.best] + [(x, f" ({WHAT_IFS[name]})") for name, x in self.what_ifs.items()]
         return [self._row(one, x) | {"ep": ep_of(x) + hardware, "limit": SHORT.get(x.limit, x.limit)} for x, hardware in shown]
 
     def _row(self, one: Planned, x: Costed) -> dict[str, Any]:
-        behind = behind_of(x.step_us, one.found.best[0].step_us)
+        behind = _behind_of(x.step_us, one.found.best[0].step_us)
         return one.entry(x, self.plan.cluster) | {"short": short_of(x), "saving": saving_of(x), "behind": behind}
 
-    def shape_rows(self) -> list[dict[str, Any]]:
+    def shape_rows(self) -> Rows:
         """Rows of `SHAPES`: every shape with its own best layout."""
         total = {one.task.model.name: parameters_of(one.task.model).total for one in self.plan.shapes}
         rows = [self._row(one, one.found.best[0]) | {"shape": name} for one, name in zip(self.plan.shapes, total, strict=True)]
@@ -154,13 +155,13 @@ class Answer:
         tail = f"; in {len(within)} of these the old one stays within an error bar" if changed and self.error else ""
         return f"{len(changed)} of {len(moved)} changes of a constant by 20 % make another layout the best{tail}."
 
-    def ranked_rows(self) -> list[dict[str, Any]]:
+    def ranked_rows(self) -> Rows:
         """Rows of `RANKED`."""
         assert self.ranked is not None
         pairs = zip(self.ranked.order, self.ranked.steps, strict=True)
         return [{"layout": text_of(x), "short": short_of(x), "closed_us": closed, "rows_us": rows} for x, (closed, rows) in pairs]
 
-    def serving_rows(self) -> list[dict[str, Any]]:
+    def serving_rows(self) -> Rows:
         """Rows of `SERVED`, the most tokens first."""
         most = {name: one.best[0].tokens_per_gpu if one.best else 0.0 for name, one in self.served.items()}
         told = {name: one.sentences()[0].split(":")[0] for name, one in self.served.items()}
@@ -175,7 +176,7 @@ class Answer:
         """The layout whose arguments are wanted: that to judge, or the best."""
         return self.checked or self.plan.first.found.best[0]
 
-    def count_rows(self) -> list[dict[str, Any]]:
+    def count_rows(self) -> Rows:
         """Rows of `COUNTS`: where every candidate of the first shape went."""
         found = self.plan.first.found
         return [{"n": n, "what": what} for what, n in [*sorted(found.counts.items(), key=lambda one: -one[1]), ("all", found.size)]]
@@ -185,12 +186,12 @@ class Answer:
         assert self.checked is not None
         one, x = self.plan.first, self.checked
         best = one.found.best[0]
-        behind = behind_of(x.step_us, best.step_us)
+        behind = _behind_of(x.step_us, best.step_us)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
         place = f"{behind:.1f} % behind {_whole(best)}" if behind > 0 else "no worse than the best of the space"
         return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
 
-    def check_rows(self) -> list[dict[str, Any]]:
+    def check_rows(self) -> Rows:
         """Rows of `CHECKED`."""
         assert self.checked is not None
         parts, best = (one.parts | {"all": one.step_us} for one in (self.checked, self.plan.first.found.best[0]))
@@ -223,6 +224,11 @@ class Answer:
         if len(self.plan.shapes) > 1:
             parts.append(SHAPES.screen(self.shape_rows()))
         return "\n".join(parts)
+
+
+def _behind_of(step_us: float, best_us: float) -> float:
+    """How many percent of the best layout's tokens/s another one lacks."""
+    return 100 * (1 - best_us / step_us)
 
 
 SHAPES = Columns(

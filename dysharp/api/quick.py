@@ -1,13 +1,14 @@
 """`quick_compare`, `quick_advise`: answers by closed forms and bounds alone, in the fields of the simulated ones."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Unpack
 
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.row import Row
 from dysharp.api.comparison import chosen_systems, place_of_fastest
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.planning.advice.advise import DEFAULT_CLUSTER, asked_for
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
@@ -24,7 +25,7 @@ STANDS_ON = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuickAnswer:
     """Layers by closed forms and bounds. `rows`: their fields as those of `Row.to_dict`. `not_ranked`: {system: why}."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from dysharp.base.columns import Columns
+from dysharp.base.columns import Columns, Rows
+from dysharp.base.values import frozen
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
@@ -27,7 +28,7 @@ SERVED_SHORT = Columns("what=family", "judged=n:", "median error %=median_ape:.1
 class _RunReport:
     """What reports of runs share."""
 
-    families: list[dict[str, Any]]
+    families: Rows
 
     @property
     def holds(self) -> bool:
@@ -35,7 +36,7 @@ class _RunReport:
         return all(row["holds"] for row in self.families if row["n"] and row["bar"])
 
     @property
-    def bars(self) -> list[dict[str, Any]]:
+    def bars(self) -> Rows:
         """Each bar with its value (`predictions.bar`)."""
         return _bars(self.families)
 
@@ -44,18 +45,18 @@ class _RunReport:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
 
-def _bars(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _bars(rows: Iterable[dict[str, Any]]) -> Rows:
     limits = (("median", "median_ape", "bar"), ("90th percentile", "p90_ape", "bar_p90"))
     asked = [(row, limit) for row in rows if row["n"] for limit in limits if row.get(limit[2])]
     return [bar(f"{row['family']}: {what}, %", row[key], row[most]) for row, (what, key, most) in asked]
 
 
-def plan_bars() -> list[dict[str, Any]]:
+def plan_bars() -> Rows:
     """Bars of `dysharp plan`, whose values `bench/` finds in minutes: as `tables.toml` has them."""
     return [bar(name, **entry) for name, entry in TABLES["plan_bars"].items()]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingReport(_RunReport):
     """Errors of training runs.
 
@@ -68,13 +69,13 @@ class TrainingReport(_RunReport):
     | `micro_batches` | rows that differ in micro-batches only: ms of one more (`slope_*`) and the rest (`intercept_*`), measured and predicted |
     """
 
-    families: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    micro_batches: list[dict[str, Any]] = field(default_factory=list)
+    families: Rows = field(default_factory=list)
+    rows: Rows = field(default_factory=list)
+    groups: Rows = field(default_factory=list)
+    micro_batches: Rows = field(default_factory=list)
 
     @property
-    def bars(self) -> list[dict[str, Any]]:
+    def bars(self) -> Rows:
         """As of all reports; steps have a bar in each group, model FLOPs one of their largest group."""
         named = [row | {"family": f"step, {row['group']}"} for row in self.groups]
         told = [row | {"median_ape": row.get("max_group", row["median_ape"])} for row in self.families if row["family"] != step_time.FAMILY]
@@ -104,7 +105,7 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
     pairs = families.pair_cases() if data is None else []
     told += [*([summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []), *every]
     none = {"unit": "-", "measured": None, "predicted": None, "error": None, "judged": False}
-    rows: list[dict[str, Any]] = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
+    rows: Rows = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
     rows += [
         _training_row(step_time.FAMILY, "s", one)
         | {"group": one.group, "floor": one.floor, "plain": one.plain}
@@ -142,7 +143,7 @@ LAYOUTS = 85.0
 """Percent of groups whose fastest layout is chosen, or one within 5 % of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServingReport(_RunReport):
     """Errors of serving runs.
 
@@ -155,13 +156,13 @@ class ServingReport(_RunReport):
     | | `ttft_interval90`, `judged`, `note` |
     """
 
-    families: list[dict[str, Any]] = field(default_factory=list)
-    groups: list[dict[str, Any]] = field(default_factory=list)
+    families: Rows = field(default_factory=list)
+    groups: Rows = field(default_factory=list)
     layouts: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: Rows = field(default_factory=list)
 
     @property
-    def bars(self) -> list[dict[str, Any]]:
+    def bars(self) -> Rows:
         """As of all reports; coverage and the fastest layout too."""
         least = [("TPOT: coverage, %", row["coverage"], COVERAGE) for row in self.families if row["family"] == "TPOT" and row["n"]]
         least += [("fastest layout on fronts, %", self.layouts["share"], LAYOUTS)] if self.layouts.get("fronts") else []
@@ -212,7 +213,7 @@ def _errors(errors: Iterable[float]) -> dict[str, float | None]:
     return {"median_ape": float(np.median(sizes)), "p90_ape": float(np.percentile(sizes, 90)), "bias": median(signed)}
 
 
-def _groups(cases: list[ServingCase]) -> list[dict[str, Any]]:
+def _groups(cases: list[ServingCase]) -> Rows:
     found: dict[tuple[str, ...], list[float]] = {}
     for case in cases:
         error = case.error(TPOT)

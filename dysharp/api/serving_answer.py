@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from dysharp.api.arguments import Slo
@@ -10,7 +10,7 @@ from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_replay import Replayed
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.columns import Column, Columns
-from dysharp.base.values import named, older_name
+from dysharp.base.values import frozen, named, older_name
 from dysharp.measured.intervals import Interval
 from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
 from dysharp.model.formats import Formats, formats_of, published
@@ -29,7 +29,7 @@ BETTER = 1.05
 TIE = f"within {100 * EQUAL:g} % smaller replicas go first, as one dead GPU stops one"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Serving:
     """The answer of `serve`.
 

@@ -7,12 +7,13 @@ SMs and links of one machine, so shared experts take SMs from experts, and messa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.layer import layer_ops
@@ -31,7 +32,7 @@ MOVED = ("dispatch", "experts", "combine")
 """Ops that the MoE layer of an EP system stands for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MergedLayer:
     """Microseconds of one layer: its Program, the closed form, and the MoE layer's Program alone."""
 

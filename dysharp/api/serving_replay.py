@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.replay.fleet import Failure, Pool, TierSize, replay
 from dysharp.serving.replay.report import Replay
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 HOUR = 3600
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replayed:
     """One layout under the requests. `price`: dollars per GPU hour; 0: not asked."""
 

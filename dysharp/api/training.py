@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -11,12 +11,12 @@ import numpy as np
 from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.learning import learned_bar, posterior_of
-from dysharp.api.merged_blocks import merged_blocks, merged_line
+from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US, GiB
-from dysharp.base.values import named, plain
+from dysharp.base.values import frozen, named, plain
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
@@ -43,20 +43,21 @@ from dysharp.training.answers import (
     NO_LAUNCHES,
     Energy,
     StepSplit,
+    Waits,
     energy_of,
     gains,
     peak_flops_per_us,
     split_step,
-    waits_of,
 )
 from dysharp.training.block import NOT_MODELLED, Block
-from dysharp.training.cost import BlockTimes, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import Kind, StepCosts, step_costs
-from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
+from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, slot_name, step_graph
 from dysharp.training.megatron import arguments_from
 from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
-from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule, usual_schedule
+from dysharp.training.schedules import Schedule, Slot, get_schedule, in_flight, make_schedule, usual_schedule
+from dysharp.training.schedules.cells import FORWARD, WGRAD
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
@@ -80,7 +81,7 @@ COLUMNS = Columns(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """A step under one EP system. `shares`: parts of the step (`WORDS`), means over ranks; they add up to 1. `form`, `dropped_rows`: of its Row."""
 
@@ -115,7 +116,7 @@ class Step:
         return found | COLUMNS.more(found) | ({"kind": self.stands_on} if self.stands_on else {})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """A step under several EP systems, fastest first.
 
@@ -223,7 +224,7 @@ def step(
     said = (step_words(tensor, whole),) if tensor else ()
     if merging and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.training_recipe)
-        said = (merged_line(best.system, closed, costs[best.system]), *said)
+        said = (_merged_line(best.system, closed, costs[best.system]), *said)
     chosen = block.chosen(whole.n_layers - 1, best.ep)[0].formats
     formats = replace(trained(chosen), state=formats.state) if chosen else formats
     options = next((row.options for row, _ in rows if row.system == best.system), None)
@@ -239,6 +240,18 @@ def step(
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)
+
+
+def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
+    """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
+    at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
+    told: dict[str, Any] = {}
+    for name, costs in (("closed", closed), ("merged", merged)):
+        one = costs.stages[at]
+        told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
+    (turn, pair), (turn_merged, pair_merged) = told["closed"], told["merged"]
+    ways = f"both passes {turn_merged / turn - 1:+.1%}, a pair {pair_merged / pair - 1:+.1%}"
+    return f"Blocks: merged Programs; against closed sums, the largest stage under {system}: {ways}."
 
 
 @takes(RequestArgs)
@@ -359,7 +372,7 @@ def _wire_us(row: Row) -> float:
 def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, block: Block) -> Step:
     layout, model, sequence = costs.layout, block.model, block.sequence
     done = replay(step_graph(order, costs.times))
-    split = split_step(done, waits_of(order, costs))
+    split = split_step(done, _waits_of(order, costs))
     step_us = split.total / PS_PER_US
     speed = layout.global_batch * sequence / (step_us / 1e6) / layout.gpus
     flops = model_flops(model, sequence, MEGATRON)
@@ -370,6 +383,25 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
     energy = energy_of(model, costs.machine, layout, sequence, ep, products)
     kind = row.kind if isinstance(row, QuickLayer) else ""
     return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy, kind)
+
+
+def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
+    """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for rank, slots in enumerate(order.slots):
+        for slot in slots:
+            if us := costs.times.cells.of(slot) / PS_PER_US:
+                found[rank, slot_name(slot)] = {part: wait / us for part, wait in zip((EP, LAUNCHES), _waits_in(slot, costs.stages), strict=True)}
+    return found
+
+
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
+    one = stages[slot[0].stage]
+    if len(slot) == 2:
+        return one.waits_in_pair(stages[slot[1].stage])
+    if slot[0].kind == WGRAD:
+        return 0.0, 0.0
+    return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 
 def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> tuple[str, ...]:

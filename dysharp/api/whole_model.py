@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base.columns import Columns
+from dysharp.base.columns import Columns, Rows
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import GiB, memory_to_bytes
+from dysharp.base.values import frozen
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.model.formats import formats_of, recipe_for, trained
@@ -26,7 +27,7 @@ GIGA = 1e9
 PARTS = Columns("part", "parameters, B=parameters/1e9:.3f", "used by a token, B=active/1e9:.3f", "GFLOP forward=gflop:.2f")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Description:
     """A model, and with a layout the memory of a step. Fields hold plain values.
 
@@ -44,11 +45,11 @@ class Description:
     source: str
     sequence: int
     parameters: dict[str, int]
-    parts: list[dict[str, Any]]
+    parts: Rows
     gflop_per_token: dict[str, float]
     model_gflop_per_token: dict[str, float]
     layout: dict[str, Any] = field(default_factory=dict)
-    memory: list[dict[str, Any]] = field(default_factory=list)
+    memory: Rows = field(default_factory=list)
     fixed_gib: dict[str, float] = field(default_factory=dict)
     """GiB outside the allocator, by name."""
 
@@ -83,7 +84,7 @@ def describe(model: str | os.PathLike[str] | WholeModel, **request: Unpack[Descr
 def _accounting(model: WholeModel, sequence: int) -> Description:
     p, flops = parameters_of(model), flops_of(model, sequence)
     names = [name for name, n in p.parts.items() if n or name in flops.forward]
-    parts: list[dict[str, Any]] = [
+    parts: Rows = [
         {"part": name, "parameters": p.parts[name], "active": p.active_parts[name], "gflop": flops.forward.get(name, 0.0) / GIGA} for name in names
     ]
     parts.append({"part": CORE, "parameters": 0, "active": 0, "gflop": flops.forward[CORE] / GIGA})

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from dysharp.base.text import cell, csv_text, html_table, table
 
 SHOWN, KEPT = "shown", "kept"
+Rows = list[dict[str, Any]]
+"""Rows of a table as plain values."""
 
 
 class Column(NamedTuple):
@@ -95,7 +97,7 @@ class Columns:
         """Texts, one tuple for each row."""
         return [tuple(one.cell(row) for one in self._at(SHOWN)) for row in rows]
 
-    def values(self, rows: Iterable[Any]) -> list[dict[str, Any]]:
+    def values(self, rows: Iterable[Any]) -> Rows:
         """{name: value} of each row, for JSON."""
         return [{one.name: one.value(row) for one in self._at(KEPT)} for row in rows]
 

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from dysharp.base.errors import OverShare, SimulationError
 from dysharp.base.sources import code_digest
+from dysharp.base.values import frozen
 
 MOST_ATTEMPTS = 2
 """A task whose process ended this often while no other task ran has failed."""
@@ -33,7 +34,7 @@ class ProcessEnded(SimulationError):
     """A task that ended its process each time it ran. Exit code 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task(Generic[T_co]):
     """Work that any process can do: `work(part)`, with the part of the computer's memory that it may take (OverShare: it needs more).
 

@@ -82,6 +82,11 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     return table
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a file, which errors call by its name without folders."""
+    return parse_toml(read_text(path), path.name)
+
+
 def _toml_reason(error: Exception, text: str) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"

@@ -1,4 +1,4 @@
-"""`frozen`: the one decorator of values, so that their flags exist once; `plain`, `named`: values for JSON; `older_name`: older names of fields."""
+"""`frozen`, `frozen_keywords`: the decorators of values, so that flags exist once; `plain`, `named`: values for JSON; `older_name`: old names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -12,6 +12,12 @@ T = TypeVar("T")
 def frozen(cls: type[T]) -> type[T]:
     """`cls` as a dataclass that nobody changes, with slots."""
     return dataclass(frozen=True, slots=True)(cls)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def frozen_keywords(cls: type[T]) -> type[T]:
+    """As `frozen`, with fields that are given by name alone."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
 def named(value: Any, *names: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from dysharp.cli.schema import schema_flag
 from dysharp.cli.serve import serve
 from dysharp.cli.step import step
 from dysharp.cli.study import query, study
-from dysharp.cli.texts.examples import add_examples
+from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
@@ -153,7 +153,7 @@ def compare(
 @cli.command("list")
 @click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @options()
-def list_(what: str, as_json: Json) -> None:
+def _list(what: str, as_json: Json) -> None:
     """List what other commands take: systems, models, clusters, options, figures and more."""
     check_word(what, LISTS, f"list: found {what[:60]!r}")
     from dysharp.cli.listing import listing, print_list
@@ -168,4 +168,16 @@ for command in (
 ):  # fmt: skip
     cli.add_command(command)
 routing.add_command(lint)
-add_examples(cli)
+
+
+def _add_examples(group: click.Group, above: str = "") -> None:
+    """Put the examples of each command at the end of its help."""
+    for name, command in group.commands.items():
+        path = f"{above} {name}".strip()
+        if path in EXAMPLES:
+            command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[path])
+        if isinstance(command, click.Group):
+            _add_examples(command, path)
+
+
+_add_examples(cli)

@@ -7,13 +7,13 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from dysharp.base.columns import Rows
 from dysharp.base.text import WIDTH
 from dysharp.show.output import console, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.specs import Choice
 
-Rows = list[dict[str, Any]]
 VALUES_WIDTH = 24  # columns of the cell with the values of an option
 UNBOUNDED = 1e9  # a limit that only keeps nonsense out
 

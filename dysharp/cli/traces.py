@@ -102,7 +102,7 @@ class _HintArgs(TypedDict):
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @options(_HintArgs, format_name={"is_eager": True, "callback": helps(_formats, 16), "shell_complete": complete_from(_formats, "help", "auto")})
-def import_(
+def _import(
     files: tuple[str, ...], out: TraceFile, format_name: Annotated[str, _FORMAT], *, gpus: Gpus, as_json: Json, **values: Any
 ) -> None:  # fmt: skip
     """Convert routing dumps of other tools to a trace.

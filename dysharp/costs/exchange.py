@@ -19,6 +19,7 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
+from dysharp.base.values import frozen
 from dysharp.costs.collectives import collective_us, flight_us, link_us, sync_us
 from dysharp.costs.machine import Machine
 from dysharp.costs.operators import Constants
@@ -34,7 +35,7 @@ BOUNDS = (FREE, IN_SWITCH, HUB)
 """What nobody sells, as lower bounds: no communication at all; switches that copy and sum rows; a hub in the GPU that moves rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peers:
     """GPUs that exchange rows: `ep` groups of experts, each on `etp` GPUs that are reached together; `stride` ranks from one group to the next.
 
@@ -54,7 +55,7 @@ class Peers:
         return expected_copies(parts, layer.n_experts, layer.topk, layer.n_group, layer.topk_group)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rows:
     """`tokens` that a GPU sends, bytes of a row on its way to experts and back, and rows of the busiest GPU over the mean."""
 
@@ -64,7 +65,7 @@ class Rows:
     busiest: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExchangeTimes:
     """Microseconds of one Dispatch and one Combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
     which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert. `kernels`: of both;

@@ -58,7 +58,7 @@ FULL_ROWS, HALF = 128, 0.5
 """Rows of a product that fill a tensor core of Blackwell, and the part that fewer rows use (PTX ISA, tcgen05.mma: M 64 and 128 of one SM)."""
 
 
-class Tiles(NamedTuple):
+class _Tiles(NamedTuple):
     """A choice for each of many GEMMs, `[...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core; least
     microseconds of a tile for one of the summed dimension."""
 
@@ -78,7 +78,7 @@ class Problem(NamedTuple):
     groups: F64
 
 
-def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[Tiles]:
+def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[_Tiles]:
     """The tiles among which `library` takes the fastest. Raises ConfigError for an unknown library."""
     check_word(library, LIBRARIES, f"GEMM library {library!r}: unknown")
     return list(LIBRARIES[library](gpu, problem))
@@ -116,48 +116,48 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
     return np.minimum(1.0, clocks / (2 * (rows + shared) * dtype_bytes / SMEM_BYTES))
 
 
-def _marlin(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+def _marlin(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has."""
     for tile in MARLIN_TILES:
         core = min(1.0, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
         yield from _split(gpu, p, (tile,), core * tile[0] / (tile[0] + WIDENED))
 
 
-def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+def _cublas(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     for tile in GUIDE_TILES:
         yield from _split(gpu, p, (tile,), HALF if gpu.arch == "blackwell" and tile[0] < FULL_ROWS else 1.0)
 
 
-def _split(gpu: Gpu, p: Problem, sides: Iterable[tuple[int, int]], core: float) -> Iterator[Tiles]:
+def _split(gpu: Gpu, p: Problem, sides: Iterable[tuple[int, int]], core: float) -> Iterator[_Tiles]:
     """Each tile without a split, and with as many parts as fill the SMs once."""
     for rows, columns in sides:
         high, wide = np.full_like(p.m, rows), np.full_like(p.m, columns)
         tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
-        yield Tiles(high, wide, core=core)
-        yield Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles), core)
+        yield _Tiles(high, wide, core=core)
+        yield _Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles), core)
 
 
-def _cutlass(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+def _cutlass(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     """On Blackwell two SMs share a tile of 256 rows, or one of 128 rows up to 256 rows of input. Up to 64 rows the operands are swapped."""
     if gpu.arch == "blackwell":
         rows, plain = np.select([p.m <= 16, p.m <= 256], [32.0, 64.0], 128.0), (p.m == 64) & (p.k < 4096)
-        yield Tiles(rows, np.where(plain, 64.0, 128.0), core=np.where((p.m > 64) & (p.m <= 256) | plain, HALF, 1.0))
+        yield _Tiles(rows, np.where(plain, 64.0, 128.0), core=np.where((p.m > 64) & (p.m <= 256) | plain, HALF, 1.0))
     else:
         narrow = p.n <= 1280
         rows = np.select([p.m <= 16, p.m <= 64, p.m <= 128], [16.0, np.where(narrow, 16.0, 64.0), 64.0], 128.0)
-        yield Tiles(rows, np.where(p.m <= 64, 64.0, 128.0))
+        yield _Tiles(rows, np.where(p.m <= 64, 64.0, 128.0))
 
 
-def _trtllm_gen(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
-    yield Tiles(np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 128.0), np.full_like(p.m, 128.0))
+def _trtllm_gen(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
+    yield _Tiles(np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 128.0), np.full_like(p.m, 128.0))
 
 
-def _ck(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+def _ck(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     for rows, columns, step_us in CK_TILES:
-        yield Tiles(np.full_like(p.m, rows), np.full_like(p.m, columns), step_us=step_us)
+        yield _Tiles(np.full_like(p.m, rows), np.full_like(p.m, columns), step_us=step_us)
 
 
-def _aiter_triton(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+def _aiter_triton(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     entry = np.any([(p.n == n) & (p.k == k) for n, k in TRITON_SHAPES], axis=0)
     split = np.where(entry & (p.m <= SPLIT_ROWS), np.ceil(p.k / PART), 1.0)
     for tiles in _ck(gpu, p):
@@ -165,14 +165,14 @@ def _aiter_triton(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
         yield tiles._replace(split=split, step_us=np.where(entry, np.maximum(tiles.step_us * (split == 1), NO_ENTRY_US / waves / split), NO_ENTRY_US))
 
 
-def _deepgemm(gpu: Gpu, p: Problem, layout: str = "dense") -> Iterator[Tiles]:
+def _deepgemm(gpu: Gpu, p: Problem, layout: str = "dense") -> Iterator[_Tiles]:
     choose = _blackwell_block if gpu.arch == "blackwell" else _hopper_block
     blocks = [choose(gpu.n_sms, layout, *(int(np.ceil(x)) for x in one)) for one in zip(*(np.ravel(x) for x in p), strict=True)]
     rows, columns = (np.array(side, np.float64).reshape(p.m.shape) for side in zip(*blocks, strict=True))
-    yield Tiles(rows, columns)
+    yield _Tiles(rows, columns)
 
 
-LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
+LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[_Tiles]]] = {
     "cublas": _cublas,
     "cutlass": _cutlass,
     "marlin": _marlin,

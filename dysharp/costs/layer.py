@@ -41,7 +41,7 @@ class Routed(NamedTuple):
     levels: tuple[float, ...] = (1.0,)
 
 
-class Gradients(NamedTuple):
+class _Gradients(NamedTuple):
     """Microseconds of a backward pass: of inputs, and of weights."""
 
     inputs: float
@@ -97,20 +97,20 @@ def cast_us(machine: Machine, op: Weight, tokens: float, formats: Formats) -> fl
 
 def gradients(
     machine: Machine, op: LayerOperator, batch: StepBatch, formats: Formats, routed: Routed | None = None, frozen: bool = False
-) -> Gradients:
+) -> _Gradients:
     """The backward pass of one operator, without casts. `frozen`: weights have no gradients."""
     if isinstance(op, Weight) and op.product:
         dtype = machine_format(machine, op, formats)[1]
         rows, groups = (op.rows * batch.tokens, None) if routed is None else (routed.each, routed.groups)
         weights = 0.0 if frozen else machine.gemm(op.n, op.k, rows, dtype, groups, accumulate=True)
-        return Gradients(machine.gemm(rows, op.k, op.n, dtype, groups), weights)
+        return _Gradients(machine.gemm(rows, op.k, op.n, dtype, groups), weights)
     if isinstance(op, MemoryOp) and op.steps[1]:
-        return Gradients(machine.memory(BF16 * op.backward * rows_of(op, batch.tokens, routed), op.steps[1]))
+        return _Gradients(machine.memory(BF16 * op.backward * rows_of(op, batch.tokens, routed), op.steps[1]))
     if isinstance(op, Core):
-        return Gradients(machine.attention(_expanded(op, batch, op.kv_heads), "backward"))
+        return _Gradients(machine.attention(_expanded(op, batch, op.kv_heads), "backward"))
     if isinstance(op, DeltaNetState):
-        return Gradients(machine.delta_net(_call(op, batch), "backward"))
-    return Gradients(0.0)
+        return _Gradients(machine.delta_net(_call(op, batch), "backward"))
+    return _Gradients(0.0)
 
 
 def _expanded(op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:

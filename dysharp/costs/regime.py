@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from dysharp.base.values import frozen
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).with_name("regimes.toml")
 Name = Literal["benchmark", "training", "serving"]
@@ -37,4 +37,4 @@ class Regime:
 @functools.cache
 def regime_of(name: Name) -> Regime:
     """The regime called `name`."""
-    return Regime(name, **parse_toml(read_text(FILE), FILE.name)[name])
+    return Regime(name, **read_toml(FILE)[name])

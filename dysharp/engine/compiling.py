@@ -5,16 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from numba import typeof
 from numba.core import event
 
 EVERY_S = 4.0
 """Between two reports of a compilation."""
-
-
-def is_compiled(kernel: Any, *args: Any) -> bool:
-    """Whether a kernel is compiled, or loaded from the cache, for arguments of these types."""
-    return tuple(map(typeof, args)) in kernel.signatures
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.figures.keys import known, typed, word
 from dysharp.figures.metric import all_calculated, all_metrics
 from dysharp.runs.point import Point
@@ -16,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{8} \d{4}-\d\d-\d\d \d\d:\d\d")
 NUMBERS = ("paper", "within", "at_least", "at_most", "regression", "band")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """A simulated number beside the paper's number, with the data from which `verdict` says what became of it (docs/design/0024-verdicts.md).
 
@@ -97,7 +98,7 @@ def unclaimed(check: Check) -> Check:
 
 def check_of(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Check:
     """One table [[check]] of a figure with `points`. Raises ConfigError."""
-    known(table, set(Check.__slots__), where)
+    known(table, set(Check.__dataclass_fields__), where)
     check = typed(Check, table, where)
     word(check.metric, tuple(all_metrics()), f"{where}.metric")
     word(check.reduce, REDUCTIONS, f"{where}.reduce")

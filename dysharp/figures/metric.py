@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from dysharp.base.lazy import import_all
+from dysharp.base.values import frozen
 from dysharp.runs.point import Point
 
 Rows = dict[Point, dict[str, Any]]
@@ -14,7 +15,7 @@ Rows = dict[Point, dict[str, Any]]
 Measure = Callable[..., float | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seen:
     """A point of a figure with the Rows of all points: what a metric reads. `point` has a Row.
 
@@ -73,7 +74,7 @@ class Seen:
         return table[part] / table[whole] if table and table[whole] else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Metric:
     """A number of a point. The decorator `metric` describes the fields. `system`: the calculated system that has it; "": simulated systems."""
 
@@ -91,7 +92,7 @@ class Metric:
         return None if found is None else float(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calculated:
     """A system of figures whose Rows are calculated without a run. The decorator `calculated` describes the fields."""
 

@@ -20,7 +20,7 @@ ROWS_OF_A_START = 300_000
 """What does not grow with a point's (token, expert) rows takes as long as this many of them."""
 
 
-class SourcesChanged(SimulationError):
+class _SourcesChanged(SimulationError):
     """The code changed during the run. The run ends, because one table must not mix two versions of the code."""
 
 
@@ -58,7 +58,7 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
             for i, result in ended:
                 point = todo[i]
                 if sources_changed():
-                    raise SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
+                    raise _SourcesChanged("the sources of dysharp changed during the run, so its points cannot share a table; start the run again")
                 if isinstance(result, Exception):
                     failed[point] = f"{point.label}: {why(result)}"
                 else:

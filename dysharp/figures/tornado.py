@@ -1,9 +1,10 @@
 """The effect of each free choice on the headline ratios: one choice moves to the ends of its range at a time."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
@@ -13,7 +14,7 @@ from dysharp.specs import Choice, Scalar, list_choices
 from dysharp.systems import get_system
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Headline:
     """What a paper claims: `system` is faster than each of `baselines` on `cluster`.
 
@@ -36,7 +37,7 @@ HEADLINES = {
 DYSHARP = HEADLINES["dysharp"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Swing:
     """One choice at one value. `ratios[baseline]`: time of the baseline divided by time of the headline's system.
 
@@ -55,7 +56,7 @@ def _values_of(choice: Choice) -> list[Scalar]:
     return [value for value in ends if value is not None and value != choice.value]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tornado:
     """What a tornado is about: the headline's systems on one workload under uniform routing."""
 

@@ -6,11 +6,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
@@ -41,7 +42,7 @@ OUTSIDE, MOVED, ABSENT = "does not hold", "not the stored value", "no point was 
 INSIDE, BEYOND = "within", "outside"  # of a variant, whose verdict is OTHER_CHOICE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """One line of the table. `claim`: name of the check. `bound`, `stored`: in words. `outcome`: for maintainers, one of the words above.
 

@@ -5,13 +5,14 @@ member responds. So an edge that a Program lacks makes a wrong vector in some or
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.errors import EmulationMismatch
+from dysharp.base.values import frozen
 from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.program import Program, Tail, Trace
@@ -26,7 +27,7 @@ Array = NDArray[Any]
 ISSUE, DELIVER, RESPOND, FINISH = range(4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveEmulation:
     """Results of one emulated collective: largest absolute error against `Collective.reference`. Sums are of small whole numbers, so 0 is due."""
 

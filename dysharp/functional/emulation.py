@@ -11,6 +11,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import facts
+from dysharp.base.values import frozen
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
@@ -31,7 +32,7 @@ BLOCKS = {**PLAIN_BLOCKS, **TORCH_BLOCKS}
 BOUNDS = {"int32": 0.0, "float32": 1e-5, "bfloat16": 2.0**-5}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Emulation:
     """Results of one emulated layer.
 
@@ -102,7 +103,7 @@ class Emulation:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """Sizes of an emulated layer. `experts`: experts of all GPUs."""
 

@@ -1,17 +1,18 @@
 """Faults to inject: faults of the machine (packet path) and hard cases of the routing (both paths)."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 
 DROPPED = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Faults:
     """Faults of the machine. A table size of 0 means the size that the cluster states."""
 

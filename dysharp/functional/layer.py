@@ -10,6 +10,7 @@ import numpy as np
 
 from dysharp.base.arrays import I32, Array
 from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base.values import frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
@@ -37,7 +38,7 @@ class RunRecord:
     sums: dict[int, tuple[Expression, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedRows:
     """Data that a forward pass saves for its backward pass: rows of all expert slots in layout order, and the layout.
 
@@ -53,7 +54,7 @@ class SavedRows:
     row_slot: I32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensors:
     """Inputs of one pass.
 

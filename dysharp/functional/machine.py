@@ -8,6 +8,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import SavedRows, Tensors
@@ -26,7 +27,7 @@ PATHS = ("auto", "row", "packet")
 PACKETS_IN_A_MOMENT = 20_000  # most packets for which path "auto" takes the packet path (about ten seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pass:
     """One finished pass: inputs, Program, result, and the counts of the packet path (None on the row path)."""
 
@@ -37,7 +38,7 @@ class Pass:
     statistics: Statistics | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Context:
     """Data of a `forward` call for its `backward` call."""
 

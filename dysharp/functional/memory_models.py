@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dysharp.functional.orders import Event
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
-ISAS: Mapping[str, Mapping[str, str]] = parse_toml(read_text(Path(__file__).with_name("isas.toml")), "isas.toml")
+ISAS: Mapping[str, Mapping[str, str]] = read_toml(Path(__file__).with_name("isas.toml"))
 """{ISA: {rule: what it says}}."""
 INSTRUCTION = re.compile(
     r"(st|rel|red|redc) [xyzw]+([+][xyzw]+)* \d{1,2} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|(ldu|ldc) [xyzw] @\d+ -> \w+|poll [xyzw] -> \w+"

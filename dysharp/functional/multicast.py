@@ -33,7 +33,6 @@ from dysharp.protocol import al_table, tracker
 
 LONGEST: Final = 80
 FEW: Final = 8
-MAX_TARGETS: Final = (1 << 15) - 1  # the target count of a packet
 
 
 def is_whole(value: Any) -> bool:
@@ -69,21 +68,6 @@ def whole(where: str, value: Any, limit: int) -> int:
     if not 0 <= number < limit:
         raise IsaError(f"{where}: found {number}, expected 0 .. {limit - 1}")
     return number
-
-
-def target_list(instruction: str, gpu: int, targets: Any) -> tuple[int, ...]:
-    """Experts as ints, from a sequence, a range or a one-dimensional array of integers. Raises IsaError."""
-    where = f"{instruction} targets on GPU {gpu}"
-    flat = targets.ndim == 1 if isinstance(targets, np.ndarray) else hasattr(targets, "__iter__") and not isinstance(targets, str)
-    if not flat:
-        raise IsaError(f"{where}: found {show(targets)}, expected a list or a one-dimensional array of experts")
-    if hasattr(targets, "__len__") and len(targets) > MAX_TARGETS:
-        raise IsaError(f"{instruction} target count on GPU {gpu}: found {len(targets)}, expected at most {MAX_TARGETS}")
-    listed = tuple(targets)
-    for target in listed:
-        if not is_whole(target):
-            raise IsaError(f"{where}: found {show(target)}, expected integers")
-    return tuple(map(index, listed))
 
 
 ALIGN: Final = 16  # bytes; one flit, and the grain in which the tracker counts a row

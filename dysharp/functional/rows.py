@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base.values import frozen
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, RunRecord, SavedRows, Tensors
 from dysharp.functional.orders import Pool, make_pool, time_in
@@ -24,7 +25,7 @@ ALL = slice(None)
 DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """Result of one pass.
 

@@ -8,16 +8,17 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import index
 from typing import Final, NoReturn
 
 from dysharp.base.errors import IsaError
+from dysharp.base.values import frozen
 
 SPARE: Final = "spare"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Field:
     """`width` bits (at least 1) for an unsigned integer. A field called `spare` is always zero and takes no value."""
 
@@ -31,7 +32,7 @@ class Field:
         return (1 << self.width) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Fields from the most to the least significant bit. `name` begins every error message."""
 

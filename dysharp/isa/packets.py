@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 from functools import cache
 from itertools import pairwise
@@ -16,6 +16,7 @@ from operator import index
 from typing import Any, Final
 
 from dysharp.base.errors import IsaError
+from dysharp.base.values import frozen
 from dysharp.isa.commands import COMMAND_BYTE, COMMAND_SHIFT, CRC_BYTE, FLIT_BYTES, MAX_PAYLOAD, RULES, Command, Data, Dtype, Half, Stage
 from dysharp.isa.fields import Layout, out_of_range, pack, unpack
 
@@ -28,7 +29,7 @@ EXPERT_LIMIT: Final = 1 << 16
 ADDRESS_LIMIT: Final = 1 << 48
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packet:
     """One packet of any command. A field that the command does not have stays at its default, or `encode` refuses."""
 
@@ -317,7 +318,7 @@ def _read_explicit(field: dict[str, int], extension: bytes, name: str, _local: i
     return {"address": field["address"], "further": further}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _HalfCodec:
     """How an address half and its extension flits are written and read. `listed`: extension flits, from the fields."""
 
@@ -357,7 +358,7 @@ _HALVES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Codec:
     """All constants of one command. The constants are collected once, because members of an Enum are slow to reach."""
 

@@ -1,8 +1,8 @@
 """`Sram`: the record of a table on chip, declared beside the state machine of the table in `protocol/`."""
 
-from dataclasses import dataclass
 from typing import Final
 
+from dysharp.base.values import frozen_keywords
 from dysharp.isa.fields import Field, Layout
 
 GPU: Final = "GPU"
@@ -11,7 +11,7 @@ PEER: Final = "peer of a GPU"
 PORT: Final = "switch port"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Sram:
     """A table on chip. All bits are an estimate: papers give the number of entries, not their fields.
 

@@ -4,13 +4,15 @@ how far the sources of one kernel differ: no prediction can be nearer to all of 
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.columns import Rows
+from dysharp.base.values import frozen
 from dysharp.measured.families.nccl import CollectiveCase
 from dysharp.measured.family import Classified, Constants, Missing, Parsed, all_families
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
@@ -19,7 +21,7 @@ ALL = "all"
 Key = tuple[str, str, str]
 
 
-def beyond_errors(classified: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
+def beyond_errors(classified: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> Rows:
     """One entry per family (system "all") and one per family, system and hardware.
 
     | field | holds |
@@ -66,7 +68,7 @@ MB = 1e6
 H100 = "h100-sxm"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Claim:
     """A paper's mean absolute error of its simulator, in percent; which of our measurements are of that kind. The papers' own rows are not public."""
 
@@ -94,7 +96,7 @@ CLAIMS = (
 MoE-Hub, methodology: 4.36 %."""
 
 
-def beside_simulators(parsed: Sequence[Parsed], predicted: F64, measured: F64) -> list[dict[str, Any]]:
+def beside_simulators(parsed: Sequence[Parsed], predicted: F64, measured: F64) -> Rows:
     """One entry per claim: `published_mape` of the paper's simulator, and n, mape, median_ape, p90_ape and bias here (percent)."""
     rows = []
     for claim in CLAIMS:
@@ -108,7 +110,7 @@ def beside_simulators(parsed: Sequence[Parsed], predicted: F64, measured: F64) -
 Times = dict[str, dict[Any, list[float]]]
 
 
-def disagreements(parsed: Sequence[Parsed]) -> list[dict[str, Any]]:
+def disagreements(parsed: Sequence[Parsed]) -> Rows:
     """One entry per family and pair of sources that measured the same cases.
 
     | field | holds |

@@ -1,5 +1,4 @@
-"""Calls of libraries: errors by regime, marginal times, the order of libraries, and whether a time fits the library that its row names.
-"""
+"""Calls of libraries: errors by regime, marginal times, the order of libraries, and whether a time fits the library that its row names."""
 
 from __future__ import annotations
 
@@ -116,11 +115,11 @@ def doubts(case: CallCase, measured_us: float, named_us: float, constants: Const
     off = abs(math.log(measured_us / named_us))
     if off <= DOUBT:
         return None
-    name, time = min(alternatives(case, constants).items(), key=lambda other: abs(math.log(measured_us / other[1])), default=("", named_us))
+    name, time = min(_alternatives(case, constants).items(), key=lambda other: abs(math.log(measured_us / other[1])), default=("", named_us))
     return (name, time) if abs(math.log(measured_us / time)) <= NEARER * off else None
 
 
-def alternatives(case: CallCase, constants: Constants) -> Mapping[str, float]:
+def _alternatives(case: CallCase, constants: Constants) -> Mapping[str, float]:
     """Times in us of the same call by the other libraries, by "library mode"."""
     times = {}
     for (library, mode), call in LIBRARIES.items():

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.moe import host_constant
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
@@ -31,14 +32,14 @@ from dysharp.specs.fitted import Fitted
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _CopyCase(Case):
     """A copy with `n_bytes` of reads and writes in sum."""
 
     n_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _LaunchCase(Case):
     """A launch of `calls` empty kernels."""
 
@@ -95,7 +96,7 @@ WEAK = "marked WEAK in the data"
 OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterFit:
     """The result of a fit to the measurements of one cluster.
 
@@ -117,7 +118,7 @@ class ClusterFit:
     skipped: tuple[tuple[Measurement, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Improvement:
     """Errors of one family (or "all") with the packaged constants and with the fitted ones.
 
@@ -219,7 +220,7 @@ def _is_worse(families: Sequence[str], errors: Sequence[_Improvement]) -> bool:
     return bool(ratios) and float(np.mean(ratios)) > 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Task:
     """The data that all fits to one set of measurements share. `taken`: the stages to fit."""
 

@@ -5,13 +5,14 @@ ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kerne
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -58,7 +59,7 @@ class EpFields(TypedDict):
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class EpCase(Case):
     """One call of an EP kernel: `tokens` per GPU, `experts` of all GPUs, rows of `hidden` values.
 
@@ -95,12 +96,8 @@ def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster,
     `check` raises for a GPU and a number of GPUs that no cluster has. `experts`: number of experts in place of the measured number.
     """
     gpu, n_gpus = gpu_of(m), number(m, "ep")
-    numbers = {
-        "tokens": number(m, "tokens_per_rank"),
-        "hidden": number(m, "hidden"),
-        "topk": number(m, "topk"),
-        "experts": experts_of(m, n_gpus) if experts is None else experts,
-    }
+    numbers = {name: number(m, key) for name, key in (("tokens", "tokens_per_rank"), ("hidden", "hidden"), ("topk", "topk"))}
+    numbers["experts"] = experts_of(m, n_gpus) if experts is None else experts
     gpus = whole(n_gpus, "GPUs")
     check(gpu, gpus)
     counts = {name: whole(value, name) for name, value in numbers.items()}
@@ -201,17 +198,7 @@ def program_of(
     system: str, options: Options, routing_of: RoutingOf, machine_of: MachineOf, layout: Layout, constants: HashableConstants, tokens: int
 ) -> Program:
     """The real form of `system` without GEMMs, with `tokens` per GPU."""
-    model = Model(
-        name="measured",
-        hidden=layout.hidden,
-        expert_hidden=128,
-        n_experts=layout.experts,
-        topk=layout.topk,
-        tokens_per_gpu=tokens,
-        n_matrices=2,
-        element_bytes=2,
-        gemm_dtype="bf16",
-    )
+    model = Model("measured", layout.hidden, 128, layout.experts, layout.topk, tokens, n_matrices=2, element_bytes=2, gemm_dtype="bf16")
     routing = routing_of(model, layout.gpus, tokens)
     chosen, cluster = get_system(system), machine_of(layout.gpu, layout.gpus, constants)
     return chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", compute=False, **dict(options)))

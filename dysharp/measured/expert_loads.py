@@ -1,4 +1,4 @@
-"""Rows per expert under the routings of measured layers, and the share of the busiest rank.
+"""The shared case of families of whole layers; rows per expert under their routings, and the share of the busiest rank.
 
 A rank is one GPU with consecutive experts. Power laws are the draw that the benchmark of Mega MoE made: PyTorch's generator with seed 0
 (ai-dynamo/aiconfigurator collector/sglang/dsv4_megamoe: build_routing_plan, routing_seed). Equal arguments give equal loads.
@@ -6,11 +6,15 @@ A rank is one GPU with consecutive experts. Power laws are the draw that the ben
 
 import functools
 import re
+from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.measured.measurements import Unsupported
+from dysharp.base.values import frozen_keywords
+from dysharp.measured.family import Case
+from dysharp.measured.measurements import Measurement, Unsupported, number, whole
+from dysharp.specs import Model
 
 DRAWS = 24
 """Uniform draws, of which the median one is used."""
@@ -18,6 +22,36 @@ BATCH = 8192
 """Tokens that the benchmark draws at a time from a sampled power law; more tokens have the same shares."""
 SAMPLED_TO = 1024.0
 """Largest weight of a sampled power law (SAMPLED_POWER_LAW_XMAX)."""
+
+
+@frozen_keywords
+class LayerCase(Case):
+    """A layer of `experts` of all GPUs with `inter` columns, `tokens` per GPU.
+
+    `rows`, `touched`: rows of the busiest rank, number of its experts with rows.
+    """
+
+    gpus: int
+    hidden: int
+    inter: int
+    experts: int
+    topk: int
+    tokens: int
+    rows: float = 0.0
+    touched: float = 0.0
+
+    def model(self, tokens: int, n_matrices: int, dtype: str) -> Model:
+        """The layer with `tokens` per GPU as a model with 16-bit rows."""
+        return Model("measured", self.hidden, self.inter, self.experts, self.topk, tokens, n_matrices, 2, dtype)
+
+
+def layer_fields(m: Measurement, distribution: str, inter: str = "inter") -> dict[str, Any]:
+    """The fields of `LayerCase` but those of `Case`, under a `distribution` of `busiest_rank`. `inter`: the key of the columns."""
+    keys = {"gpus": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank", "hidden": "hidden", "inter": inter}
+    numbers = {name: number(m, key) for name, key in keys.items()}
+    counts = {name: whole(value, "GPUs" if name == "gpus" else name) for name, value in numbers.items()}
+    rows, touched = busiest_rank(*(counts[name] for name in ("gpus", "experts", "topk", "tokens")), distribution)
+    return {**counts, "rows": rows, "touched": touched}
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeVar
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
-from dysharp.base.reading import parse_toml, read_text
-from dysharp.base.values import frozen
+from dysharp.base.reading import read_toml
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Model
@@ -50,7 +50,7 @@ class Level(IntEnum):
     """Calls of a library: its kernels and its host. A row of such a call is of no other family."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Case:
     """What a family reads from one measurement; each family adds its own fields.
 
@@ -116,7 +116,6 @@ class Family:
 
 
 _REGISTRY: dict[str, Family] = {}
-_FACTS = Path(__file__).parent / "families" / "facts.toml"
 
 
 @cache
@@ -126,7 +125,8 @@ def _packaged() -> dict[str, dict[str, Any]]:
     def value(key: str, given: Any) -> Any:
         return Level[given] if key == "level" else tuple(given) if isinstance(given, list) else given
 
-    return {name: {key: value(key, given) for key, given in one.items()} for name, one in parse_toml(read_text(_FACTS), _FACTS.name).items()}
+    facts = read_toml(Path(__file__).parent / "families" / "facts.toml")
+    return {name: {key: value(key, given) for key, given in one.items()} for name, one in facts.items()}
 
 
 def family(
@@ -203,11 +203,6 @@ def family_of(m: Measurement) -> Family | None:
         names = " and ".join(entry.name for entry in claims)
         raise ConfigError(f"measurement {m.id!r}: found families {names}, expected one")
     return claims[0] if claims else None
-
-
-def families_between() -> list[str]:
-    """Names of the families of several NVLink domains that have bars of their own, in the order of tables."""
-    return [name for name, entry in all_families().items() if entry.between == "bars"]
 
 
 def families_with_errors() -> list[str]:

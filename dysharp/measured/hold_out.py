@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dysharp.base.arrays import F64, I64, Bools
+from dysharp.base.columns import Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
@@ -31,7 +32,7 @@ class _HeldOut(NamedTuple):
 
     predicted: F64
     """`[parsed]`."""
-    borrowed: list[dict[str, Any]]
+    borrowed: Rows
     """One entry per fold and constant that the fold's measurements do not see: its source (`Refit.borrowed`)."""
 
 
@@ -117,9 +118,9 @@ def folds(labels: Sequence[str], by: str) -> list[set[str]]:
     return [fold for fold in shapes if fold]
 
 
-def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str) -> list[dict[str, Any]]:
+def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str) -> Rows:
     """Median errors per family of `predicted` and of `held`, both `[parsed]`, and their mean."""
-    rows, measured = list[dict[str, Any]](), measured_values(parsed)
+    rows, measured = Rows(), measured_values(parsed)
     by_family = members_by(entry.family.name for entry in parsed)
     for family, members in ((name, by_family[name]) for name in families_in_bars() if name in by_family):
         inside, outside = (errors_of(values[members], measured[members]).median_ape for values in (predicted, held))
@@ -139,7 +140,7 @@ def _row(by: str, family: str, n: int, groups: int, fit: float, held: float) -> 
     return {"by": by, "family": family, "n": n, "groups": groups, "fit": fit} | without
 
 
-def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str) -> list[dict[str, Any]]:
+def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str) -> Rows:
     """Rows of `hold_out_table` for the families beyond the bars whose closed forms have constants of their own.
 
     Other constants stay as they are. A fold starts from neutral values of its own constants. `fit`: fitted to all rows in the same way.
@@ -176,7 +177,7 @@ def rows_of(parsed: Sequence[Parsed]) -> tuple[list[Parsed], I64]:
     return rows, np.array([entry.case.gpus if isinstance(entry.case, EpCase) else 0 for entry in rows], np.int64)
 
 
-def hold_out_nodes(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1) -> list[dict[str, Any]]:
+def hold_out_nodes(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1) -> Rows:
     """One row in the form of `hold_out_table`, or none where fewer than two numbers of nodes were measured.
 
     Judged are the rows of one collector and GPU in the packaged measurements (`rows_of`), so a fold has

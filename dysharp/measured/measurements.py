@@ -20,7 +20,7 @@ from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.gpu import list_gpus
-from dysharp.specs.reading import parse_json, parse_toml, read_text
+from dysharp.specs.reading import parse_json, read_toml
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""
@@ -176,7 +176,7 @@ DTYPES = {
     "fp4": "fp4",
 }  # fmt: skip
 """First word of a data type in `config_json` -> name of the data type in this package. FP16 is as wide as BF16, and as fast."""
-TABLES = parse_toml(read_text(Path(__file__).with_name("tables.toml")), "tables.toml")
+TABLES = read_toml(Path(__file__).with_name("tables.toml"))
 LIMITS: Mapping[str, tuple[int, int]] = {key: (low, high) for key, (low, high) in TABLES["limits"].items()}
 """Key of a number in `config_json` -> smallest and largest value that is predicted."""
 

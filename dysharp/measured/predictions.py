@@ -5,7 +5,7 @@ stay in one process.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dysharp.base.arrays import F64, Bools
 from dysharp.base.errors import DysharpError, SimulationError
 from dysharp.base.processes import Task, here, in_processes
+from dysharp.base.values import frozen
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs.gpu import load_gpu
 
@@ -25,7 +26,7 @@ OnProgress = Callable[[int, int], None]
 """Called with (done, total)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProgramRequest:
     """One case, the function that answers it by a Program, and the constants to use."""
 
@@ -126,7 +127,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Errors:
     """Relative errors of `n` predictions, in percent.
 

@@ -7,19 +7,20 @@ layer it judges (`family.judges_of`). A system without such a family has no erro
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from dysharp.analysis.row import form_of
+from dysharp.base.values import frozen
 from dysharp.costs.operators import arch_of
-from dysharp.measured.family import GEMMS, Family, Part, families_between, get_family, judges_of, judges_outside_bars
+from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
 from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.gpu import list_gpus, load_gpu
-from dysharp.specs.reading import DATA, parse_toml, read_text
+from dysharp.specs.reading import DATA, read_toml
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 
@@ -44,7 +45,7 @@ The second term is `SPREAD` standard deviations of a Poisson count: the excess t
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _FamilyErrors:
     """Errors of one family on one GPU, in percent of the measured value.
 
@@ -62,7 +63,7 @@ class _FamilyErrors:
     dtypes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PredictionScope:
     """A prediction, to be compared with the measured ranges. Without a `routing` the skew is not compared."""
 
@@ -106,7 +107,7 @@ class PredictionScope:
         return [dtype for dtype in dtypes if dtype not in entry.dtypes]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Trust:
     """The interval of a prediction; None without measurements. `families`: families whose intervals were used."""
 
@@ -118,7 +119,7 @@ class _Trust:
 @functools.cache
 def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], _FamilyErrors]:
     """The packaged table by (family, GPU). GPU "other": a GPU without measurements."""
-    table = parse_toml(read_text(path), path.name)
+    table = read_toml(path)
     return {(family, gpu): _entry(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
 
@@ -258,7 +259,7 @@ def no_rows(cluster: Cluster) -> str:
 
 def _none_between(cluster: Cluster) -> str:
     """A line where no kernel between NVLink domains was measured on the GPU of `cluster`."""
-    between = families_between()
+    between = [name for name, entry in all_families().items() if entry.between == "bars"]
     table = family_errors()
     measured = dict.fromkeys(gpu for (family, gpu), entry in table.items() if family in between and entry.n >= FEWEST)
     if cluster.gpu in measured:

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.columns import Rows
 from dysharp.base.text import table
-from dysharp.base.values import older_name
+from dysharp.base.values import frozen, older_name
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by
@@ -25,7 +26,7 @@ N_IDS = 3
 """Number of measurements of one group that the report names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bars:
     """The limits of errors (percent, ratios) that are asked for; `validate --check` checks them. A missed one is printed as missed."""
 
@@ -60,46 +61,46 @@ OPERATORS = ("attention", "operator")
 """Families beyond the bars of `Bars` that have one of their own."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Validation:
     """The report of `dysharp validate`. `to_dict` has the fields of `--json`."""
 
-    groups: list[dict[str, Any]]
-    families: list[dict[str, Any]]
-    sizes: list[dict[str, Any]]
-    worst: list[dict[str, Any]]
+    groups: Rows
+    families: Rows
+    sizes: Rows
+    worst: Rows
     overall: dict[str, Any]
-    unsupported: list[dict[str, Any]]
-    fitted_constants: list[dict[str, Any]]
-    bars: list[dict[str, Any]]
-    forms: list[dict[str, Any]] = field(default_factory=list)
+    unsupported: Rows
+    fitted_constants: Rows
+    bars: Rows
+    forms: Rows = field(default_factory=list)
     """Per family that Programs predict: the closed form against the Program and against the measurements."""
-    counted_numbers: list[dict[str, Any]] = field(default_factory=list)
+    counted_numbers: Rows = field(default_factory=list)
     """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
-    fits: list[dict[str, Any]] = field(default_factory=list)
+    fits: Rows = field(default_factory=list)
     """The count of fitted constants and counted numbers by part, with budgets (`specs.numbers`)."""
-    left_out: list[dict[str, Any]] = field(default_factory=list)
+    left_out: Rows = field(default_factory=list)
     """Measurements that are predicted and in no mean or bar, by family and group (`left_out.left_out_errors`)."""
-    parts: list[dict[str, Any]] = field(default_factory=list)
+    parts: Rows = field(default_factory=list)
     """Whole layers by part: those whose time is mostly the host's launches, and the others (`left_out.part_of`)."""
-    regimes: list[dict[str, Any]] = field(default_factory=list)
+    regimes: Rows = field(default_factory=list)
     """By family and regime of the measurements, with the regime that predictions describe (`regime`)."""
-    borrowed: list[dict[str, Any]] = field(default_factory=list)
+    borrowed: Rows = field(default_factory=list)
     """Per fold of a hold-out, the constants that its measurements do not see, and their source."""
-    hold_out: list[dict[str, Any]] = field(default_factory=list)
-    beyond: list[dict[str, Any]] = field(default_factory=list)
+    hold_out: Rows = field(default_factory=list)
+    beyond: Rows = field(default_factory=list)
     """Families beyond the bars, by system and hardware (`beyond.beyond_errors`)."""
-    sources: list[dict[str, Any]] = field(default_factory=list)
+    sources: Rows = field(default_factory=list)
     """How far the sources of one kernel differ (`beyond.disagreements`)."""
-    simulators: list[dict[str, Any]] = field(default_factory=list)
+    simulators: Rows = field(default_factory=list)
     """Errors of the papers' simulators beside ours (`beyond.beside_simulators`)."""
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: Rows = field(default_factory=list)
     """Calls of libraries by regime (`calls.call_errors`)."""
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
     """The text of `validated.toml` (`summary.summarise`)."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: Rows = field(default_factory=list)
     """Empty for the packaged measurements. Else one entry per row, in the order of the file.
 
     | field | holds |
@@ -114,7 +115,7 @@ class Validation:
     | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
     """
 
-    out_of_sight: list[dict[str, Any]] = field(default_factory=list)
+    out_of_sight: Rows = field(default_factory=list)
     """Errors of the packaged measurements with their groups left out of the fits (`intervals.errors`)."""
 
     def __str__(self) -> str:
@@ -174,7 +175,7 @@ def validate_measurements(
     )
 
 
-def _constants(parsed: Sequence[Parsed], constants: Mapping[str, Fitted]) -> list[dict[str, Any]]:
+def _constants(parsed: Sequence[Parsed], constants: Mapping[str, Fitted]) -> Rows:
     """The constants, with the number of judged measurements that see each of them (None: given constants)."""
     values, rows = {name: c.value for name, c in constants.items()}, dict[str, int]()
     for families, names in stages(constants):
@@ -193,19 +194,19 @@ class _Tables:
         self.order, self.names = families_in_bars(), [entry.family.name for entry in classified.parsed]
         self.judged = sorted({entry.family.name: entry.family for entry in classified.parsed}.values(), key=lambda f: self.order.index(f.name))
 
-    def _table(self, columns: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    def _table(self, columns: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> Rows:
         """Errors by key. `keys`: `[parsed]` values of `columns`, of which the first is the family."""
         errors = errors_by(keys, self.predicted, self.measured)
         shown = sorted(errors, key=lambda key: (self.order.index(key[0]), key))
         return [dict(zip(columns, key, strict=True)) | asdict(errors[key]) for key in shown]
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> Rows:
         """By family, kind, system, hardware and regime."""
         rows = [(name, entry.measurement) for name, entry in zip(self.names, self.parsed, strict=True)]
         keys = ((name, m.kind, m.system, m.hardware, regime_of(m)) for name, m in rows)
         return self._table(("family", "kind", "system", "hardware", "regime"), keys)
 
-    def families(self) -> list[dict[str, Any]]:
+    def families(self) -> Rows:
         """By family, with the coverage of its measurements."""
         absent = [entry.family.name for entry in self.missing if entry.counted and entry.family is not None]
         errors, entries = errors_by(self.names, self.predicted, self.measured), []
@@ -215,18 +216,18 @@ class _Tables:
             entries.append({"family": family.name, "by": family.predictor, "n_rows": n_rows, "coverage": 100 * own.n / n_rows} | asdict(own))
         return entries
 
-    def parts(self, constants: Mapping[str, float]) -> list[dict[str, Any]]:
+    def parts(self, constants: Mapping[str, float]) -> Rows:
         """Eager layers by part."""
         keys = ((entry.family.name, part_of(entry, constants)) for entry in self.parsed)
         errors = sorted(errors_by(keys, self.predicted, self.measured).items())
         return [{"family": name, "part": part} | asdict(own) for (name, part), own in errors if part]
 
-    def regimes(self) -> list[dict[str, Any]]:
+    def regimes(self) -> Rows:
         """By family and regime, beside the regime that the family's predictions describe."""
         keys = ((entry.family.name, regime_of(entry.measurement), entry.family.regime) for entry in self.parsed)
         return self._table(("family", "regime", "predicted_as"), keys)
 
-    def forms(self, closed: F64) -> list[dict[str, Any]]:
+    def forms(self, closed: F64) -> Rows:
         """The closed form of each family that Programs predict.
 
         | field | percent |
@@ -243,13 +244,13 @@ class _Tables:
             entries.append({"family": name, "n": apart[name].n} | distance | own)
         return entries
 
-    def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
+    def sizes(self, measured_us: F64) -> Rows:
         """By family and decade of the measured time."""
         decades = [math.floor(math.log10(us)) for us in measured_us]
         keys = ((name, 10.0**decade, 10.0 ** (decade + 1)) for name, decade in zip(self.names, decades, strict=True))
         return self._table(("family", "from_us", "to_us"), keys)
 
-    def worst(self) -> list[dict[str, Any]]:
+    def worst(self) -> Rows:
         """The `N_WORST` measurements with the largest errors."""
         signed = self.predicted / self.measured - 1
         entries = []
@@ -291,7 +292,7 @@ def _overall(
     }
 
 
-def _unsupported(missing: Sequence[Missing]) -> list[dict[str, Any]]:
+def _unsupported(missing: Sequence[Missing]) -> Rows:
     """One entry per family, kind, system, hardware and reason: how many measurements, and the ids of the first."""
     by: dict[tuple[str, str, str, str, str, bool], list[str]] = {}
     for entry in missing:
@@ -301,7 +302,7 @@ def _unsupported(missing: Sequence[Missing]) -> list[dict[str, Any]]:
     return [dict(zip(keys, key, strict=True)) | {"n": len(ids), "ids": ids[:N_IDS]} for key, ids in sorted(by.items())]
 
 
-def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> Rows:
     """`Validation.unsupported` with one entry per reason, the most frequent first: its kinds and the first ids."""
     by: dict[str, dict[str, Any]] = {}
     for entry in unsupported:
@@ -316,7 +317,7 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _check_bars(
     overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]] = ()
-) -> list[dict[str, Any]]:
+) -> Rows:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [
@@ -336,9 +337,7 @@ def _check_bars(
     ]
 
 
-def beyond_bars(
-    beyond: Sequence[Mapping[str, Any]], constants: Mapping[str, Fitted], hold_out: Sequence[Mapping[str, Any]] = ()
-) -> list[dict[str, Any]]:
+def beyond_bars(beyond: Sequence[Mapping[str, Any]], constants: Mapping[str, Fitted], hold_out: Sequence[Mapping[str, Any]] = ()) -> Rows:
     """The bars of families of operators, and of families between NVLink domains; none without their measurements.
 
     `beyond`: `beyond.beyond_errors`. `hold_out`: `hold_out.hold_out_nodes`.

@@ -1,10 +1,10 @@
 """Columns of the tables of `Validation` (`data/validation_tables.toml`): the screen, the page and its CSV files read them."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dysharp.base.columns import KEPT, Column, Columns, column
-from dysharp.base.reading import parse_toml, read_text
+from dysharp.base.reading import read_toml
 
 
 class Table(NamedTuple):
@@ -20,6 +20,5 @@ def _table(columns: str, csv: tuple[str, ...] = (), file: str = "", meaning: str
     return Table(Columns(*(one._replace(place=KEPT * (one.name in csv)) for one in every)), file, meaning)
 
 
-_FILE: Any = Path(__file__).with_name("data") / "validation_tables.toml"
-TABLES = {name: _table(**entry) for name, entry in parse_toml(read_text(_FILE), _FILE.name).items()}
+TABLES = {name: _table(**entry) for name, entry in read_toml(Path(__file__).with_name("data") / "validation_tables.toml").items()}
 """{field of `Validation`: its table}, and some of their parts."""

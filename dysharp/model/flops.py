@@ -14,7 +14,7 @@ from typing import Literal
 from dysharp.base.values import frozen
 from dysharp.model.operators import CORE, Core, DeltaNetState, LayerOperator, operators
 from dysharp.model.weights import counted_weights, whole_mtp_layer
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 from dysharp.specs.whole import WholeModel
 
 FLASH_BACKWARD = 2.5
@@ -123,7 +123,7 @@ class Convention:
     """The same for core attention, whose backward pass has the FLOPs of two."""
 
 
-CONVENTIONS = {name: Convention(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+CONVENTIONS = {name: Convention(name, **facts) for name, facts in read_toml(FILE).items()}
 MEGATRON = CONVENTIONS["megatron"]
 
 

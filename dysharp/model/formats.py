@@ -4,10 +4,11 @@ A precision is a name of `PRECISIONS`, or a name and parts: "fp8,products=bf16,s
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.values import frozen
 from dysharp.model.state import RECIPES, Recipe
 from dysharp.specs.whole import WholeModel
 
@@ -42,7 +43,7 @@ Run = Callable[[str], str]
 """Type of products that is asked for -> type that a machine multiplies in."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formats:
     """Names of `FORMATS` by part of a model, of `KV_BYTES`, of `state.RECIPES` and of `ROW_BYTES`. Unless given, the head is BF16."""
 

@@ -17,9 +17,10 @@ other numbers are of one rank of a `Cut`, per token.
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.specs.whole import WholeModel
 
 Part = Literal["embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP"]
@@ -64,7 +65,7 @@ class Cut(NamedTuple):
 WHOLE = Cut()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedTensor:
     """A tensor that is saved for the backward pass, in bytes per token, or per row of an expert if `routed`.
 
@@ -82,7 +83,7 @@ class SavedTensor:
     narrow: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class LayerOperator:
     """What every kind has.
 
@@ -98,7 +99,7 @@ class LayerOperator:
     scope: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Weight(LayerOperator):
     """`count` equal matrices `[outputs, inputs]`, of which a token uses `used`; a vector has `inputs` 1 and no product.
 
@@ -138,7 +139,7 @@ class Weight(LayerOperator):
         return self.active if self.product else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Core(LayerOperator):
     """Attention of `heads` query heads on one rank, of which context parallel `ranks` have equal parts of every sequence's causal pairs.
 
@@ -164,7 +165,7 @@ class Core(LayerOperator):
         return self.kv_rank + self.rope_dim if self.kv_rank else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class DeltaNetState(LayerOperator):
     """Linear attention or Mamba-2 on one rank, whose state takes the place of a cache. `tail`: elements of the convolution that stay with a request.
 
@@ -182,7 +183,7 @@ class DeltaNetState(LayerOperator):
     scan: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class MemoryOp(LayerOperator):
     """Elements per token that go through memory: `served` by each of `kernels` fused kernels of an engine, `forward` and `backward` in training by
     `steps` kernels each. `rows`: per token in training, whose ranks share rows outside attention and FFN.
@@ -198,7 +199,7 @@ class MemoryOp(LayerOperator):
     rows: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Sum(LayerOperator):
     """Rows of `scattered` elements are summed over tensor parallel ranks; with sequence parallelism rows of `gathered` are gathered first."""
 
@@ -206,7 +207,7 @@ class Sum(LayerOperator):
     scattered: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class RowExchange(LayerOperator):
     """Rows of `width` elements on their way to their experts, or back."""
 

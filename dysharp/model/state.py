@@ -9,7 +9,7 @@ from dysharp.base.values import frozen
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 from dysharp.specs.whole import WholeModel
 
 FILE = Path(__file__).with_name("recipes.toml")
@@ -36,7 +36,7 @@ class Recipe:
     """Tensors between linears are kept in fewer bits, too (`operators.SavedTensor.narrow`)."""
 
 
-RECIPES = {name: Recipe(name, **facts | {"fp8": tuple(facts.get("fp8", ()))}) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+RECIPES = {name: Recipe(name, **facts | {"fp8": tuple(facts.get("fp8", ()))}) for name, facts in read_toml(FILE).items()}
 PLAIN = RECIPES["bf16"]
 BF16 = 2
 

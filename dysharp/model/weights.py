@@ -4,8 +4,9 @@ The weights of a layer are those of its operators; what stands before and behind
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.model.operators import PARTS, WHOLE, Cut, Part, Split, Weight, layer_operators, matrix, vector
 from dysharp.specs.whole import WholeModel
 
@@ -48,7 +49,7 @@ def _norm(model: WholeModel, weight: str, count: int = 1) -> Weight:
     return vector("norms", weight, model.hidden * model.norm_vectors, count, count)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Parameters:
     """Numbers of parameters. MTP layers are counted separately: the totals of model cards are without them."""
 

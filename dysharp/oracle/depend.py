@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dysharp.base.values import frozen
 from dysharp.oracle.load import Op
 from dysharp.oracle.world import Passed, World
 from dysharp.program.tables import Head, Kind, Point, Tail
@@ -21,7 +22,7 @@ class _Announced:
         return self.signals_missing == 0 and self.events >= self.required
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _OutEdge:
     """The head of an edge. `announces`: the value of a SIGNAL for a JOIN with a threshold, None for another edge."""
 

@@ -11,7 +11,6 @@ from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, Lines, Outgoing, Server, UpLink, VirtualChannels, round_robin
 from dysharp.oracle.world import Event, World
-from dysharp.program.tables import Kind
 
 
 class _Acks:
@@ -409,8 +408,3 @@ class OracleFabric:
             return member
         self._go_on(node, op, member, self.world.now, Event.RESPOND_LATE)
         return -1
-
-
-def is_push(op: Op) -> bool:
-    """Whether the data of `op` flows from its node to its members."""
-    return op.kind in (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dysharp.base.values import frozen
 from dysharp.oracle.load import Op
 from dysharp.program.tables import Hardware
 
@@ -77,7 +78,7 @@ class MemoryServer:
         return self.given_until
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outgoing:
     """An item of an up server: the train of an op, or the response of one member (`member` >= 0)."""
 
@@ -94,7 +95,7 @@ class UpLink:
     last_class: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Incoming:
     """An item of a down server: the copy for one member, or a result (`member` -1)."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dysharp.oracle.bulk import TrainGroup
 from dysharp.oracle.depend import Dependencies
-from dysharp.oracle.fabric import OracleFabric, is_push
+from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.hub_table import Places
 from dysharp.oracle.load import Op
 from dysharp.oracle.stores import RunRegions
@@ -48,7 +48,7 @@ class TransferOps:
         world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
         for m in local:
             world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.port, m)
-        one_answer = not is_push(op) and bool(remote)
+        one_answer = not _is_push(op) and bool(remote)
         self.parts_left[op.id] = len(local) + (1 if one_answer else len(remote))
         self.responses_left[op.id] = len(remote)
         if remote:
@@ -87,7 +87,7 @@ class TransferOps:
         """A member on the op's own node was served."""
         op = self.world.op_of(member)
         self.world.moves(op.node, op.payload)
-        if is_push(op):
+        if _is_push(op):
             self._arrived(op, member)
             self._delivered(op)
             return
@@ -250,3 +250,8 @@ class TransferOps:
             self.world.log.end[op.id] = self.world.log.member[op.members[0]] = self.world.now
             self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
         self.fabric.result_out(op, op.node, op.response_cls, op.result)
+
+
+def _is_push(op: Op) -> bool:
+    """Whether the data of `op` flows from its node to its members."""
+    return op.kind in (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from dysharp.base.values import frozen
 from dysharp.oracle.load import Op, Tables
 from dysharp.oracle.servers import MemoryServer
 from dysharp.program.tables import Point, Tail
@@ -88,7 +89,7 @@ class _TraceColumns:
     cancelled: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Passed:
     """A point that was just passed. `cause`: the op that the Trace names as the cause of the ops that it releases."""
 

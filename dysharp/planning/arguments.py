@@ -10,15 +10,14 @@ from typing import Any
 
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 from dysharp.training.memory import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""
 SHARED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 RECOMPUTE_ALL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-_FILE = Path(__file__).with_name("asserted.toml")
-ASSERTED: dict[str, list[dict[str, Any]]] = parse_toml(read_text(_FILE), _FILE.name)
+ASSERTED: dict[str, list[dict[str, Any]]] = read_toml(Path(__file__).with_name("asserted.toml"))
 """Rules of Megatron: kind -> what it asks for, and when."""
 RECOMPUTED = {"layernorm": "--recompute-norm", "moe_act": "--recompute-activation-function"}
 """Module -> MindSpeed's option."""

@@ -4,13 +4,14 @@ Bounds never exceed the closed form: the largest stage takes at least the mean o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.formats import recipe_for
@@ -50,7 +51,7 @@ def machine_of(cluster: Cluster) -> Machine:
     return Machine(replace(cluster, **rates))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Costed:
     """A candidate by closed forms. `parts`: microseconds of the step by name; they add up to `step_us`."""
 

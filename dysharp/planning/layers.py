@@ -3,10 +3,11 @@
 The only file here that asks `training` for times: the closed forms that measured steps judge (`training.block`), with an EP system of `experts`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.model.state import PLAIN, Recipe
@@ -25,7 +26,7 @@ ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
 """Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pieces:
     """Cost of each piece by letter of a layout string, "d" and "t": a dense and a MoE layer. Recomputation is in `backward`."""
 
@@ -58,7 +59,7 @@ class Pieces:
         return max(0.0, self.merged[letter].forward_host + self.merged[letter].backward_host)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PlannedBlock(Block):
     """A block whose routed experts run under an EP system of a plan. `imbalance`: rows of the hottest rank over the mean."""
 

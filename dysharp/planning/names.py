@@ -67,8 +67,3 @@ def form_of(one: Costed) -> str:
     """What `text_of` leaves out: schedule, EP system, modules that are computed again or offloaded; "" where there is nothing to say."""
     order, ep, saved = schedule_of(one), ep_of(one), [f"{name} {'+'.join(one.values[name])}" for name in ("recompute", "offload") if one.values[name]]
     return ", ".join([*([order] if one.values["schedule"] != "1f1b" else []), *([f"EP {ep}"] if ep != "-" else []), *saved])
-
-
-def behind_of(step_us: float, best_us: float) -> float:
-    """How many percent of the best layout's tokens/s another one lacks."""
-    return 100 * (1 - best_us / step_us)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
 from dysharp.base.units import GiB
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
@@ -41,7 +42,7 @@ LAYOUTS = Columns(
 """Rows: `Planned.entry`, and words for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planned:
     """One model with its own best layouts."""
 
@@ -76,7 +77,7 @@ class Planned:
         return entry | LAYOUTS.more(entry)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """Shapes, the fastest first."""
 
@@ -121,7 +122,7 @@ def silent(*_: Any) -> None:
     """No progress."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Search:
     """How shapes are searched. `folder`: costs are kept there, and a search that was killed goes on. `run`: where shapes are searched.
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.search import MEMORY, MEMORY_STATE, SearchResult, leanest
+from dysharp.planning.cost import Costed, Coster, machine_of
+from dysharp.planning.search import MEMORY, MEMORY_STATE, SearchResult, kept
 from dysharp.planning.space import Space, Task, constraints
 from dysharp.specs import Cluster
 from dysharp.training.memory import CAP
@@ -41,8 +41,14 @@ def _binding(task: Task, cluster: Cluster, space: Space, found: SearchResult) ->
 
 def _least(task: Task, cluster: Cluster, space: Space) -> float:
     """The least bytes among the layouts that look leanest; infinite without a layout."""
-    lean = leanest(Coster(task, machine_of(cluster), space))
+    lean = _leanest(Coster(task, machine_of(cluster), space))
     return min((one.peak_bytes for one in lean), default=float("inf"))
+
+
+def _leanest(coster: Coster, n: int = 32) -> list[Costed]:
+    """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
+    every, sizes = zip(*((own, coster.state_bound(rest) + coster.rough_activations(rest)) for own, rest in kept(coster)), strict=True)
+    return [coster.cost(int(number)) for number in np.concatenate(every)[np.argsort(np.concatenate(sizes), kind="stable")[:n]]]
 
 
 def _fits(task: Task, cluster: Cluster, space: Space) -> bool:

@@ -8,7 +8,7 @@ a search that is killed goes on where it was, on the same code and inputs.
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.sources import code_digest
+from dysharp.base.values import frozen
 from dysharp.costs.operators import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
@@ -97,7 +98,7 @@ Journal = MutableMapping[int, tuple[float, float]]
 """{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchResult:
     """`best`: fastest first; equal ones in the order of the space. `counts`: {verdict: candidates}; they add up to `size`."""
 
@@ -251,12 +252,6 @@ def kept(coster: Coster) -> Iterator[tuple[Column, dict[str, Column]]]:
         yield numbers[alive], {name: column[alive] for name, column in columns.items()}
 
 
-def leanest(coster: Coster, n: int = 32) -> list[Costed]:
-    """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
-    every, sizes = zip(*((own, coster.state_bound(rest) + coster.rough_activations(rest)) for own, rest in kept(coster)), strict=True)
-    return [coster.cost(int(number)) for number in np.concatenate(every)[np.argsort(np.concatenate(sizes), kind="stable")[:n]]]
-
-
 def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
     lists = coster.space.lists
     places = np.unravel_index(numbers, tuple(len(values) for values in lists.values()))
@@ -274,7 +269,7 @@ LEAST = 1e-6
 Change = Callable[[Cluster, float], Cluster]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConstantChange:
     """One constant times `factor`. `step`: the old winner's step over before, minus 1.
 

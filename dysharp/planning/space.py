@@ -4,13 +4,14 @@ The product of all lists is walked in one fixed order, block by block. A candida
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.planning.experts import SPREAD, hottest
@@ -42,7 +43,7 @@ WEIGHTS = ("whole", "sharded")
 INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Framework:
     """What a training framework offers, and what its layouts keep."""
 
@@ -63,7 +64,7 @@ FRAMEWORKS = {
 (features noop-layers, megatron-moe-tp-extend-ep, dualpipev, custom_fsdp)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Space:
     """Lists of values, one per dimension of a layout, in the order in which candidates are counted."""
 
@@ -131,7 +132,7 @@ class Space:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """What a plan is for: a model, GPUs, the batch of a step in sequences, tokens of a sequence, recipe of precision."""
 

@@ -22,6 +22,7 @@ import numpy as np
 from dysharp.base.arrays import F64, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import open_regular
+from dysharp.base.values import frozen
 
 CHUNK = 1 << 22
 MOST_EVENT = 1 << 26
@@ -34,7 +35,7 @@ NCCL = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group si
 """Arguments of a kernel of NCCL that PyTorch names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """An operator of the framework on the host: its name, and shapes and types of its inputs."""
 

@@ -1,6 +1,6 @@
 """`ProgramBuilder`: builds Programs from arrays, a batch of ops at a time. Millions of ops take well under a second."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import I32, I64, Array
 from dysharp.base.errors import ProgramError
+from dysharp.base.values import frozen
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.program import tables
 from dysharp.program.csr import csr_ptr
@@ -21,7 +22,7 @@ WIRED = PUSHES + PULLS
 RARE = {"chain": -1, "session": -1, "threshold": -1, "value": 0, "offset": 0, "gate": -1}  # optional columns, and the value of an absent one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class To:
     """Members of a batch of ops, as int arrays or scalars."""
 

@@ -4,7 +4,7 @@ The result is an ordinary Program, so every interpreter takes it unchanged. `sec
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
+from dysharp.base.values import frozen
 from dysharp.program.builder import RARE
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
@@ -23,7 +24,7 @@ from dysharp.program.skew import waits_for_start, widened, with_edges, with_ops
 from dysharp.program.tables import Chains, Declared, Head, Kind, MergedPart, Pools, Program, Sessions, Shares, Tail, Template
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """One Program of a merge. `label` names it in every output. `layer`, `microbatch`, `direction` say what it is.
 
@@ -38,7 +39,7 @@ class Part:
     share: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cross:
     """Edges from ops of one part to ops of another: `ops` wait for the ends of `after_ops`, by the ids that the parts use.
 

@@ -1,9 +1,9 @@
 """The kinds of networks besides NVLink, each with its words: a fourth kind is one more `add(NetKind(...))`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.program.tables import Net
 from dysharp.specs import Cluster
 
@@ -13,7 +13,7 @@ BETWEEN_NET = 1
 """Number (`Template.net`) of the network between domains in every Program that has one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class NetKind:
     """A kind of network. Texts name its links out, its links in, and its latency."""
 

@@ -7,13 +7,14 @@ a GPU have one such share in common (`common_shares`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import I32, Array, Bools
 from dysharp.base.errors import ProgramError
+from dysharp.base.values import frozen
 from dysharp.program.names import check_range, check_ranges, fail_where
 from dysharp.program.schema import Nature
 from dysharp.program.skew import with_edges, with_ops
@@ -23,7 +24,7 @@ Place = tuple[str, str, int]
 """(label of a part, name of a pool, node)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Split:
     """A part's share of a pool has `slots` on the node of each of `after_ops` when this op of part `after` is done. Ids are those of the part."""
 

@@ -13,13 +13,14 @@ their layer has not begun. Rows that others push to a late node arrive, because 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import F64, I32, I64, Array, Bools, Reals
 from dysharp.base.errors import ProgramError
+from dysharp.base.values import frozen
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.schema import LATE
@@ -31,7 +32,7 @@ SOURCES = ("x", "dy")
 """Buffers that a node has from its start on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Skew:
     """How the nodes differ. `start_ps`: `[n_nodes]` start times, at least 0. `slow`: `[n_nodes]` factors of GEMM times, above 0."""
 

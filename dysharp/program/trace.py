@@ -1,14 +1,15 @@
 """`Trace`: the record of a run, with its digest. Every interpreter of Programs returns one."""
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from dysharp.base.arrays import I32, I64
+from dysharp.base.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trace:
     """The record of a run. Times in picoseconds, -1 = did not happen.
 

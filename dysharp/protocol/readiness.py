@@ -4,8 +4,9 @@ The table on chip is small. Entries that do not fit spill to memory and keep cou
 counts once. Source: DySHARP (arXiv 2605.05607), token tracker. Spilling: docs/design/0004, Blocks.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 
@@ -18,7 +19,7 @@ OUTPUT_READINESS = Sram(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadinessState:
     """Notices of every token so far."""
 
@@ -34,14 +35,14 @@ class ReadinessState:
     """Tokens with all notices, in order of their last notice. They have no entry any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenReady:
     """`token` has all notices: its Combine may start."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenSpilled:
     """The entry of `token` went to memory."""
 

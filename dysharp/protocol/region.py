@@ -3,12 +3,13 @@
 Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manager); DySHARP (arXiv 2605.05607), token tracker (TS table).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.protocol.frozen import put
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _RegionState:
     """One region. Rows and slots count from 0 inside the region."""
 
@@ -24,7 +25,7 @@ class _RegionState:
     """By row: bytes so far."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fill:
     """The event of a step: `n_bytes` (> 0) of row `row` become visible."""
 

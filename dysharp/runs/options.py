@@ -9,7 +9,7 @@ from typing import Any
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.values import frozen
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
 from dysharp.systems.collective_system import CollectiveSystem
@@ -165,8 +165,7 @@ def parse_set(texts: tuple[str, ...]) -> dict[str, str]:
 EVERYWHERE, REAL_FORM, PAPER_FORM = "everywhere", "real form", "paper form"
 """Where an option has an effect. Real form: on hw-* clusters, unless `form=paper`."""
 TRUTH = "true, false"
-_FILE = Path(__file__).with_suffix(".toml")
-_TEXTS = parse_toml(read_text(_FILE), _FILE.name)
+_TEXTS = read_toml(Path(__file__).with_suffix(".toml"))
 FIELDS: dict[str, tuple[str, str]] = {name: (words, effect) for effect, some in _TEXTS["fields"].items() for name, words in some.items()}
 """option -> (meaning, where it has an effect)."""
 VALUES: dict[str, str] = {"form": ", ".join(FORMS), "sides": ", ".join(SIDES), "weights": ", ".join(WEIGHT_FORMATS)} | _TEXTS["values"]

@@ -11,7 +11,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder, make_folder, write_text
 from dysharp.base.reading import open_regular, open_without_waiting
 from dysharp.base.sources import code_digest
+from dysharp.base.values import frozen
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
 from dysharp.specs import load_model
@@ -32,7 +33,7 @@ _NOT_IN_A_ROW = {"progress", "options", "routing"}
 """Fields of a Request that change no Row, or stand in the key in their resolved form."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowKey:
     """What a Row depends on.
 
@@ -158,7 +159,7 @@ def _digest_of_file(file: str, *version: int) -> bytes:
     return h.digest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store:
     """A folder of files `<digest of the key>.json` of {point, code, files, check, row}: parts of the `RowKey`, a checksum of the Row, the Row."""
 

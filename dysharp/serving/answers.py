@@ -2,19 +2,20 @@
 batches that overlap, speculative decoding, spare expert slots. Each result says whether the change pays at this scenario.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dysharp.base.values import frozen
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
-LIMITS = parse_toml(read_text(Path(__file__).parent / "data" / "limits.toml"), "limits.toml")
+LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
 """Limit -> `parts` of a step, `words` that name it, and what `helps`."""
 HALF = 0.5
 FULL = 0.95
@@ -75,7 +76,7 @@ MOST_BATCH = 1 << 10
 HALVINGS = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlap:
     """Two-batch overlap: part of a step's time that it saves at the point (negative: costs), and from how many requests of a group it pays."""
 
@@ -110,7 +111,7 @@ def break_even(point: ServePoint, draft_tokens: int) -> float:
     return high
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slots:
     """EPLB with spare slots at a point: output tokens per second of a GPU, with the memory that copies take from the cache."""
 

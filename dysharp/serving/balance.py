@@ -1,12 +1,13 @@
 """Uneven GPUs: the busiest expert GPU of a step, loads from recorded or drawn routing, EPLB and what rearranging costs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import exp, hypot, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.costs.collectives import link_us
 from dysharp.serving.exchange import domain_of
 from dysharp.serving.work import Loads, Replica
@@ -58,7 +59,7 @@ def hottest(loads: Loads, gpus: int, slots: int) -> float:
     return max_over_mean(replica_loads(load, placed).reshape(gpus, -1).sum(axis=1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rearranging:
     """EPLB with `slots` spare slots of a GPU. Bytes of one GPU; `seconds`: all its slots anew, over NVLink or the NICs."""
 

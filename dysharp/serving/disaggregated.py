@@ -6,11 +6,12 @@ Rounding leaves GPUs idle. The best plans by this count are then run through the
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.costs.collectives import link_us
 from dysharp.serving.engine import Engine
 from dysharp.serving.layout import ServeLayout
@@ -29,7 +30,7 @@ MOST_SHARE = 0.97
 """Share of the time that prompts take of prefill workers that are taken as saturated."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerPool:
     """Workers of one kind. `table`: the steps of one worker."""
 
@@ -158,7 +159,7 @@ PLANS = 12
 """Plans that are run through the steady state."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Disaggregated:
     """Pools within the limits. `idle`: GPUs that rounding leaves; `transfer`: microseconds of one prompt's cache on its way."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +11,14 @@ from pydantic import Field
 
 from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, Reducers
 from dysharp.costs.regime import regime_of
 from dysharp.model.formats import Formats
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]
@@ -34,7 +35,7 @@ GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of tokens for which engines capture decode graphs (vLLM config/compilation.py; SGLang alike)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Engine:
     """Rules of one engine. Raises `ConfigError` for an invalid value."""
 
@@ -156,7 +157,7 @@ def _running(cluster: Cluster, **libraries: str) -> Machine:
 
 @functools.cache
 def _engines() -> dict[str, Engine]:
-    table = parse_toml(read_text(FILE), FILE.name)
+    table = read_toml(FILE)
     lists = ("all_reduce", "fused_experts")
     return {name: Engine(name=name, **(values | {key: tuple(values[key]) for key in lists})) for name, values in table.items()}
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS, ep_system_of
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "launch.toml"
 HOST = 8
@@ -35,7 +35,7 @@ class Start(NamedTuple):
 @functools.cache
 def tables() -> dict[str, Any]:
     """The file."""
-    return parse_toml(read_text(FILE), FILE.name)
+    return read_toml(FILE)
 
 
 def held(rules: Iterable[dict[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:

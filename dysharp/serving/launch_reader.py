@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.reading import json_of, parse_toml, parse_yaml, read_text
+from dysharp.base.reading import json_of, parse_yaml, read_text, read_toml
 from dysharp.base.units import GiB
 from dysharp.base.values import frozen
 from dysharp.model.formats import formats_of, published
@@ -69,7 +69,7 @@ class Launch:
 def known() -> dict[str, Any]:
     """What flags say."""
     path = FILE.with_name("launch_flags.toml")
-    return parse_toml(read_text(path), path.name)
+    return read_toml(path)
 
 
 def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: float = inf) -> Launch:

@@ -33,7 +33,7 @@ def layer_ops(r: Replica, batch: StepBatch, number: int) -> list[OpTime]:
     for op in ops:
         if isinstance(op, RowExchange) and op.name == "dispatch":
             experts = _expert_op(r, everybody, ops)
-            before, behind = moves(r, batch.tokens, everybody, experts.us)
+            before, behind = _moves(r, batch.tokens, everybody, experts.us)
             done += [*before, experts]
         elif isinstance(op, RowExchange):
             done += behind
@@ -111,7 +111,7 @@ def _expert_op(r: Replica, tokens: float, ops: tuple[LayerOperator, ...] | None 
 Ops = list[OpTime]
 
 
-def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tuple[Ops, Ops]:
+def _moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tuple[Ops, Ops]:
     """Kernels before and behind the experts. `tokens`: of a step of an attention group, `everybody`: of all groups.
 
     A layout without attention groups has all tokens everywhere, and sums. One with groups and EP dispatches and combines. A layout with groups and

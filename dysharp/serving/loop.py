@@ -12,11 +12,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.serving.balance import largest_of
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Scenario
@@ -25,7 +26,7 @@ HALVINGS = 40
 """Of the number of decoding requests of a steady state."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Served:
     """A steady state. Times in microseconds, `rate` in requests per second of the replica."""
 
@@ -157,7 +158,7 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
 SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LoopRun:
     """Means over the measured requests. Times in microseconds, `rate` in requests per second."""
 

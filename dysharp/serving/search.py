@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from dysharp.base.values import older_name
+from dysharp.base.values import frozen, older_name
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine
@@ -25,7 +25,7 @@ BATCHES = 12
 """Numbers of users of a layout that are tried: one attention group with 1, 2, 4, ... requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServePoint:
     """One layout with so many users."""
 
@@ -71,7 +71,7 @@ class ServePoint:
         return decode_batch(self.scenario, max(1.0, self.served.batch / layout.pp), layout.dp)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rejected:
     """A layout that does not fit, and why."""
 

@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import ceil, log2, sqrt
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.costs.collectives import flight_us, link_us
 from dysharp.costs.layer import OpTime
 from dysharp.model.batch import StepBatch
@@ -23,7 +24,7 @@ SAMPLING_KERNELS = 6
 """Temperature, sort or threshold, softmax, choice, penalties, copy to the host (vLLM v1/sample, SGLang layers/sampler.py)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTime:
     """A step in microseconds. `parts`: device time by name; `kernels`: launches; `gaps`: device time between dependent kernels."""
 

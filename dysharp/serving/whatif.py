@@ -1,8 +1,9 @@
 """What another machine or choice would bring: the best point within the limits, searched again with one thing changed; and what a dead GPU takes."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.costs.machine import machine_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, domain_of, ep_system_of
@@ -19,7 +20,7 @@ LARGER = (72, 144)
 FASTER = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """A search: what is served how, and within which limits (microseconds)."""
 
@@ -39,7 +40,7 @@ class Asked:
         return found[0] if found else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServeWhatIf:
     """`tokens_per_gpu` of the best point with one thing changed, over all GPUs; `point` None: nothing keeps the limits."""
 

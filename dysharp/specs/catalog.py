@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 from dysharp.base.errors import ConfigError, nearest, show
 from dysharp.specs.choices import choice_value
-from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
+from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
-from dysharp.specs.whole import WholeModel, whole_of
+from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text, read_toml
+from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 NameOrPath = str | os.PathLike[str]
 Spec = TypeVar("Spec")
@@ -58,7 +58,7 @@ def load_model(name_or_path: NameOrPath | Model) -> Model:
 
 def _read_model(path: Path, from_config: Callable[[Any, str, str], Spec], from_toml: Callable[[str, str], Spec]) -> Spec:
     """A model from a file of the user: JSON of Hugging Face, or TOML."""
-    path = _config_in(path)
+    path = path / "config.json" if path.is_dir() else path
     text = read_text(path)
     return from_config(parse_json(text, str(path)), _config_name(path), str(path)) if path.suffix == ".json" else from_toml(text, str(path))
 
@@ -135,9 +135,23 @@ def _cluster(table: dict[str, Any], where: str) -> Cluster:
     if "constants" in table:
         table["constants"] = overrides_of(table["constants"], where)
     if isinstance(table.get("scale_out"), dict):
-        table["scale_out"] = scale_out_of(table["scale_out"], where)
+        table["scale_out"] = _scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
     return _in_file(lambda: cluster_of(table), where)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists of a file as tuples; other values as they are, for the check of the fields."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _scale_out_of(table: Any, where: str) -> ScaleOut:
+    """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
+    values = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
+    raise_if(problems(ScaleOut, values), f"{where}: scale_out")
+    return ScaleOut(**values)
 
 
 @functools.cache
@@ -153,7 +167,7 @@ def _packaged_cluster(name: str) -> Cluster:
 
 def _packaged(kind: str, name: str) -> dict[str, Any]:
     path = DATA / kind / f"{name}.toml"
-    return parse_toml(read_text(path), path.name)
+    return read_toml(path)
 
 
 def _in_file(build: Callable[[], Spec], where: str) -> Spec:
@@ -212,11 +226,6 @@ def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str
         return path
     hint = nearest(text, names)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")
-
-
-def _config_in(path: Path) -> Path:
-    """The `config.json` of a folder; any other path is left as it is."""
-    return path / "config.json" if path.is_dir() else path
 
 
 def _exists(path: Path) -> bool:
@@ -302,4 +311,15 @@ def _whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
     unknown = [key for key in table if layer is None and key not in (*head, "whole")]
     if unknown:
         raise ConfigError(f"{where}: {unknown[0]}: found it in a file without n_experts, expected only name, source, hidden and [whole]")
-    return _in_file(lambda: whole_of(whole, head, layer), where)
+    return _in_file(lambda: _whole_of(whole, head, layer), where)
+
+
+def _whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None) -> WholeModel:
+    """The model of a table `[whole]`; `head` gives its name, source and width, if the table has none. Raises `ConfigError` with the key."""
+    values = {**table, **head, "layer": layer, **{key: table[key] for key in ("hidden",) if key in table}}
+    for key, kind in (("attention", Attention), ("linear", LinearAttention)):
+        if isinstance(part := values.get(key), dict):
+            raise_if([f"{key}.{fault}" for fault in problems(kind, part)], "[whole]")
+            values[key] = kind(**part)
+    raise_if(problems(WholeModel, values), "[whole]")
+    return WholeModel(**values)

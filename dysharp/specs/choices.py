@@ -4,13 +4,14 @@ import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.values import frozen_keywords
 from dysharp.specs.constants import Constant, Value, constants_of
 from dysharp.specs.fields import raise_if
 from dysharp.specs.reading import DATA, read_text
@@ -20,7 +21,7 @@ Typed = TypeVar("Typed", int, str)
 FILE = DATA / "choices.toml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Choice(Constant):
     """One choice. A word has `alternatives`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
+from dataclasses import MISSING, field, fields, make_dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dysharp.base import units
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
@@ -28,7 +29,6 @@ from dysharp.specs.fields import (
     Text,
     check_fields,
     keys_of,
-    problems,
     raise_if,
 )
 from dysharp.specs.fitted import conflicts_of, fitted_values
@@ -43,7 +43,7 @@ XGMI_ALONE = 0.75
 Oversubscription = Annotated[float, Field(strict=True, ge=1, le=1e3, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScaleOut:
     """NICs of the GPUs and the network between NVLink domains. GB/s are decimal. Raises `ConfigError` for an invalid value.
 
@@ -105,27 +105,13 @@ def _index(key: str, gpu: int, n_gpus: int) -> int:
     return gpu
 
 
-def _tuples(value: Any) -> Any:
-    """Lists of a file as tuples; other values as they are, for the check of the fields."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def scale_out_of(table: Any, where: str) -> ScaleOut:
-    """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
-    values = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
-    raise_if(problems(ScaleOut, values), f"{where}: scale_out")
-    return ScaleOut(**values)
-
-
 MAX_GPUS = 1024
 PACKET_BYTES = 128  # payload of a packet, and the value of an entry of a reduction table
 SCOPE = "this cluster is one NVLink domain; a cluster with a [scale_out] table joins several, such as hw-dgx-h100-x4"
 """Where more GPUs are, in errors."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cluster:
     """NVLink domains: one, or several with `scale_out`. Raises `ConfigError` for an invalid value.
 

@@ -8,12 +8,12 @@
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
 from dysharp.base.errors import show
+from dysharp.base.values import frozen_keywords
 from dysharp.specs.fields import Text, problems, raise_if
 from dysharp.specs.reading import parse_toml
 
@@ -22,7 +22,7 @@ Words = Annotated[str, Field(strict=True, min_length=1)]
 Value = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)] | Words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Constant:
     """One constant. The value of a number lies in [`low`, `high`], what its meaning allows."""
 

@@ -2,13 +2,13 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word, nearest, show
+from dysharp.base.values import frozen_keywords
 from dysharp.specs.constants import Constant, Words, constants_of, flat
 from dysharp.specs.reading import DATA, read_text
 
@@ -16,7 +16,7 @@ FILE = DATA / "fitted.toml"
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Fitted(Constant):
     """One fitted constant."""
 

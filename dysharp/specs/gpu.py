@@ -9,7 +9,7 @@ from pydantic import Field
 from dysharp.base.errors import ConfigError, check_word, nearest, show
 from dysharp.base.values import frozen
 from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 GPUS = Path(__file__).parent / "data" / "gpus"
 Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|ada|hopper|blackwell|cdna3|cdna4)$")]
@@ -75,6 +75,6 @@ def load_gpu(name: str) -> Gpu:
     """A packaged GPU by name. Raises `ConfigError`."""
     check_word(name, list_gpus(), f"unknown gpu {show(name)}")
     path = GPUS / f"{name}.toml"
-    table = parse_toml(read_text(path), path.name)
+    table = read_toml(path)
     raise_if(problems(Gpu, table), path.name)
     return Gpu(**table)

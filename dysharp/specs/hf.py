@@ -6,13 +6,14 @@ routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution wit
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, parse_toml, read_text
+from dysharp.specs.reading import DATA, read_toml
 
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
 ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads
@@ -29,7 +30,7 @@ DENSE = "no field speaks of experts: of a dense model there is no MoE layer; `dy
 MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alias:
     """One fact of a config: its names (the first one present counts) and its range. `default` None: required."""
 
@@ -40,12 +41,12 @@ class Alias:
 
 
 _FILE = DATA / "config_names.toml"
-NAMES: dict[str, dict[str, Any]] = parse_toml(read_text(_FILE), _FILE.name)
+NAMES: dict[str, dict[str, Any]] = read_toml(_FILE)
 """Names of facts in configs, by table."""
 ALIASES, LAYERS, WHOLE, LATENT = ({fact: Alias(**one) for fact, one in NAMES[table].items()} for table in ("layer", "layers", "whole", "latent"))
 EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
 FILE = DATA / "families.toml"
-FAMILIES: dict[str, dict[str, Any]] = parse_toml(read_text(FILE), FILE.name)
+FAMILIES: dict[str, dict[str, Any]] = read_toml(FILE)
 """model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices

@@ -21,12 +21,12 @@ have none of their own. Later parts were added by name.
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.values import frozen
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.specs.constants import Constant, Words, constants_of
 from dysharp.specs.fields import one_of
 from dysharp.specs.fitted import Fitted
@@ -46,7 +46,7 @@ OPERATORS_AND_TRAINING = 10  # most constants of attention and the operators aro
 ALL = 60  # most of the parts that are not added later
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _ListedNumber(Constant):
     """One name with one or more numbers. `MODULE.NAME()` stands for the numbers inside the function or class `NAME`.
 

@@ -5,13 +5,13 @@ A dense model has no layer. Its file lies in `data/dense`.
 """
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from dysharp.base.errors import show
 from dysharp.base.values import frozen
-from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if
+from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, raise_if
 from dysharp.specs.model import Model
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -261,14 +261,3 @@ def _conflicts(m: WholeModel) -> list[str]:
     if m.layer is not None and (m.layer.hidden != m.hidden) != m.latent_experts:
         faults.append(f"hidden: found {m.hidden}, expected {'another than ' * m.latent_experts}{m.layer.hidden} as in the MoE layer")
     return faults
-
-
-def whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None) -> WholeModel:
-    """The model of a table `[whole]`; `head` gives its name, source and width, if the table has none. Raises `ConfigError` with the key."""
-    values = {**table, **head, "layer": layer, **{key: table[key] for key in ("hidden",) if key in table}}
-    for key, kind in (("attention", Attention), ("linear", LinearAttention)):
-        if isinstance(part := values.get(key), dict):
-            raise_if([f"{key}.{fault}" for fault in problems(kind, part)], "[whole]")
-            values[key] = kind(**part)
-    raise_if(problems(WholeModel, values), "[whole]")
-    return WholeModel(**values)

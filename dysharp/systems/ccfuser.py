@@ -78,7 +78,7 @@ class _Blocks:
     gets_first: Bools
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """GPUs list rows before they send. One kernel computes the tiles of all owners."""
     return {"tiling": Tiling(options.tile_rows, shared=True), "alloc": Alloc.PREFIX}
 
@@ -88,7 +88,7 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
     _plan(layer, options, real=True)
 
 
-@system("ccfuser", FACTS, real=plan_real, begins=begins)
+@system("ccfuser", FACTS, real=plan_real, begins=_begins)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Two layer. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
     _plan(layer, options, real=False)

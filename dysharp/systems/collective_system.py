@@ -1,10 +1,10 @@
 """What a system of collectives or sub-layers is, and the table of all that are declared. `systems/collectives` finds them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.workload.sublayer import SUB_LAYER, Work
@@ -18,12 +18,12 @@ def _nothing(work: Work, cluster: Cluster, options: Any) -> tuple[str, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoOptions:
     """A system without options."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class CollectiveSystem:
     """A system that runs collectives or sub-layers. The decorator `collective` registers it."""
 

@@ -4,13 +4,13 @@ Results in slices of columns: the GEMM that makes them computes one slice of all
 """
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import gemm_gang
 from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
@@ -21,7 +21,7 @@ from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, 
 
 
 @frozen
-class PaperOptions:
+class _PaperOptions:
     """`mediation`: the host counts rows and waits for the counts before Dispatch (building/software_steps.py)."""
 
     mediation: bool = False
@@ -29,7 +29,7 @@ class PaperOptions:
 
 PAPER = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
-    options=PaperOptions,
+    options=_PaperOptions,
     moves=Moves("one_copy_per_gpu"),
     costs=Costs(
         permutes=0,
@@ -42,7 +42,7 @@ PAPER = Facts(
 
 
 @system("comet", PAPER)
-def plan_paper(layer: LayerBuilder, options: PaperOptions) -> None:
+def plan_paper(layer: LayerBuilder, options: _PaperOptions) -> None:
     """COMET, paper form: tiles start as their rows arrive, results leave as tiles finish; a barrier splits the GEMMs.
 
     GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1.
@@ -79,7 +79,7 @@ FACTS = Facts(
 )
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """GPUs list rows before they send."""
     most = layer.cluster.n_sms
     if not 0 < options.n_comm < most:
@@ -89,7 +89,7 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     return {"alloc": Alloc.PREFIX}
 
 
-@system("comet-flux", FACTS, begins=begins)
+@system("comet-flux", FACTS, begins=_begins)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """GEMM-1 waits for whole GPUs' tokens, tile by tile in list order. GEMM-2 shares the SMs with blocks that return sums.
 
@@ -196,7 +196,7 @@ def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], siz
     return layer.copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _SlicedSums(Sends):
     """Trains of sums, all trains of a (token, GPU) pair one behind the other. `slice`: `[n]` int64, the slice of each train."""
 

@@ -54,7 +54,7 @@ FACTS = Facts(
 )
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """Which rows go by NIC."""
     if options.peers not in PEERS:
         raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
@@ -63,7 +63,7 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     return {"ways": NicOnly if options.peers == "nic" else Ways}
 
 
-@kernels("deepep-ll", FACTS, begins=begins)
+@kernels("deepep-ll", FACTS, begins=_begins)
 class _LowLatency(Kernels):
     """Send and receive parts of both kernels. Times are device times: they contain no launch."""
 

@@ -48,7 +48,7 @@ INSIDE = replace(FACTS, reach=Reach(switch=SUMS))
 """Facts of the ablations, which stay inside one NVLink domain."""
 
 
-def start(layer: LayerBuilder, options: Options, framing: Framing, *, by_rows: bool = True, together: bool = True) -> int:
+def _start(layer: LayerBuilder, options: Options, framing: Framing, *, by_rows: bool = True, together: bool = True) -> int:
     """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns the combine window.
 
     `by_rows`: ops wait for single tiles of rows. `together`: Dispatch and Combine are under way at once.
@@ -66,7 +66,7 @@ def counted(layer: LayerBuilder) -> I32 | None:
 
 def _all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
-    window = start(layer, options, framing)
+    window = _start(layer, options, framing)
     fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing).of_useful_row)
 
 
@@ -91,7 +91,7 @@ EXPLICIT_FACTS = replace(
 
 
 @system("explicit", EXPLICIT_FACTS)
-def plan_explicit(layer: LayerBuilder, options: Options) -> None:
+def _plan_explicit(layer: LayerBuilder, options: Options) -> None:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
     _all_at_once(layer, options, EXPLICIT)
 
@@ -100,17 +100,17 @@ UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp
 
 
 @system("dysharp-basic", replace(UNFUSED, source=f"{SOURCE}, ablation (c)", shown=Shown("#D55E00")))
-def plan_basic(layer: LayerBuilder, options: Options) -> None:
+def _plan_basic(layer: LayerBuilder, options: Options) -> None:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
-    window = start(layer, options, DYMULTIMEM, by_rows=False, together=False)
+    window = _start(layer, options, DYMULTIMEM, by_rows=False, together=False)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     layer.wait_first(layer.combine_pulls(Discipline.PROGRAM_ORDER, window), done, tail=Tail.TILE_READY)
 
 
 @system("dysharp-comet", replace(UNFUSED, source=f"{SOURCE}, ablation (d)", shown=Shown("#F0E442")))
-def plan_comet(layer: LayerBuilder, options: Options) -> None:
+def _plan_comet(layer: LayerBuilder, options: Options) -> None:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
-    window = start(layer, options, DYMULTIMEM, together=False)
+    window = _start(layer, options, DYMULTIMEM, together=False)
     in_pairs(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window).of_useful_row, UNFUSED.costs)
 
 
@@ -152,14 +152,14 @@ def plan_fused(layer: LayerBuilder, options: FusedOptions) -> None:
 
 
 @frozen
-class MulticastOptions(FusedOptions):
+class _MulticastOptions(FusedOptions):
     """As `FusedOptions`. `dispatch_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py)."""
 
     dispatch_window: int = choice_int("dysharp.dispatch_window")
 
 
 @frozen
-class ReductionOptions(FusedOptions):
+class _ReductionOptions(FusedOptions):
     """As `FusedOptions`. `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py)."""
 
     combine_window: int = choice_int("dysharp.combine_window")
@@ -167,12 +167,12 @@ class ReductionOptions(FusedOptions):
 
 PART = replace(EXPLICIT_FACTS, source=f"{SOURCE}: a part alone")
 """Facts of the rungs between ablations (docs/design/0038)."""
-MULTICAST = replace(PART, shown=Shown("#117755"), options=MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
-REDUCTION = replace(PART, shown=Shown("#882255"), options=ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
+MULTICAST = replace(PART, shown=Shown("#117755"), options=_MulticastOptions, moves=Moves("multicast", "one_copy_per_gpu", formats=ROWS))
+REDUCTION = replace(PART, shown=Shown("#882255"), options=_ReductionOptions, moves=Moves("one_copy_per_gpu", "multicast", formats=ROWS))
 
 
 @system("multicast-only", MULTICAST)
-def plan_multicast(layer: LayerBuilder, options: MulticastOptions) -> None:
+def _plan_multicast(layer: LayerBuilder, options: _MulticastOptions) -> None:
     """Token-centric fusion with a multicast to explicit targets alone: each GPU pushes its sum of a token back."""
     window, _ = layer.windows(EXPLICIT, options.dispatch_window, 0)
     layer.wait_first(layer.dispatch_multicast(window, EXPLICIT, by_rows=True), layer.target_fetch(counted(layer)))
@@ -180,7 +180,7 @@ def plan_multicast(layer: LayerBuilder, options: MulticastOptions) -> None:
 
 
 @system("reduction-only", REDUCTION)
-def plan_reduction(layer: LayerBuilder, options: ReductionOptions) -> None:
+def _plan_reduction(layer: LayerBuilder, options: _ReductionOptions) -> None:
     """Token-centric fusion with sums over explicit targets in the switch alone: one copy per GPU goes out, and pulls wait for their lists."""
     layer.dispatch_puts(by_rows=True)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, layer.windows(EXPLICIT, 0, options.combine_window)[1], EXPLICIT)
@@ -196,7 +196,7 @@ def _one_by_one(layer: LayerBuilder, window: int) -> Transfers:
 
 
 @system("reduction-basic", replace(REDUCTION, costs=UNFUSED.costs, shown=Shown("#AA7744")))
-def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None:
+def _plan_reduction_basic(layer: LayerBuilder, options: _ReductionOptions) -> None:
     """Sums over explicit targets in the switch alone: one copy per GPU goes out, and the operators run one after the other."""
     layer.dispatch_puts()
     fetched = layer.target_fetch(counted(layer))
@@ -204,6 +204,6 @@ def plan_reduction_basic(layer: LayerBuilder, options: ReductionOptions) -> None
 
 
 @system("explicit-basic", replace(PART, costs=UNFUSED.costs, shown=Shown("#4477AA")))
-def plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
+def _plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
     """Multicast and sums in the switch with explicit targets: the operators run one after the other."""
-    _one_by_one(layer, start(layer, options, EXPLICIT, by_rows=False, together=False))
+    _one_by_one(layer, _start(layer, options, EXPLICIT, by_rows=False, together=False))

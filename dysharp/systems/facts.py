@@ -1,9 +1,9 @@
 """What a system is given (`Layer`) and what it says about itself, as values. An ablation is `dataclasses.replace` of the facts of its system."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.specs import Cluster, Model
 from dysharp.specs.gpu import load_gpu
 from dysharp.workload import Routing, Scheme
@@ -29,14 +29,14 @@ ANY_TYPE: Mapping[str, Mapping[str, str]] = {"fp8": {}, "bf16": {}}
 """`Ships.formats` of kernels without an option for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """The option of systems with a real form."""
 
     form: str = "auto"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """One pass of a layer, which a system plans. `direction`: "fwd" or "bwd"."""
 
@@ -46,7 +46,7 @@ class Layer:
     direction: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moves:
     """What a system moves."""
 
@@ -65,7 +65,7 @@ class Moves:
     with expert slots in parts. A second application changes nothing. None: the Routing as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Costs:
     """What the time of a layer has beside communication and GEMMs."""
 
@@ -87,7 +87,7 @@ class Costs:
     """True: the real form chooses protocols by the size of a call (NCCL), so few tokens do not tell the time of many (`runs.known`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Reach:
     """Where a system runs. Tuples name forms, "paper" or "real"; a form that is not named is refused there."""
 
@@ -118,7 +118,7 @@ class Reach:
         return cluster.domains > 1 and form in self.by_name and not usual
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """A change of software or hardware that `advise` tries. The declaring system has the change built in."""
 
@@ -128,7 +128,7 @@ class Change:
     """Place in the list of changes: the smallest change has the smallest rank."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shown:
     """How plots and advice show a system."""
 
@@ -138,7 +138,7 @@ class Shown:
     """The what-if of `advise` that the system stands for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ships:
     """The GPUs and models on which the released software of a system runs.
 
@@ -186,7 +186,7 @@ class Ships:
         return next((f"no kernel {text} ({self.source})" for wrong, text in reasons if wrong), "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Facts:
     """All that other folders read about a system and that its Program does not say."""
 

@@ -21,12 +21,12 @@ from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.placement import with_shadows, worth_shadows
 
 
-def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
+def _broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
     """The weights of an expert from GPU `owner` to all others, as memory holds them. `number`: the number of the broadcast in its Program."""
     return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(layer.expert_bytes)))
 
 
-def reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
+def _reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
     """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own gradient and sends the sum on."""
     return _ring(layer, "weights.reduce", number, owner + 1, layer.model.expert_weights * ACCUMULATOR_BYTES)
 
@@ -90,7 +90,7 @@ def _n_steps(n_gpus: int, options: Options) -> int:
     return n_gpus // size
 
 
-def served(routing: Routing, options: Options) -> Routing:
+def _served(routing: Routing, options: Options) -> Routing:
     """Every expert gets a slot per step, because the rows of a step are computed on their own. Hot experts have shadows."""
     steps = _n_steps(routing.n_gpus, options)
     if routing.placement.parts != 1 or routing.placement.shadows:  # served already
@@ -108,7 +108,7 @@ def served(routing: Routing, options: Options) -> Routing:
 FACTS = Facts(
     source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
     options=Options,
-    moves=Moves("one_copy_per_expert", serves=served),
+    moves=Moves("one_copy_per_expert", serves=_served),
     costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
     shown=Shown("#BB9955"),
@@ -159,7 +159,7 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> None
         ends = in_groups(layer, copies + groups, stream)
         finished = ends[shadows:] + ends[:shadows]
         for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
-            stream.exchange(f"gradients.{i}", [reduce(layer, owner, i)], copy.gradients)
+            stream.exchange(f"gradients.{i}", [_reduce(layer, owner, i)], copy.gradients)
     batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
     for (step, expert), batch in zip(parts, batches, strict=False):
         stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
@@ -201,7 +201,7 @@ def _with_weights(layer: LayerBuilder, stream: CommStream, copies: list[Group]) 
     """The shadows, each behind the broadcast of its weights, one broadcast after the other."""
     ready = []
     for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
-        there = stream.exchange(f"weights.{i}", [broadcast(layer, owner, i)])
+        there = stream.exchange(f"weights.{i}", [_broadcast(layer, owner, i)])
         layer.wait_each(copy.arrived, there)
         ready.append(copy)
     return ready

@@ -14,7 +14,7 @@ from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.moe_hub import FACTS as MOE_HUB
 
 
-def _combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:
+def _combine_pushes(layer: LayerBuilder, places: int) -> Transfers:
     """A contribution for each (token, GPU) pair, to the sum of its token. The source's own part is a store on the source.
 
     `places`: sums of one source that the switch holds at once; 0 = as many as fit the reduction buffers of its ports in every case, as for pulls.
@@ -34,7 +34,7 @@ def _combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Trans
     fits = sessions_that_fit(layer.model, layer.cluster, layer.combine_aux, table=sessions_of_table(layer.cluster))
     session0 = b.sums(source[lead], np.bincount(sum_of_far, minlength=len(lead)), places or fits)
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
-    for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):
+    for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", RED_ROWSP, far), (Kind.PUT, "combine.own", STORE, ~far)):
         template = layer.transfer(name, kind, "combine", "sum", layer.result, "partial", cls=RESPONSES, framing=how)
         columns = {"issuer": issuer[p.gpu[mine]], "key": p.token[mine], "prio": p.token[mine] % layer.tokens}
         session = session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1
@@ -82,7 +82,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
     layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True, asks=False)
     if options.reduction == "push":
-        back = _combine_pushes(layer, RED_ROWSP, options.sum_places)
+        back = _combine_pushes(layer, options.sum_places)
     else:
         back = layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC)
     fused(layer, back.of_useful_row)

@@ -118,18 +118,18 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 
 
 @system("mh-dep", replace(ABLATION, shown=Shown("#66A61E")))
-def plan_dep(layer: LayerBuilder, options: Options) -> None:
+def _plan_dep(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
     _experts(layer, _exchange(layer, options, managed=False), options, polled=False)
 
 
 @system("mh-pkt", replace(ABLATION, shown=Shown("#7570B3")))
-def plan_pkt(layer: LayerBuilder, options: Options) -> None:
+def _plan_pkt(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
     _experts(layer, _exchange(layer, options, managed=True), options, polled=True)
 
 
 @system("mh-base", replace(ABLATION, shown=Shown("#BB0077")))
-def plan_base(layer: LayerBuilder, options: Options) -> None:
+def _plan_base(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
     _experts(layer, _exchange(layer, options, managed=False), options, polled=True)

@@ -56,7 +56,7 @@ FACTS = Facts(
 )
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """A cast needs a copy."""
     if options.zero_copy and options.combine != "rows":
         raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy into the registered buffer)")
@@ -142,4 +142,4 @@ class _InterNode(_Kernels):
         self.wait_tiles(hop.give_back(), tiles)
 
 
-kernels("mori", FACTS, between=_InterNode, begins=begins)(_IntraNode)
+kernels("mori", FACTS, between=_InterNode, begins=_begins)(_IntraNode)

@@ -63,7 +63,7 @@ FACTS = Facts(
 )
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """Buffers have room for the layer."""
     tokens = layer.routing.tokens_per_gpu
     if options.buffer_tokens and options.buffer_tokens < tokens:
@@ -71,8 +71,8 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     return {}
 
 
-@kernels("nccl-ep", FACTS, begins=begins)
-def real(layer: Layer, options: Options) -> type[Kernels]:
+@kernels("nccl-ep", FACTS, begins=_begins)
+def _real(layer: Layer, options: Options) -> type[Kernels]:
     """The paper form with the software costs of both kernels."""
     if options.combine_chunk < 1:
         raise ConfigError(f"nccl-ep.combine_chunk: found {options.combine_chunk}, expected at least 1 token")

@@ -57,21 +57,21 @@ class Options:
         return MULTIMEM if self.own == "sent" else STORE
 
 
-def sends(routing: Routing, options: Options) -> Rows:
+def _sends(routing: Routing, options: Options) -> Rows:
     """A token goes up once for each of its multicasts and unicasts, and down once to every other GPU that it needs."""
     copies, down = one_copy_per_gpu(routing)
     return copies - multicasts(options.pieces(routing), routing).reshape(routing.n_gpus, -1).sum(axis=1), down
 
 
-def returns(routing: Routing, options: Options) -> Rows:
+def _returns(routing: Routing, options: Options) -> Rows:
     """Pulled sums mirror `sends`; pushed sums go by unicast."""
-    return sends(routing, options) if options.reduction == "pull" else one_copy_per_gpu(routing)
+    return _sends(routing, options) if options.reduction == "pull" else one_copy_per_gpu(routing)
 
 
 FACTS = Facts(
     source="PTX multimem.st, multimem.ld_reduce; nccl #2072, #2077; docs/design/0041-beyond-the-papers.md",
     options=Options,
-    moves=Moves(sends, returns, formats=WIRE),
+    moves=Moves(_sends, _returns, formats=WIRE),
     costs=Costs(permutes=0, fused=True, drops="instructions, the making of groups, the list of rows by expert that GEMMs gather by"),
     reach=Reach(switch=SUMS),
     shown=Shown("#999933"),

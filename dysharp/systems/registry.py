@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest, show
 from dysharp.base.lazy import import_all
+from dysharp.base.values import frozen_keywords
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
@@ -45,7 +45,7 @@ FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class System(Facts):
     """A system with its public name, its facts and its Programs."""
 

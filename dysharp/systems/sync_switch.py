@@ -95,7 +95,7 @@ DYSHARP = replace(
 
 
 @system("sync-dysharp", DYSHARP)
-def plan_dysharp(layer: LayerBuilder, options: DysharpOptions) -> None:
+def _plan_dysharp(layer: LayerBuilder, options: DysharpOptions) -> None:
     """DySHARP whose rows wait in the switch for READY with the counts, not at their sources for an exchange of counts."""
     dispatch, combine = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
     counts = layer.routing.placement.slots_per_gpu if layer.direction == "fwd" else 0

@@ -59,7 +59,7 @@ FACTS = Facts(
 )
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """One side or two, and the formats of results that they have."""
     check("trtllm-a2a.sides", options.sides, SIDES)
     if options.combine not in ("rows", "nvfp4"):
@@ -71,8 +71,8 @@ def _wrong_combine(options: Options) -> ConfigError:
     return ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
 
 
-@kernels("trtllm-a2a", FACTS, begins=begins)
-def real(layer: Layer, options: Options) -> type[Kernels]:
+@kernels("trtllm-a2a", FACTS, begins=_begins)
+def _real(layer: Layer, options: Options) -> type[Kernels]:
     """The paper form with the software costs of the one-sided or the two-sided kernels."""
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
@@ -159,7 +159,7 @@ class _TwoSided(_Sided):
 
 
 @frozen
-class InferOptions(Form):
+class _InferOptions(Form):
     """Options of FlashInfer's one-sided all-to-all.
 
     | option | meaning |
@@ -176,7 +176,7 @@ class InferOptions(Form):
 FLASHINFER = replace(
     FACTS,
     source="https://github.com/flashinfer-ai/flashinfer (flashinfer/comm/trtllm_moe_alltoall.py)",
-    options=InferOptions,
+    options=_InferOptions,
     shown=Shown("#A6761D"),
     ships=Ships(
         "FlashInfer flashinfer/comm/trtllm_moe_alltoall.py; sm90 and later; payloads of any type",

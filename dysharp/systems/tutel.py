@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.program import I32, I64, Discipline, Kind, frozen, place_in, spans
+from dysharp.program import I32, I64, Bools, Discipline, Ints, Kind, frozen, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
 from dysharp.systems.building.between.rails import TwoLevelLayer
-from dysharp.systems.building.ways import ByLevel
+from dysharp.systems.building.ways import ByRail
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -136,11 +136,19 @@ def _per_gpu(options: Options) -> bool:
     return options.copies == "gpu"
 
 
-def begins(layer: Layer, options: Options) -> dict[str, Any]:
+class _ByLevel(ByRail):
+    """As `ByRail`, level by level: rows for the own rail are copied into the buffer of the second level."""
+
+    def leaves(self, node: Ints, to: Ints) -> Bools:
+        """No row leaves its GPU by NIC."""
+        return np.zeros(len(node), bool)
+
+
+def _begins(layer: Layer, options: Options) -> dict[str, Any]:
     """The builder with the all-to-all of `options`."""
     _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")
-    return {"kind": TwoLevelLayer, "ways": ByLevel} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
+    return {"kind": TwoLevelLayer, "ways": _ByLevel} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
 
 
 def plan_real(layer: LayerBuilder, options: Options) -> None:
@@ -159,7 +167,7 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
     _in_chunks(layer, stream, options)
 
 
-@system("tutel", FACTS, real=plan_real, begins=begins)
+@system("tutel", FACTS, real=plan_real, begins=_begins)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls of Dispatch come before all-to-alls of Combine."""
     domains = layer.cluster.domains

@@ -13,7 +13,7 @@ from dysharp.base.values import frozen
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.check import check_block
 from dysharp.silicon.rtl.formal import proves
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 
 @frozen
@@ -26,8 +26,7 @@ class Fault:
     new: str
 
 
-_FILE = Path(__file__).with_suffix(".toml")
-COMPARED, PROVEN = ([Fault(*fault) for fault in faults] for faults in parse_toml(read_text(_FILE), _FILE.name).values())
+COMPARED, PROVEN = ([Fault(*fault) for fault in faults] for faults in read_toml(Path(__file__).with_suffix(".toml")).values())
 
 
 @contextmanager

@@ -7,20 +7,18 @@ between domains and what a GPU takes when it waits are not counted: no Row count
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.training.cost import EpTimes, PassCost
-from dysharp.training.costs import StepCosts
-from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, slot_name, step_graph
+from dysharp.training.cost import EpTimes
+from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, step_graph
 from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.schedules import Schedule, Slot, make_schedule
-from dysharp.training.schedules.cells import FORWARD, WGRAD
+from dysharp.training.schedules import Schedule, make_schedule
 
 Span = tuple[float, float]
 BUBBLE, DATA_PARALLEL, EP, LAUNCHES = "bubble", "data_parallel", "exposed EP", "launches"
@@ -29,7 +27,7 @@ Waits = Mapping[tuple[int, str], Mapping[str, float]]
 """(rank, name of a slot) -> {part: share of the slot's time in which the rank does not compute}."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepSplit:
     """Time of a step in the unit of its graph.
 
@@ -60,25 +58,6 @@ def split_step(done: Replay, waits: Waits | None = None) -> StepSplit:
     """Where the time of a replayed step goes."""
     n_ranks, known = 1 + max(node.rank for node in done.graph.nodes), waits or {}
     return StepSplit(done.makespan, tuple(_rank(done, rank, known) for rank in range(n_ranks)), _path(done, known))
-
-
-def waits_of(order: Schedule, costs: StepCosts) -> Waits:
-    """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
-    found: dict[tuple[int, str], dict[str, float]] = {}
-    for rank, slots in enumerate(order.slots):
-        for slot in slots:
-            if us := costs.times.cells.of(slot) / PS_PER_US:
-                found[rank, slot_name(slot)] = {part: wait / us for part, wait in zip((EP, LAUNCHES), _waits_in(slot, costs.stages), strict=True)}
-    return found
-
-
-def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
-    one = stages[slot[0].stage]
-    if len(slot) == 2:
-        return one.waits_in_pair(stages[slot[1].stage])
-    if slot[0].kind == WGRAD:
-        return 0.0, 0.0
-    return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 
 def _add(parts: dict[str, float], node: Node, time: float, waits: Waits) -> None:
@@ -186,7 +165,7 @@ def _makespan(order: Schedule, times: StepTimes) -> float:
 MJ_PER_PJ = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Energy:
     """Millijoules of one trained token, forward and backward, and the prices. A row that goes through a switch crosses two links."""
 

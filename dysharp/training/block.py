@@ -5,8 +5,9 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.model.operators import (
     CONTEXT,
     CONVOLUTION,
@@ -32,7 +33,7 @@ from dysharp.model.operators import (
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
-from dysharp.training.moe_block import ELEMENT, LOADED, Basis, context_exchange, expert_tensor, routed
+from dysharp.training.moe_block import ELEMENT, LOADED, Basis, expert_tensor, routed
 from dysharp.training.recipe import MODULES, MOE_PIECES, TrainingRecipe
 
 NOT_MODELLED = (
@@ -49,7 +50,7 @@ LABELS = {NORMS: "norms and residual", RESIDUAL: "norms and residual", POSITIONS
 """Piece -> the name of its memory-bound kernels in `PassCost.parts`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block(Basis):
     """Closed forms of the layers and ends of a model."""
 
@@ -95,7 +96,7 @@ class Block(Basis):
             if not is_routed(op) and not isinstance(op, RowExchange) and op.piece:
                 found[op.piece] = found.get(op.piece, PassCost()) + self.operator(op)
                 if op.piece == CORE:
-                    found[CONTEXT] = context_exchange(self, found[CORE])
+                    found[CONTEXT] = _context_exchange(self, found[CORE])
         return {name: one for name, one in found.items() if name not in BEHIND}, {name: one for name, one in found.items() if name in BEHIND}
 
     def operator(self, op: LayerOperator) -> PassCost:
@@ -215,3 +216,21 @@ class Block(Basis):
         if self.training_recipe.overlap_tp:
             return passes(TENSOR, sum(ways) / t, ways[1] / t)
         return passes(TENSOR, sum(ways), ways[0] + sum(ways))
+
+
+def _context_exchange(block: Basis, core: PassCost) -> PassCost:
+    """Context parallel ranks: heads change places with tokens around the kernel ("a2a"), or keys and values go round beside it ("p2p")."""
+    a, layout, tokens = block.model.attention, block.layout, block.tokens
+    c = layout.cp
+    if c == 1:
+        return PassCost()
+    kv = a.heads if a.mla else a.kv_heads
+    queries, keys = ELEMENT * a.heads * a.qk_dim * tokens / layout.tp, ELEMENT * kv * (a.qk_dim + a.value_dim) * tokens / layout.tp
+    stride = layout.stride("cp")
+    if block.training_recipe.context == "a2a":
+        out = ELEMENT * a.heads * a.value_dim * tokens / layout.tp
+        one = block.machine.collective("alltoall", queries + keys, c, stride) + block.machine.collective("alltoall", out, c, stride)
+        return PassCost(one, one, parts={"context parallel": 2 * one})
+    ring = block.machine.group(keys * c, c, stride)
+    late = max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward)
+    return PassCost(*late, parts={"context parallel": sum(late)})

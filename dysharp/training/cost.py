@@ -1,12 +1,13 @@
 """`PassCost`: microseconds of a part of a model on one GPU; `EpTimes`: those of a MoE layer from its Rows."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
+from dysharp.base.values import frozen
 from dysharp.training.recipe import Dispatcher
 from dysharp.training.wires import NOTHING, WireTimes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EpTimes:
     """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
 
@@ -31,7 +32,7 @@ class EpTimes:
         return EpTimes(*bare, busiest=self.busiest, dispatcher=self.dispatcher)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlockTimes:
     """Microseconds of a MoE block from merged Programs: alone forward and backward (gradients of weights included), and one more pair of both."""
 
@@ -40,7 +41,7 @@ class BlockTimes:
     pair: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PassCost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 

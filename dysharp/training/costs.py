@@ -6,9 +6,10 @@ beside the layers around it. A plan takes the same functions.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dysharp.base.units import us_to_ps
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import RankParameters, rank_parameters
@@ -73,7 +74,7 @@ Kind = str
 """`Block.kind` of a layer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepCosts:
     """`stages`: the cost of a micro-batch on every stage, in the order of the model. `times`: all of the step."""
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.training.schedules import Cell, Schedule, Slot, Times
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD
 
@@ -52,7 +53,7 @@ class Graph:
         self.before[head].append((tail, lag))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replay:
     """When the nodes of a graph run. `cause[n]`: the node whose end (plus lag) let node n start, -1 at time 0."""
 
@@ -110,7 +111,7 @@ def replay(graph: Graph) -> Replay:
 COMPUTE = "compute"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Bubbles:
     """Times of a replayed schedule, in the unit of its `Times`. Lists are by rank.
 
@@ -145,13 +146,13 @@ Key = tuple[str, int, int, int]
 """Result of a cell: "F" (output), "I" (gradient of the input) or "W"; stage, micro-batch, direction."""
 
 
-def results(cell: Cell) -> list[Key]:
+def _results(cell: Cell) -> list[Key]:
     """What a cell produces."""
     kinds = (DGRAD, WGRAD) if cell.kind == BACKWARD else (cell.kind,)
     return [(kind, cell.stage, cell.microbatch, cell.direction) for kind in kinds]
 
 
-def needs(cell: Cell, stages: int) -> list[Key]:
+def _needs(cell: Cell, stages: int) -> list[Key]:
     """What a cell needs: the output of the stage before, the gradient of the stage after, its own forward pass (W: its own I)."""
     stage, batch, direction = cell.stage, cell.microbatch, cell.direction
     if cell.kind == FORWARD:
@@ -169,11 +170,11 @@ def _cell_graph(schedule: Schedule, times: Times) -> Graph:
     for rank, slots in enumerate(schedule.slots):
         for slot in slots:
             number = graph.add(f"rank {rank} {COMPUTE}", Node(slot_name(slot), COMPUTE, rank), times.of(slot))
-            made.update((result, number) for cell in slot for result in results(cell))
+            made.update((result, number) for cell in slot for result in _results(cell))
     numbers = iter(range(len(graph.nodes)))
     for slot in (slot for slots in schedule.slots for slot in slots):
         number = next(numbers)
-        for source in {made[key] for cell in slot for key in needs(cell, schedule.stages)} - {number}:
+        for source in {made[key] for cell in slot for key in _needs(cell, schedule.stages)} - {number}:
             graph.link(source, number, times.hop if graph.nodes[source].rank != graph.nodes[number].rank else 0)
     return graph
 
@@ -193,7 +194,7 @@ SEND, REDUCE, GATHER, OPTIMIZER, NORM = "send", "reduce", "gather", "optimizer",
 KINDS = (COMPUTE, SEND, REDUCE, GATHER, OPTIMIZER)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTimes:
     """What a step costs, in integer picoseconds. Tuples by stage of the model, except where said.
 
@@ -275,15 +276,15 @@ class _Builder:
             self.graph.add(f"rank {rank} {COMPUTE}", Node(name, COMPUTE, rank), end - start) for start, end in zip([0, *ends], ends, strict=False)
         ]
         self.waiting.append((rank, nodes[0], slot))
-        self.made.update((result, nodes[-1]) for cell in slot for result in results(cell))
+        self.made.update((result, nodes[-1]) for cell in slot for result in _results(cell))
         return nodes
 
     def _edges(self) -> None:
         """Edges within ranks, and a send for every result that another rank needs."""
         sends: list[tuple[int, int, int, int]] = []
         for rank, node, slot in self.waiting:
-            own = {result for cell in slot for result in results(cell)}
-            for key in (key for cell in slot for key in needs(cell, self.schedule.stages) if key not in own):
+            own = {result for cell in slot for result in _results(cell)}
+            for key in (key for cell in slot for key in _needs(cell, self.schedule.stages) if key not in own):
                 source = self.made[key]
                 sender = self.graph.nodes[source].rank
                 if sender == rank:

@@ -53,7 +53,7 @@ class Saving:
 
 
 @frozen
-class Held:
+class _Held:
     """A tensor that is saved, by its bytes per token: what `operators.SavedTensor` is under a layout and a recipe."""
 
     op: str
@@ -66,7 +66,7 @@ def _cut(layout: Layout, saving: Saving) -> Cut:
     return layout.cut if saving.sequence_parallel else layout.cut._replace(shard=1)
 
 
-def saved_of_layer(model: WholeModel, layout: Layout, kind: str, saving: Saving, recipe: Recipe = PLAIN) -> tuple[Held, ...]:
+def saved_of_layer(model: WholeModel, layout: Layout, kind: str, saving: Saving, recipe: Recipe = PLAIN) -> tuple[_Held, ...]:
     """Every tensor that one layer of a kind (`WholeModel.stack`) saves without recomputation."""
     rows = _expert_rows(model, layout, saving) if "E" in kind else 0.0
     found = []
@@ -74,7 +74,7 @@ def saved_of_layer(model: WholeModel, layout: Layout, kind: str, saving: Saving,
         for one in op.saves:
             if one.op != FC2_OUTPUT or saving.fc2_output:
                 fixed = one.narrow if recipe.narrow and one.narrow else one.fixed
-                found.append(Held(one.op, (fixed + one.kept * _element(op, recipe)) * (rows if one.routed else 1), one.module, one.linear))
+                found.append(_Held(one.op, (fixed + one.kept * _element(op, recipe)) * (rows if one.routed else 1), one.module, one.linear))
     return tuple(found)
 
 
@@ -84,7 +84,7 @@ def _expert_rows(model: WholeModel, layout: Layout, saving: Saving) -> float:
     return model.layer.topk * layout.etp * saving.imbalance / _cut(layout, saving).shard
 
 
-def is_dropped(saved: Held, saving: Saving) -> bool:
+def is_dropped(saved: _Held, saving: Saving) -> bool:
     """Whether recomputation drops a tensor. "moe" drops everything behind the FFN's norm; "full" all but the input of the layer."""
     if FULL in saving.recompute:
         return saved.op != "block input"

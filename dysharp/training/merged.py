@@ -9,13 +9,14 @@ begin together; then the MoE layer (F); attention (B) follows the MoE layer (B);
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import us_to_ps
+from dysharp.base.values import frozen
 from dysharp.model.operators import CONTEXT, TENSOR
 from dysharp.program import Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template
 from dysharp.program.merge import Cross, Part, merge
@@ -33,7 +34,7 @@ POOL = {Nature.COMPUTE: SM, Nature.COMMUNICATION: LINKS, Nature.HOST: "host"}
 """Nature of a kernel -> the pool of its GPU that it takes. All but the SMs have one slot."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MergedKernel:
     """One kernel, `us` on all SMs of a GPU, on its links, or on its host; [gpus] where GPUs differ."""
 
@@ -42,7 +43,7 @@ class MergedKernel:
     nature: Nature = Nature.COMPUTE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _BlockKernels:
     """Kernels of one MoE block beside its routed experts, in the order of a stream.
 

@@ -130,21 +130,3 @@ def expert_tensor(block: Basis) -> dict[str, PassCost]:
     moved = ELEMENT * layer.hidden * block.tokens / layout.tp * layer.topk * layout.etp
     both = sum(block.machine.collective(kind, moved, layout.etp, layout.stride("etp")) for kind in EXPERT_TENSOR)
     return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
-
-
-def context_exchange(block: Basis, core: PassCost) -> PassCost:
-    """Context parallel ranks: heads change places with tokens around the kernel ("a2a"), or keys and values go round beside it ("p2p")."""
-    a, layout, tokens = block.model.attention, block.layout, block.tokens
-    c = layout.cp
-    if c == 1:
-        return PassCost()
-    kv = a.heads if a.mla else a.kv_heads
-    queries, keys = ELEMENT * a.heads * a.qk_dim * tokens / layout.tp, ELEMENT * kv * (a.qk_dim + a.value_dim) * tokens / layout.tp
-    stride = layout.stride("cp")
-    if block.training_recipe.context == "a2a":
-        out = ELEMENT * a.heads * a.value_dim * tokens / layout.tp
-        one = block.machine.collective("alltoall", queries + keys, c, stride) + block.machine.collective("alltoall", out, c, stride)
-        return PassCost(one, one, parts={"context parallel": 2 * one})
-    ring = block.machine.group(keys * c, c, stride)
-    late = max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward)
-    return PassCost(*late, parts={"context parallel": sum(late)})

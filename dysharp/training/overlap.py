@@ -4,13 +4,14 @@ Names are autograd's: combine of B runs a dispatch kernel, dispatch of B a combi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from dysharp.base.values import frozen
 from dysharp.training.cost import PassCost
 from dysharp.training.graph import Graph, Node, replay
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Phases:
     """Times of the phases of one pair, in any one unit, in the order of their launches."""
 

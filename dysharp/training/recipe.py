@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from dysharp.base.values import frozen
 from dysharp.model.formats import Formats
 from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
 from dysharp.specs.whole import WholeModel
@@ -38,7 +39,7 @@ SMS = {"": 0, "alltoall": 0, "deepep": 20, "uccl": 20, "hybrid-ep": 32}
 """SMs that the exchange holds. Megatron-LM's default of DeepEP; Megatron-Bridge's recipes with Hybrid-EP. NCCL's are not published."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubLayers:
     """Rows of a tensor-parallel system: microseconds beside GEMMs and norms of (L1, L2) forward and of their gradients (L3, L4)."""
 
@@ -47,7 +48,7 @@ class SubLayers:
     backward: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingRecipe:
     """What a training recipe says beside the layout.
 

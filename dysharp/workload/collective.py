@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -19,7 +20,7 @@ SUFFIX_V = "-v"
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collective:
     """One collective over all GPUs of a cluster.
 

@@ -65,20 +65,20 @@ def switch_multicast(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((up, down), (out, into))
 
 
-def direct(routing: Routing, domain_gpus: int) -> Levels:
+def _direct(routing: Routing, domain_gpus: int) -> Levels:
     """One row per expert, to its GPU: by NVLink inside the domain, by NIC to other domains."""
     near, far = _per_expert(routing, domain_gpus)
     return Levels((near.sum(axis=1), near.sum(axis=0)), (far.sum(axis=1), far.sum(axis=0)))
 
 
-def nic_only(routing: Routing, domain_gpus: int) -> Levels:
+def _nic_only(routing: Routing, domain_gpus: int) -> Levels:
     """One row per expert of another GPU, by NIC, in the own domain too."""
-    (near_out, near_in), (far_out, far_in) = direct(routing, domain_gpus)
+    (near_out, near_in), (far_out, far_in) = _direct(routing, domain_gpus)
     nothing = np.zeros(routing.n_gpus, np.int64)
     return Levels((nothing, nothing), (near_out + far_out, near_in + far_in))
 
 
-def by_rail(routing: Routing, domain_gpus: int) -> Levels:
+def _by_rail(routing: Routing, domain_gpus: int) -> Levels:
     """As `direct`, but rows leave a domain at the GPU with the index of their receiver (NCCL's PXN)."""
     return rail_rows(*_per_expert(routing, domain_gpus), domain_gpus)
 
@@ -95,7 +95,7 @@ def rail_rows(near: I64, far: I64, domain_gpus: int) -> Levels:
     return Levels((near.sum(axis=1), near.sum(axis=0)), (out, far.sum(axis=0)))
 
 
-def ring(routing: Routing, domain_gpus: int) -> Levels:
+def _ring(routing: Routing, domain_gpus: int) -> Levels:
     """All-gather by rings: token t of a GPU goes once around ring t mod D."""
     n = routing.n_gpus
     rings = rail_rings(n, domain_gpus)
@@ -109,15 +109,15 @@ def ring(routing: Routing, domain_gpus: int) -> Levels:
     return Levels((out[0], into[0]), (out[1], into[1]))
 
 
-def allgather(routing: Routing, domain_gpus: int) -> Levels:
+def _allgather(routing: Routing, domain_gpus: int) -> Levels:
     """Every token once to every domain and once into the links of each, needed or not (NVLS with sums in the scale-out network)."""
     n, tokens = routing.n_gpus // domain_gpus, np.full(routing.n_gpus, routing.tokens_per_gpu, np.int64)
     return Levels((n * tokens * (domain_gpus > 1), n * (domain_gpus - 1) * tokens), (tokens * (n > 1), (n - 1) * tokens))
 
 
 LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
-    "two_hop": two_hop, "direct": direct, "nic_only": nic_only, "by_rail": by_rail, "ring": ring, "dysharp": switch_multicast,
-    "allgather": allgather,
+    "two_hop": two_hop, "direct": _direct, "nic_only": _nic_only, "by_rail": _by_rail, "ring": _ring, "dysharp": switch_multicast,
+    "allgather": _allgather,
 }  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: i
 
 
 @pattern("spread", f"{_TRTLLM}.Balanced")
-def spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """perfect balance: experts take turns, and a token's experts lie on as many GPUs as possible"""
     # In turn: the first expert of every GPU, then the second one. A token takes the next k of them.
     per_gpu = -(-layout.n_experts // layout.n_gpus)
@@ -139,7 +139,7 @@ def _hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     "rotating", "FlexMoE, arXiv 2304.03946: loads are skewed and change over time; the block is ours", _K, _SHARE,
     Setting("block", 1, 1 << 30, 64, whole=True),
 )  # fmt: skip
-def rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """as hot-experts, but every block of tokens has other hot experts"""
     n_hot = int(values["K"])
     quota = _quota("rotating", layout, values["share"], n_hot)
@@ -154,7 +154,7 @@ def rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
 
 
 @pattern("burst", "SGLang, layers/moe/topk.py masks padded tokens, which are all alike; the run is ours", Setting("", 0.0, 1.0))
-def burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """this part of every source's tokens, in one run, repeats one token: all choose the same k experts"""
     expert = _uniform(rng, layout)
     length = round(values[""] * layout.tokens)
@@ -164,7 +164,7 @@ def burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
 
 
 @pattern("ragged", "DeepEP pull request 744: unequal token counts per rank", Setting("", 0.0, 1.0))
-def ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+def _ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """sources hold between this part and all of the tokens, in even steps; experts are uniform"""
     share = np.linspace(values[""], 1.0, layout.n_gpus) if layout.n_gpus > 1 else np.ones(1)
     held = rng.permutation(np.rint(share * layout.tokens).astype(np.int64))

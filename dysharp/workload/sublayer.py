@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.values import frozen
-from dysharp.specs.reading import DATA, parse_toml, read_text
+from dysharp.specs.reading import DATA, read_toml
 from dysharp.workload.collective import ELEMENT_BYTES, Collective
 
 SUB_LAYER = "sub-layer"
@@ -121,7 +121,7 @@ class _DenseShape:
 @functools.cache
 def shapes() -> dict[str, _DenseShape]:
     """The packaged shapes by name (`specs/data/tensor_parallel/`)."""
-    tables = (parse_toml(read_text(path), path.name) for path in sorted((DATA / "tensor_parallel").iterdir()))
+    tables = (read_toml(path) for path in sorted((DATA / "tensor_parallel").iterdir()))
     return {table.pop("name"): _DenseShape(**table) for table in tables}
 
 

@@ -54,7 +54,7 @@ def rows_between(routing: Routing) -> I64:
     return np.asarray(rows_by_source(routing).reshape(routing.n_gpus, routing.n_gpus, -1).sum(axis=2))
 
 
-def multicast(routing: Routing) -> Rows:
+def _multicast(routing: Routing) -> Rows:
     """A token with any remote GPU goes up once; the switch copies it to every remote GPU (DySHARP)."""
     needs = _remote_needs(routing)
     up = needs.any(axis=2).sum(axis=1, dtype=np.int64)
@@ -70,13 +70,13 @@ def multicast_in_groups(routing: Routing, options: Any) -> Rows:
     return np.reshape(up, (routing.n_gpus, -1)).sum(axis=1, dtype=np.int64), remote.sum(axis=0, dtype=np.int64)
 
 
-def allgather(routing: Routing) -> Rows:
+def _allgather(routing: Routing) -> Rows:
     """Every token goes up once and down to every other GPU, needed or not (NVLS)."""
     up = np.full(routing.n_gpus, routing.tokens_per_gpu, dtype=np.int64)
     return up * (routing.n_gpus > 1), up * (routing.n_gpus - 1)
 
 
-def ring(routing: Routing) -> Rows:
+def _ring(routing: Routing) -> Rows:
     """Every token reaches all GPUs without multicast (ring AllGather).
 
     Each GPU sends and receives `tokens_per_gpu * (n_gpus - 1)` rows.
@@ -85,7 +85,7 @@ def ring(routing: Routing) -> Rows:
     return rows, rows
 
 
-def none(routing: Routing) -> Rows:
+def _none(routing: Routing) -> Rows:
     """No row uses a link (ideal)."""
     return np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)
 
@@ -93,10 +93,10 @@ def none(routing: Routing) -> Rows:
 SCHEMES: dict[str, Callable[[Routing], Rows]] = {
     "one_copy_per_gpu": one_copy_per_gpu,
     "one_copy_per_expert": one_copy_per_expert,
-    "multicast": multicast,
-    "allgather": allgather,
-    "ring": ring,
-    "none": none,
+    "multicast": _multicast,
+    "allgather": _allgather,
+    "ring": _ring,
+    "none": _none,
 }
 
 

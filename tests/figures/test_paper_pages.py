@@ -15,9 +15,8 @@ from dysharp.figures.figure import BEYOND, Drawing, Variant
 from dysharp.figures.series import _Series, series_of
 from dysharp.figures.verdict import _variant_point
 from dysharp.show.figure_plots import plot_series
-from dysharp.show.headline import headline
 from dysharp.show.markdown import escaped
-from dysharp.show.paper_page import Section, _joined, _kinds, paper_page, results_csv
+from dysharp.show.paper_page import Section, _joined, _kinds, headline, paper_page, results_csv
 
 MODELS = ("S-8", "M-8")
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"

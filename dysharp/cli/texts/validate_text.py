@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.columns import Columns
+from dysharp.base.reading import read_toml
 from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dysharp.api.run_validation import ServingReport, TrainingReport
     from dysharp.measured.validation import Validation
 
-FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+FAMILIES: dict[str, Any] = read_toml(Path(__file__).with_name("families.toml"))
 """What was measured, by family of measurements; "training": by family of training runs. "groups": rows that are left out of the bars, by their note.
 "above": the words above a table of `print_bars`."""
 OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")

@@ -252,15 +252,6 @@ def turn_begin(k, o, j, n_bytes, ops, mem, links, points):
 
 
 @block
-def turn_note(k, j, n_bytes, mem, nodes, points):
-    """The state of port j's down server before the turn of `n_bytes`, for a turn that is cut."""
-    q = piece_of(k, mem, points)
-    if points is not None and q >= 0:
-        points.pieces[q, col.PIECE_DOWN_START] = nodes[j, col.DOWN + col.SERVER_BUSY_START]
-        points.pieces[q, col.PIECE_DOWN_BYTES] = nodes[j, col.DOWN + col.SERVER_BUSY_BYTES] - n_bytes
-
-
-@block
 def turn_over(k, j, c, ops, mem, nodes, switch, clock, points):
     """The turn of member k at the down server of port j is over. True: it is a piece with trains left, which waits for its next turn."""
     if points is not None and len(points.pieces) > 0:

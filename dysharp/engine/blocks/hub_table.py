@@ -1,8 +1,6 @@
 """The tables of a hub at burst level: when the places of a copy's rows are known (oracle/hub_table.py)."""
 
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.fifo import fifo_push
-from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.tables import ring_append, ring_unlink, row_enter, row_place, row_reads
 from dysharp.engine.kernel import block, kernel
 
@@ -90,14 +88,3 @@ def rows_ask(k, table, node, arrival, members, tables):
             _row_cache(row, hub, n_rows, kinds[table, col.TABLE_ENTRIES], hubs, asked)
         known = max(known, asked[row, col.ASKED_KNOWN])
     return _lookups_end(hub, begin, known, arrival, hubs)
-
-
-@block
-def member_wait(k, node, known, leaf, members, tables, clock):
-    """Member k waits at `node` until `known`, and no shorter than the member before it."""
-    mem, mem_time, waits = members.mem, members.mem_time, tables.waits
-    last = waits[node, 1] if waits[node, 0] >= 0 else -1
-    mem_time[k, col.MEMBER_TIME] = known if last < 0 else max(known, mem_time[last, col.MEMBER_TIME])
-    if last < 0:
-        tree_set(clock.tree, leaf + node, known)
-    fifo_push(waits, node, mem, col.MEMBER_NEXT, k)

@@ -6,7 +6,7 @@ from dysharp.engine.blocks.bulk import hub_joined
 from dysharp.engine.blocks.fifo import member_schedule, mixed_push
 from dysharp.engine.blocks.heap import heap_pop, heap_push, tree_set
 from dysharp.engine.blocks.link import memory_take
-from dysharp.engine.blocks.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark, share_left, share_take
+from dysharp.engine.blocks.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark, share_left
 from dysharp.engine.kernel import block, kernel
 
 BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
@@ -70,7 +70,7 @@ def gang_start(o, p, ops, slots, nodes, clock):
     op, ot = ops.op, ops.ot
     pools, m, now = slots.pools, clock.m, clock.x[col.RUN_NOW]
     n = min(pools[p, col.POOL_FREE], share_left(op[o, col.ISSUER], ops.points), op[o, col.ANSWERS])
-    share_take(op[o, col.ISSUER], n, ops.points)
+    _share_take(op[o, col.ISSUER], n, ops.points)
     if ot[o, col.START] < 0:
         ot[o, col.START] = now
     took = ops.templates[op[o, col.TEMPLATE], col.DURATION]
@@ -87,6 +87,13 @@ def gang_start(o, p, ops, slots, nodes, clock):
 
 
 @block
+def _share_take(queue, n, points):
+    """A queue takes n slots (below 0: gives them back)."""
+    if points is not None and len(points.shares) > 0 and points.share_of[queue] >= 0:
+        points.shares[points.share_of[queue], col.SHARE_HELD] += n
+
+
+@block
 def compute_end(p, now, ops, slots, issue, clock):
     """COMPUTE_END: the earliest batch of pool p has finished its tasks. Returns the op if that was its last batch, else -1."""
     op, ot = ops.op, ops.ot
@@ -100,7 +107,7 @@ def compute_end(p, now, ops, slots, issue, clock):
     n = batch & ((1 << BATCH_BITS) - 1)
     if _frees_slots(o, op, ops.points):
         pools[p, col.POOL_FREE] += n
-        share_take(op[o, col.ISSUER], -n, ops.points)
+        _share_take(op[o, col.ISSUER], -n, ops.points)
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
         mark(issue.dirty_issuers, x, slots.pool_issuer[k])
     op[o, col.LEFT] -= n

@@ -4,18 +4,7 @@ Row stores: the first byte of a row takes the next slot, bytes complete it, comp
 """
 
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.ready import (
-    delivered,
-    first_event,
-    mark,
-    op_ready,
-    op_release,
-    ops_of,
-    semaphores_pass,
-    splits_apply,
-    tile_notify,
-    work_next,
-)
+from dysharp.engine.blocks.ready import delivered, first_event, mark, op_ready, op_release, ops_of, semaphores_pass, tile_notify
 from dysharp.engine.blocks.switch import sum_of
 from dysharp.engine.blocks.trains import response_out
 from dysharp.engine.kernel import block, kernel
@@ -227,14 +216,39 @@ def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     op, x = ops.op, clock.x
     while x[col.RUN_WORK_HEAD] >= 0:
         point = x[col.RUN_WORK_HEAD]
-        x[col.RUN_WORK_HEAD] = work_next(point, op, ops.points)
+        x[col.RUN_WORK_HEAD] = _work_next(point, op, ops.points)
         if _passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, ops.points):
             continue
         x[col.RUN_DONE] += 1
         flags = op[point, col.FLAGS]
         if flags & col.HAS_RELEASES:
             semaphores_pass(point, releases, sem_left, issue, x)
-            splits_apply(point, issue, x, ops.points)
+            _splits_apply(point, issue, x, ops.points)
         if flags & col.HAS_EDGES:
             _edges_fall(point, point, ops, mem, stores, releases, issue, nodes, clock)
         _chain_goes_on(point, ops, issue, x, ops.points)
+
+
+@block
+def _splits_apply(o, issue, x, points):
+    """Op o is done: shares change that wait for this end."""
+    if points is not None and len(points.splits) > 0 and points.split_of[o] >= 0:
+        k = points.split_of[o]
+        while k < len(points.splits) and points.splits[k, col.SPLIT_OP] == o:
+            share = points.splits[k, col.SPLIT_SHARE]
+            if points.splits[k, col.SPLIT_MORE] != 0:
+                points.shares[share, col.SHARE_MOST] += points.splits[k, col.SPLIT_MORE]
+            else:
+                points.shares[share, col.SHARE_MOST] = points.splits[k, col.SPLIT_MOST]
+            for queue in range(len(points.share_of)):
+                if points.share_of[queue] == share:
+                    mark(issue.dirty_issuers, x, issue.issuers[queue, col.ISSUER_OWNER])
+            k += 1
+
+
+@block
+def _work_next(point, op, points):
+    """The point behind `point` in the worklist, -1 = none."""
+    if points is not None and point >= ops_of(op, points):
+        return points.passed[point - ops_of(op, points)]
+    return op[point, col.NEXT2]

@@ -36,14 +36,6 @@ def _work_link(point, following, op, points):
 
 
 @block
-def work_next(point, op, points):
-    """The point behind `point` in the worklist, -1 = none."""
-    if points is not None and point >= ops_of(op, points):
-        return points.passed[point - ops_of(op, points)]
-    return op[point, col.NEXT2]
-
-
-@block
 def _work_push(ops, x, point):
     """A point is passed (`Releases`); what it releases waits in the worklist."""
     _work_link(point, -1, ops.op, ops.points)
@@ -226,27 +218,3 @@ def share_left(queue, points):
         share = points.share_of[queue]
         return max(0, points.shares[share, col.SHARE_MOST] - points.shares[share, col.SHARE_HELD])
     return col.INF
-
-
-@block
-def share_take(queue, n, points):
-    """A queue takes n slots (below 0: gives them back)."""
-    if points is not None and len(points.shares) > 0 and points.share_of[queue] >= 0:
-        points.shares[points.share_of[queue], col.SHARE_HELD] += n
-
-
-@block
-def splits_apply(o, issue, x, points):
-    """Op o is done: shares change that wait for this end."""
-    if points is not None and len(points.splits) > 0 and points.split_of[o] >= 0:
-        k = points.split_of[o]
-        while k < len(points.splits) and points.splits[k, col.SPLIT_OP] == o:
-            share = points.splits[k, col.SPLIT_SHARE]
-            if points.splits[k, col.SPLIT_MORE] != 0:
-                points.shares[share, col.SHARE_MOST] += points.splits[k, col.SPLIT_MORE]
-            else:
-                points.shares[share, col.SHARE_MOST] = points.splits[k, col.SPLIT_MOST]
-            for queue in range(len(points.share_of)):
-                if points.share_of[queue] == share:
-                    mark(issue.dirty_issuers, x, issue.issuers[queue, col.ISSUER_OWNER])
-            k += 1

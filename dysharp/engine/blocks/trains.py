@@ -6,10 +6,10 @@ Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_d
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.acks import up_joins, up_note
 from dysharp.engine.blocks.bits import pick
-from dysharp.engine.blocks.bulk import hub_joined, piece_send, turn_begin, turn_note, turn_over
+from dysharp.engine.blocks.bulk import hub_joined, piece_of, piece_send, turn_begin, turn_over
 from dysharp.engine.blocks.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.engine.blocks.heap import tree_set
-from dysharp.engine.blocks.hub_table import member_wait, rows_ask
+from dysharp.engine.blocks.hub_table import rows_ask
 from dysharp.engine.blocks.lines import debt_ps, has_lines, lines_send
 from dysharp.engine.blocks.link import memory_take, server_grant, server_hold
 from dysharp.engine.blocks.ready import delivered, mark
@@ -72,7 +72,7 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
         table = templates[op[o, col.TEMPLATE], col.TABLE]
         known = arrival if table < 0 else rows_ask(entry, table, j, arrival, members, tables)
         if known > arrival:
-            member_wait(entry, j, known, m[col.LEAF_TABLE], members, tables, clock)
+            _member_wait(entry, j, known, m[col.LEAF_TABLE], members, tables, clock)
         elif templates[op[o, col.TEMPLATE], col.IS_PULL]:
             member_schedule(col.RING_RESPOND * m[col.HARDWARE_NETS] + net, entry, arrival + m[col.HARDWARE_RESPONDER], members, clock)
         else:
@@ -80,6 +80,17 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
     switch.held[j * m[col.HARDWARE_CLASSES] + c] -= n_bytes
     output_admit(j, c, ops, mem, links, switch, clock)
     gates_open(ops, mem, links, switch, clock, ops.points)
+
+
+@block
+def _member_wait(k, node, known, leaf, members, tables, clock):
+    """Member k waits at `node` until `known`, and no shorter than the member before it."""
+    mem, mem_time, waits = members.mem, members.mem_time, tables.waits
+    last = waits[node, 1] if waits[node, 0] >= 0 else -1
+    mem_time[k, col.MEMBER_TIME] = known if last < 0 else max(known, mem_time[last, col.MEMBER_TIME])
+    if last < 0:
+        tree_set(clock.tree, leaf + node, known)
+    fifo_push(waits, node, mem, col.MEMBER_NEXT, k)
 
 
 @block
@@ -342,6 +353,15 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
             _line_begin(entry, j, max(last, bound), ops, members, links, switch, clock)
             return
         end = server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
-        turn_note(nodes[j, col.DOWN + col.SERVER_EXTRA], j, n_bytes, mem, nodes, ops.points)
+        _turn_note(nodes[j, col.DOWN + col.SERVER_EXTRA], j, n_bytes, mem, nodes, ops.points)
         end = server_hold(nodes, j, col.DOWN, end, bound)
         tree_set(clock.tree, m[col.LEAF_DOWN] + j, end)
+
+
+@block
+def _turn_note(k, j, n_bytes, mem, nodes, points):
+    """The state of port j's down server before the turn of `n_bytes`, for a turn that is cut."""
+    q = piece_of(k, mem, points)
+    if points is not None and q >= 0:
+        points.pieces[q, col.PIECE_DOWN_START] = nodes[j, col.DOWN + col.SERVER_BUSY_START]
+        points.pieces[q, col.PIECE_DOWN_BYTES] = nodes[j, col.DOWN + col.SERVER_BUSY_BYTES] - n_bytes

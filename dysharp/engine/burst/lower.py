@@ -7,7 +7,7 @@ from dysharp.base.errors import ProgramError
 from dysharp.base.threads import at_once, in_parts
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState, Clock, IssuerState, Links, MemberState, OpState, PoolState, StoreState, SwitchState, TableState
-from dysharp.engine.burst.lower_bulk import add_pieces, pieces_of
+from dysharp.engine.burst.lower_bulk import pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import csr_ptr, group, owners
@@ -376,7 +376,7 @@ def lower(p: Program) -> BurstState:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.uint8(col.HAS_NEXT_TRAIN)
     of_piece = pieces_of(p)
     op, mem = _ops(p, kinds, flags, queue, len(of_piece)), _members(p, len(of_piece))
-    add_pieces(p, of_piece, op, mem)
+    _add_pieces(p, of_piece, op, mem)
     links, stores, issuers, tables = at_once(
         p.n_ops, lambda: _links(p, kinds), lambda: _stores(p, kinds), lambda: _issuers(p, kinds, queue, owner), lambda: _tables(p)
     )
@@ -393,3 +393,16 @@ def lower(p: Program) -> BurstState:
         tables=tables,
         clock=_clock(p),
     )
+
+
+def _add_pieces(p: Program, of_piece: Array, op: Array, mem: Array) -> None:
+    """Fill the records of the pieces in `op` and `mem`, behind those of all ops and members."""
+    n = len(of_piece)
+    pieces, members, ids = op[p.n_ops : p.n_ops + n], mem[p.n_members : p.n_members + n], np.arange(n)
+    for c in (col.TEMPLATE, col.NODE, col.WIRE):
+        pieces[:, c] = op[of_piece, c]
+    pieces[:, col.MEMBER], pieces[:, col.FLAGS] = p.n_members + ids, 1 << col.MEMBERS_SHIFT
+    pieces[:, col.DEPS] = col.CANCELLED  # a piece is no op that could become ready
+    pieces[:, col.NEXT2] = np.where(np.append(of_piece[1:] == of_piece[:-1], False)[:n], ids + 1, -1)
+    members[:, col.MEMBER_NODE] = mem[p.members.ptr[of_piece], col.MEMBER_NODE]
+    members[:, col.MEMBER_OP], members[:, col.MEMBER_EXT] = p.n_ops + ids, 0

@@ -28,19 +28,6 @@ def pieces_of(p: Program) -> Array:
     return np.repeat(ops, np.minimum(trains, SPARE_PIECES - (-(trip + buffers) // size)))
 
 
-def add_pieces(p: Program, of_piece: Array, op: Array, mem: Array) -> None:
-    """Fill the records of the pieces in `op` and `mem`, behind those of all ops and members."""
-    n = len(of_piece)
-    pieces, members, ids = op[p.n_ops : p.n_ops + n], mem[p.n_members : p.n_members + n], np.arange(n)
-    for c in (col.TEMPLATE, col.NODE, col.WIRE):
-        pieces[:, c] = op[of_piece, c]
-    pieces[:, col.MEMBER], pieces[:, col.FLAGS] = p.n_members + ids, 1 << col.MEMBERS_SHIFT
-    pieces[:, col.DEPS] = col.CANCELLED  # a piece is no op that could become ready
-    pieces[:, col.NEXT2] = np.where(np.append(of_piece[1:] == of_piece[:-1], False)[:n], ids + 1, -1)
-    members[:, col.MEMBER_NODE] = mem[p.members.ptr[of_piece], col.MEMBER_NODE]
-    members[:, col.MEMBER_OP], members[:, col.MEMBER_EXT] = p.n_ops + ids, 0
-
-
 def bulk_state(p: Program, of_piece: Array) -> dict[str, Array]:
     """The columns of `Points` for bulk ops."""
     ops, first, count = np.unique(of_piece, return_index=True, return_counts=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numba import typeof
 
 from dysharp.base.errors import SimulationError
 from dysharp.base.values import frozen
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
-from dysharp.engine.compiling import is_compiled
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 
@@ -51,7 +52,7 @@ def run_burst_counted(program: Program, progress: Callable[[int, int], None] | N
     state = lower(program)
     x = state.clock.x
     lower_s = time.perf_counter() - begin
-    if not is_compiled(run_loop, SLICE_EVENTS, state):  # a Program with other points has kernels of its own
+    if not _is_compiled(run_loop, SLICE_EVENTS, state):  # a Program with other points has kernels of its own
         begin = time.perf_counter()
         warm = lower(_empty(program))
         warm = warm._replace(ops=warm.ops._replace(points=state.ops.points))
@@ -69,6 +70,11 @@ def run_burst_counted(program: Program, progress: Callable[[int, int], None] | N
     if x[col.RUN_DONE] < program.n_ops:
         raise SimulationError(deadlock_text(program, state))
     return trace_of(program, state), Timing(compile_s, lower_s, engine_s), table_reads(program, state)
+
+
+def _is_compiled(kernel: Any, *args: Any) -> bool:
+    """Whether a kernel is compiled, or loaded from the cache, for arguments of these types."""
+    return tuple(map(typeof, args)) in kernel.signatures
 
 
 def table_reads(program: Program, state: BurstState) -> TableReads:

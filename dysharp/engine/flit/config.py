@@ -1,9 +1,10 @@
 """What a network is: router, topology, traffic. Values that cannot run are refused here, one line each."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 
 ALLOCATORS = ("separable_input_first", "islip")
 TOPOLOGIES = ("fly", "fattree", "ring")
@@ -21,7 +22,7 @@ def _one_of(owner: str, name: str, value: str, known: tuple[str, ...]) -> None:
     check_word(value, known, f"{owner}.{name} is {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RouterConfig:
     """An input-queued virtual-channel router. Delays are cycles; `vc_buf_size` is flits per VC of an input port.
 
@@ -68,7 +69,7 @@ class RouterConfig:
             raise ConfigError("router.speculative needs vc_alloc_delay = sw_alloc_delay = 1: the two stages share one cycle")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkConfig:
     """`fly`: k-ary n-fly, n = 1 is one k x k crossbar; `fattree`: k-ary n-tree; `ring`: k routers in one direction, which can deadlock.
 
@@ -105,7 +106,7 @@ class NetworkConfig:
         return {"fly": self.k, "fattree": 2 * self.k if self.n > 1 else self.k, "ring": 2}[self.topology]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traffic:
     """Synthetic traffic: Bernoulli sources with infinite queues, packets of `packet_flits`.
 

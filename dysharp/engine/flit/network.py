@@ -7,12 +7,13 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.base.values import frozen
 from dysharp.engine.cycles import first_cycle
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
@@ -25,7 +26,7 @@ __all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic
 SATURATED = 0.97  # accepted or injected below this part of the offered load
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Protocol:
     """How a point is measured: `warmup_periods` discarded, then periods until mean packet latency and throughput changed by less than
     `threshold` three times running (at most `max_periods` in all), then, sources active, until every packet created in a measured
@@ -47,7 +48,7 @@ class Protocol:
             raise ConfigError(f"protocol.threshold is {self.threshold}, expected a number above 0")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkPoint:
     """One load. Rates in flits per cycle and terminal, latencies in cycles: packet from creation to its tail's arrival, network from the
     head's entry, flit from its own entry to its own arrival. `hops`: routers crossed. Latencies are NaN if nothing was measured."""

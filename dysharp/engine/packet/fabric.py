@@ -1,7 +1,7 @@
 """Sizes and costs of the packet fabric's blocks, and a Program as the arrays of its kernels (docs/design/0006)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.base.values import frozen
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks import tables
 from dysharp.engine.blocks.state import BurstState
@@ -27,7 +28,7 @@ ACKS = ("turns", "first")
 NEVER = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FabricConfig:
     """Blocks of the fabric. Entries 0 = infinite (the block never makes anything wait); times in picoseconds.
 

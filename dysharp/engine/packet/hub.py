@@ -18,8 +18,8 @@ from dysharp.engine.blocks.tables import (
 )
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.links import dirty_mark, due_take, level_change, packet_schedule, ring_join
-from dysharp.engine.packet.switch import data_flits, mix
+from dysharp.engine.packet.links import dirty_mark, due_take, level_change, ring_join
+from dysharp.engine.packet.switch import data_flits
 
 
 @block
@@ -29,43 +29,6 @@ def egress_put(i, q, p, packet, link, egress, dirty_links, c):
         link[i, f.LINK_MASK] |= 1 << q
     if link[i, f.LINK_FREE] == 1:
         dirty_mark(dirty_links, i)
-
-
-@kernel
-def chunk_from(o, at, number, op, c):
-    """The first packet of op o at or behind number `at` that goes by link number `number` of its GPU."""
-    n = c[f.C_LINKS]
-    if c[f.C_STRIPE] == f.STRIPE_HASH:
-        while mix(op[o, f.OP_START], at) % n != number:
-            at += 1
-    else:
-        at += (number - op[o, f.OP_START] - at) % n
-    return at
-
-
-@kernel
-def cut_find(i, q, op, hub, cursors, cuts, c):
-    """Class q of link i: its next op and packet stand in `cursors` [links * classes, 2]. False if there is none."""
-    row = i * c[f.C_CLASSES] + q
-    number = i % c[f.C_LINKS]
-    o = cursors[row, 0]
-    chunk = cursors[row, 1]
-    while True:
-        if o < 0:
-            nxt = hub[i // c[f.C_LINKS] * c[f.C_CLASSES] + q, 0]
-        elif chunk >= cuts[op[o, col.WIRE], f.CUT_PACKETS]:
-            nxt = op[o, col.NEXT]
-        else:
-            break
-        if nxt < 0:
-            cursors[row, 0] = o
-            cursors[row, 1] = chunk
-            return False
-        o = nxt
-        chunk = chunk_from(o, 0, number, op, c)
-    cursors[row, 0] = o
-    cursors[row, 1] = chunk
-    return True
 
 
 @block
@@ -162,30 +125,6 @@ def _hub_answer(key, expert, node, hubs, tables, agenda):
         st[f.ST_TLB_EVICTIONS] += 1
     st[f.ST_ALLOCATED] += table[node, HUB_ALLOCATED]
     return table[node, HUB_ALLOCATED] == 1
-
-
-@block
-def ingress_leave(p, packet, outputs, held, c):
-    """Packet p leaves the ingress buffer of its hub."""
-    o = packet[p, f.PACKET_OUT]
-    held[o, packet[p, f.PACKET_VC] // c[f.C_VPG]] -= packet[p, f.PACKET_OUT_FLITS]
-    if outputs.output[o, f.OUTPUT_FREE] > 0:
-        dirty_mark(outputs.dirty_outputs, o)
-
-
-@kernel
-def request_take(p, packet, packet_time, link, outputs, held, requests, agenda):
-    """A request may be answered, unless the answers of its link have no room: then it stays in the ingress buffer."""
-    c, x, st = agenda.c, agenda.x, agenda.st
-    o = packet[p, f.PACKET_OUT]
-    if c[f.C_ANSWERS] > 0 and link[o, f.LINK_ANSWERS] >= c[f.C_ANSWERS]:
-        st[f.ST_ANSWER_WAITS] += 1
-        link[o, f.LINK_WAITS] += 1
-        fifo_push(requests, o, packet, f.PACKET_NEXT, p)
-        return
-    link[o, f.LINK_ANSWERS] += 1
-    ingress_leave(p, packet, outputs, held, c)
-    packet_schedule(f.FABRIC_RESPOND, p, x[col.RUN_NOW] + c[f.C_RESPONDER], f.PACKET_NEXT, packet, packet_time, agenda)
 
 
 @block

@@ -5,29 +5,29 @@ Releases of an instant, then grants: issuers, up links, outputs. It can be stopp
 
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.bits import bit_take, bit_take_after
-from dysharp.engine.blocks.fifo import fifo_pop
-from dysharp.engine.blocks.heap import tree_first
+from dysharp.engine.blocks.fifo import fifo_pop, fifo_push
+from dysharp.engine.blocks.heap import tree_first, tree_set
 from dysharp.engine.blocks.issue import compute_end
 from dysharp.engine.blocks.points import work_drain
 from dysharp.engine.blocks.ready import complete, op_release, tile_due
-from dysharp.engine.kernel import by_address, kernel
+from dysharp.engine.kernel import block, by_address, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.hub import entries_answer, ingress_leave, request_take, respond, tails_arrive
-from dysharp.engine.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
-from dysharp.engine.packet.messages import message_event, message_in, message_out
-from dysharp.engine.packet.ops import (
-    answered,
-    deliver,
-    grant_issuer,
-    grant_link,
-    local,
-    node_links_update,
-    node_wake_up,
-    notes_make,
-    result_delivered,
-    sum_deliver,
+from dysharp.engine.packet.hub import egress_put, entries_answer, respond, tails_arrive
+from dysharp.engine.packet.links import (
+    credits_take,
+    dirty_mark,
+    dirty_take,
+    due_take,
+    lines_end,
+    links_free,
+    out_ask,
+    packet_schedule,
+    slot_free,
+    slot_take,
 )
-from dysharp.engine.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
+from dysharp.engine.packet.messages import message_event, message_in, message_out
+from dysharp.engine.packet.ops import answered, deliver, grant_issuer, link_grant, local, result_delivered, sum_deliver
+from dysharp.engine.packet.switch import crossings_end, grant_output, heads_arrive, mix, sessions_look
 
 
 @kernel
@@ -68,9 +68,9 @@ def run_events(budget, state, fabric):
                 local(now, ops, members, stores, issue, links, clock)
             elif leaf == leaf_rings + col.RING_NOTIFY * nets:  # HARDWARE_NOTIFY is zero here, for notifications travel as packets
                 t = tile_due(stores, clock)
-                notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
+                _notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
             elif leaf >= leaf_wake and leaf < leaf_messages:
-                node_wake_up(leaf - leaf_wake, leaf, sources, lanes, agenda)
+                _node_wake_up(leaf - leaf_wake, leaf, sources, lanes, agenda)
             elif leaf < leaf_fabric:
                 message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock)
             elif r >= ring_line:
@@ -84,7 +84,7 @@ def run_events(budget, state, fabric):
             elif r == f.FABRIC_CREDIT:
                 credits_take(now, lanes, agenda)
             elif r == f.FABRIC_CYCLE:
-                cycles_end(now, packets, link, outputs, agenda)
+                _cycles_end(now, packets, link, outputs, agenda)
             elif r == f.FABRIC_DELIVER:
                 tails_arrive(now, ops, members, packets, hubs, tables, accepted, agenda)
             elif r == f.FABRIC_AL:
@@ -97,9 +97,9 @@ def run_events(budget, state, fabric):
                 p = fifo_pop(accepted, 0, packet, f.PACKET_NEXT2)
                 kind = packet[p, f.PACKET_KIND]
                 if kind == f.REQ or kind == f.RCOPY:
-                    request_take(p, packet, packets.packet_time, link, outputs, lanes.held, sources.requests, agenda)
+                    _request_take(p, packet, packets.packet_time, link, outputs, lanes.held, sources.requests, agenda)
                     continue
-                ingress_leave(p, packet, outputs, lanes.held, c)
+                _ingress_leave(p, packet, outputs, lanes.held, c)
                 if kind == f.DATA or kind == f.MCOPY:
                     deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c)
                 elif kind == f.NOTE:
@@ -134,14 +134,105 @@ def run_events(budget, state, fabric):
                 while dirty_nodes[word] != 0:
                     i = bit_take(dirty_nodes, word)
                     if i < n_nodes:
-                        node_links_update(i, links, lanes, c[f.C_LINKS])
+                        _node_links_update(i, links, lanes, c[f.C_LINKS])
                     else:
                         message_out(i, now, ops, members, links, switch, clock)
             for word in range(len(switch.dirty_down)):
                 while switch.dirty_down[word] != 0:
                     message_in(bit_take(switch.dirty_down, word), now, ops, members, stores, links, switch, tables, clock)
         while dirty_links[0] != 0:
-            grant_link(dirty_take(dirty_links), now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda)
+            _grant_link(dirty_take(dirty_links), now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda)
         while dirty_outputs[0] != 0:
             grant_output(dirty_take(dirty_outputs), now, packets, op, cuts, lanes, outputs, units, agenda)
     return True
+
+
+@block
+def _cycles_end(now, packets, link, outputs, agenda):
+    """Dynamic sums that took a cycle more ask for their outputs."""
+    packet = packets.packet
+    while True:
+        p = due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
+        out_ask(packet[p, f.PACKET_OUT], p, agenda.c[f.C_PORTS], packet, link, outputs, agenda.c)
+
+
+@block
+def _node_links_update(node, links, lanes, n_links):
+    """Add the classes that became non-empty in the hub of `node` to the masks of its links. Idle links ask for a grant."""
+    for i in range(node * n_links, (node + 1) * n_links):
+        lanes.link[i, f.LINK_MASK] |= links.nodes[node, col.UP + col.SERVER_MASK]
+        if lanes.link[i, f.LINK_FREE] == 1:
+            dirty_mark(lanes.dirty_links, i)
+    links.nodes[node, col.UP + col.SERVER_MASK] = 0
+
+
+@block
+def _grant_link(i, now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda):
+    """Link i sends its next packet, if it is free and one may go; its node may have to wait for a target list."""
+    link, node_wake, tree = lanes.link, sources.node_wake, agenda.tree
+    if link[i, f.LINK_FREE] == 1 and link[i, f.LINK_MASK] != 0:
+        link_grant(i, now, ops, members.mem_time, links.hub, sources, packets, lanes, accepted, agenda)
+        node = link[i, f.LINK_NODE]
+        if node_wake[node] < tree[(len(tree) >> 1) + leaf_wake + node]:
+            tree_set(tree, leaf_wake + node, node_wake[node])
+
+
+@block
+def _node_wake_up(node, leaf, sources, lanes, agenda):
+    """A target list has come to the MultimemQ of `node`: its idle links try again."""
+    tree_set(agenda.tree, leaf, col.INF)
+    sources.node_wake[node] = col.INF
+    n_links = agenda.c[f.C_LINKS]
+    for i in range(node * n_links, (node + 1) * n_links):
+        if lanes.link[i, f.LINK_FREE] == 1 and lanes.link[i, f.LINK_MASK] != 0:
+            dirty_mark(lanes.dirty_links, i)
+
+
+@kernel
+def _notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
+    """Tile t tells the owners of its rows on other nodes: one packet each."""
+    tiles, slot_row, rows = stores.tiles, stores.slot_row, stores.rows
+    node = tiles[t, col.TILE_NODE]
+    for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
+        row = slot_row[s]
+        if row < 0 or rows[row, col.ROW_NOTIFY] < 0:
+            continue
+        o = rows[row, col.ROW_NOTIFY]
+        owner = op[o, col.NODE] % (c[f.C_TOTAL] // c[f.C_LINKS])
+        if owner == node:
+            continue
+        p = slot_take(free, x)
+        number = mix(row, 1) % c[f.C_LINKS]
+        packet[p, f.PACKET_KIND] = f.NOTE
+        packet[p, f.PACKET_OP] = o
+        packet[p, f.PACKET_MEMBER] = tiles[t, col.TILE_CAUSE]
+        packet[p, f.PACKET_FLITS] = c[f.C_NOTE_FLITS]
+        packet[p, f.PACKET_OUT] = owner * c[f.C_LINKS] + number
+        x[f.RUN_NOTES] += 1
+        egress_put(node * c[f.C_LINKS] + number, 2 * c[f.C_CLASSES] + 1, p, packet, link, egress, dirty_links, c)
+
+
+@block
+def _ingress_leave(p, packet, outputs, held, c):
+    """Packet p leaves the ingress buffer of its hub."""
+    o = packet[p, f.PACKET_OUT]
+    held[o, packet[p, f.PACKET_VC] // c[f.C_VPG]] -= packet[p, f.PACKET_OUT_FLITS]
+    if outputs.output[o, f.OUTPUT_FREE] > 0:
+        dirty_mark(outputs.dirty_outputs, o)
+
+
+@kernel
+def _request_take(p, packet, packet_time, link, outputs, held, requests, agenda):
+    """A request may be answered, unless the answers of its link have no room: then it stays in the ingress buffer."""
+    c, x, st = agenda.c, agenda.x, agenda.st
+    o = packet[p, f.PACKET_OUT]
+    if c[f.C_ANSWERS] > 0 and link[o, f.LINK_ANSWERS] >= c[f.C_ANSWERS]:
+        st[f.ST_ANSWER_WAITS] += 1
+        link[o, f.LINK_WAITS] += 1
+        fifo_push(requests, o, packet, f.PACKET_NEXT, p)
+        return
+    link[o, f.LINK_ANSWERS] += 1
+    _ingress_leave(p, packet, outputs, held, c)
+    packet_schedule(f.FABRIC_RESPOND, p, x[col.RUN_NOW] + c[f.C_RESPONDER], f.PACKET_NEXT, packet, packet_time, agenda)

@@ -3,16 +3,15 @@
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.bits import pick
 from dysharp.engine.blocks.fifo import fifo_push, member_due
-from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.issue import gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.points import member_fill, row_fill
 from dysharp.engine.blocks.ready import complete
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.hub import chunk_from, cut_find, egress_put
-from dysharp.engine.packet.links import dirty_mark, link_blocked, link_send, slot_free, slot_take, vc_find
-from dysharp.engine.packet.switch import data_flits, mix, session_end, sessions_change
+from dysharp.engine.packet.hub import egress_put
+from dysharp.engine.packet.links import link_blocked, link_send, slot_free, slot_take, vc_find
+from dysharp.engine.packet.switch import data_flits, mix, sessions_change
 
 KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 9
 
@@ -35,37 +34,13 @@ def _transfer_begin(o, is_pull, op, cuts, stripes, c):
 
 
 @kernel
-def notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
-    """Tile t tells the owners of its rows on other nodes: one packet each."""
-    tiles, slot_row, rows = stores.tiles, stores.slot_row, stores.rows
-    node = tiles[t, col.TILE_NODE]
-    for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
-        row = slot_row[s]
-        if row < 0 or rows[row, col.ROW_NOTIFY] < 0:
-            continue
-        o = rows[row, col.ROW_NOTIFY]
-        owner = op[o, col.NODE] % (c[f.C_TOTAL] // c[f.C_LINKS])
-        if owner == node:
-            continue
-        p = slot_take(free, x)
-        number = mix(row, 1) % c[f.C_LINKS]
-        packet[p, f.PACKET_KIND] = f.NOTE
-        packet[p, f.PACKET_OP] = o
-        packet[p, f.PACKET_MEMBER] = tiles[t, col.TILE_CAUSE]
-        packet[p, f.PACKET_FLITS] = c[f.C_NOTE_FLITS]
-        packet[p, f.PACKET_OUT] = owner * c[f.C_LINKS] + number
-        x[f.RUN_NOTES] += 1
-        egress_put(node * c[f.C_LINKS] + number, 2 * c[f.C_CLASSES] + 1, p, packet, link, egress, dirty_links, c)
-
-
-@kernel
 def _packet_cut(i, q, ops, sources, packets, c, x):
     """The next packet of class q of link i as a record; its op counts it as sent."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     packet, cursors, cuts = packets.packet, sources.cursors, sources.cuts
     o = cursors[i * c[f.C_CLASSES] + q, 0]
     chunk = cursors[i * c[f.C_CLASSES] + q, 1]
-    cursors[i * c[f.C_CLASSES] + q, 1] = chunk_from(o, chunk + 1, i % c[f.C_LINKS], op, c)
+    cursors[i * c[f.C_CLASSES] + q, 1] = _chunk_from(o, chunk + 1, i % c[f.C_LINKS], op, c)
     t = op[o, col.TEMPLATE]
     w = op[o, col.WIRE]
     p = slot_take(packets.free, x)
@@ -82,6 +57,18 @@ def _packet_cut(i, q, ops, sources, packets, c, x):
     if ot[o, col.START] < 0:
         ot[o, col.START] = x[col.RUN_NOW]
     return p
+
+
+@kernel
+def _chunk_from(o, at, number, op, c):
+    """The first packet of op o at or behind number `at` that goes by link number `number` of its GPU."""
+    n = c[f.C_LINKS]
+    if c[f.C_STRIPE] == f.STRIPE_HASH:
+        while mix(op[o, f.OP_START], at) % n != number:
+            at += 1
+    else:
+        at += (number - op[o, f.OP_START] - at) % n
+    return at
 
 
 @kernel
@@ -106,7 +93,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
             q = turn
         waiting &= ~(1 << q)
         if q < n_classes:
-            if not cut_find(i, q, op, hub, cursors, cuts, c):
+            if not _cut_find(i, q, op, hub, cursors, cuts, c):
                 link[i, f.LINK_MASK] &= ~(1 << q)
                 continue
             o = cursors[i * n_classes + q, 0]
@@ -169,6 +156,31 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
         st[f.ST_FETCH_WAITS] += 1
     if blocked:
         link_blocked(i, link, x, st)
+
+
+@kernel
+def _cut_find(i, q, op, hub, cursors, cuts, c):
+    """Class q of link i: its next op and packet stand in `cursors` [links * classes, 2]. False if there is none."""
+    row = i * c[f.C_CLASSES] + q
+    number = i % c[f.C_LINKS]
+    o = cursors[row, 0]
+    chunk = cursors[row, 1]
+    while True:
+        if o < 0:
+            nxt = hub[i // c[f.C_LINKS] * c[f.C_CLASSES] + q, 0]
+        elif chunk >= cuts[op[o, col.WIRE], f.CUT_PACKETS]:
+            nxt = op[o, col.NEXT]
+        else:
+            break
+        if nxt < 0:
+            cursors[row, 0] = o
+            cursors[row, 1] = chunk
+            return False
+        o = nxt
+        chunk = _chunk_from(o, 0, number, op, c)
+    cursors[row, 0] = o
+    cursors[row, 1] = chunk
+    return True
 
 
 @block
@@ -271,28 +283,16 @@ def result_delivered(p, now, ops, links, clock, packets, idle, c):
         _part_done(o, now, ops, clock.x)
         if ops.op[o, col.LEFT] == 0:
             memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
-        session_end(parent, packets.free, idle, c, clock.x)
+        _session_end(parent, packets.free, idle, c, clock.x)
 
 
 @block
-def node_wake_up(node, leaf, sources, lanes, agenda):
-    """A target list has come to the MultimemQ of `node`: its idle links try again."""
-    tree_set(agenda.tree, leaf, col.INF)
-    sources.node_wake[node] = col.INF
-    n_links = agenda.c[f.C_LINKS]
-    for i in range(node * n_links, (node + 1) * n_links):
-        if lanes.link[i, f.LINK_FREE] == 1 and lanes.link[i, f.LINK_MASK] != 0:
-            dirty_mark(lanes.dirty_links, i)
-
-
-@block
-def node_links_update(node, links, lanes, n_links):
-    """Add the classes that became non-empty in the hub of `node` to the masks of its links. Idle links ask for a grant."""
-    for i in range(node * n_links, (node + 1) * n_links):
-        lanes.link[i, f.LINK_MASK] |= links.nodes[node, col.UP + col.SERVER_MASK]
-        if lanes.link[i, f.LINK_FREE] == 1:
-            dirty_mark(lanes.dirty_links, i)
-    links.nodes[node, col.UP + col.SERVER_MASK] = 0
+def _session_end(p, free, idle, c, x):
+    """All contributions of session p have reached its source."""
+    if c[f.C_TIMEOUT] > 0 and idle[p, f.IDLE_LOOK] == f.LOOK_AGAIN:
+        idle[p, f.IDLE_LOOK] = f.LOOK_TO_FREE
+    else:
+        slot_free(p, free, x)
 
 
 @block
@@ -314,14 +314,3 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock, source
             _transfer_begin(o, is_pull, ops.op, sources.cuts, sources.stripes, c)
             if not is_pull:
                 memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
-
-
-@block
-def grant_link(i, now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda):
-    """Link i sends its next packet, if it is free and one may go; its node may have to wait for a target list."""
-    link, node_wake, tree = lanes.link, sources.node_wake, agenda.tree
-    if link[i, f.LINK_FREE] == 1 and link[i, f.LINK_MASK] != 0:
-        link_grant(i, now, ops, members.mem_time, links.hub, sources, packets, lanes, accepted, agenda)
-        node = link[i, f.LINK_NODE]
-        if node_wake[node] < tree[(len(tree) >> 1) + leaf_wake + node]:
-            tree_set(tree, leaf_wake + node, node_wake[node])

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.errors import SimulationError
+from dysharp.base.values import frozen
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks import tables
 from dysharp.engine.blocks.state import BurstState
@@ -25,7 +26,7 @@ SLICE_EVENTS = 4_000_000
 LOG_STEPS = 1 << 20  # most steps of a table that are logged
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PacketRun:
     """What a run at packet level gives: the same Trace as at burst level, and what its blocks counted.
 

@@ -386,15 +386,6 @@ def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
 
 
 @block
-def session_end(p, free, idle, c, x):
-    """All contributions of session p have reached its source."""
-    if c[f.C_TIMEOUT] > 0 and idle[p, f.IDLE_LOOK] == f.LOOK_AGAIN:
-        idle[p, f.IDLE_LOOK] = f.LOOK_TO_FREE
-    else:
-        slot_free(p, free, x)
-
-
-@block
 def heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind):
     """Heads reach the switch: a packet that is the first of its VC asks for its outputs."""
     packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels
@@ -449,17 +440,6 @@ def _buffer_leave(p, i, now, packet, lanes, agenda):
     lanes.channels[row, 0] = packet[p, f.PACKET_NEXT]
     credit_put(i, vc, packet[p, f.PACKET_FLITS], now + agenda.c[f.C_LAT], lanes, agenda)
     return lanes.channels[row, 0]
-
-
-@block
-def cycles_end(now, packets, link, outputs, agenda):
-    """Dynamic sums that took a cycle more ask for their outputs."""
-    packet = packets.packet
-    while True:
-        p = due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
-        if p < 0:
-            break
-        out_ask(packet[p, f.PACKET_OUT], p, agenda.c[f.C_PORTS], packet, link, outputs, agenda.c)
 
 
 @block

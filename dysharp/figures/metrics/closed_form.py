@@ -1,7 +1,8 @@
 """Closed forms of uniform routing; payload efficiency of packet formats: flits of packets, counted."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from dysharp.base.values import frozen
 from dysharp.figures.metric import calculated
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.runs.point import Point
@@ -10,7 +11,7 @@ from dysharp.specs.fields import Entries, Experts, Text
 from dysharp.workload.closed import uniform_traffic
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choices:
     """`topk`: experts per token in place of the model's own."""
 
@@ -25,7 +26,7 @@ def _closed_form(point: Point, choices: _Choices) -> dict[str, float]:
     return asdict(uniform_traffic(model.n_experts, gpus, model.topk if choices.topk is None else choices.topk))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _StoreOptions:
     """A store of `granularity` bytes in the packet format `format`."""
 

@@ -1,7 +1,8 @@
 """SRAM of the tables of DySHARP and of MoE-Hub (`silicon`), as figures ask for it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from dysharp.base.values import frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol.aau import APT
 from dysharp.protocol.dam import TILE_COUNTER
@@ -27,7 +28,7 @@ HUB = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Queues:
     """`queues`: load/store units of a GPU with a MultimemQ; None = one per SM. `misses`: registers of a hub; None = the most that a shape
     of the figures needs. All other sizes are keys of the cluster."""
@@ -36,7 +37,7 @@ class _Queues:
     misses: EntriesOrInfinite | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _HubSizes:
     """Entries of the units of one GPU. `rat_entries`: None = all banks of the packaged choices. `peers`: partitions of the packet manager."""
 

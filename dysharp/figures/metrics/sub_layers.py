@@ -27,7 +27,7 @@ def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
     return seen if len(seen) == len(layers) else None
 
 
-def layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
+def _layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
     """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and the GEMMs for the gradients of rows.
 
     Beside them: causal attention, and in training the gradients of weights, as many operations as the forward GEMMs. All at `tp.gemm_part`.
@@ -55,7 +55,7 @@ def _gemm_flops_per_us(here: Seen) -> float:
 
 for _name, _layers in (("prefill", PREFILL), ("training", TRAINING)):
     metric(f"{_name}_speedup", f"speed-up of a layer, {_name}", compares=True)(
-        lambda here, other, layers=_layers: quotient(layer_us(other, layers), layer_us(here, layers))
+        lambda here, other, layers=_layers: quotient(_layer_us(other, layers), _layer_us(here, layers))
     )
 metric("merge_wait_us", "first to last request of an address (us)")(lambda here: here.block("merging").get("wait_us"))
 metric("merge_table_KiB", "smallest table of a port in which all requests merge (KiB)")(lambda here: here.block("merging").get("table_KiB"))

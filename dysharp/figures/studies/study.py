@@ -11,6 +11,7 @@ from pydantic import BeforeValidator
 
 from dysharp.base.errors import ConfigError, MissingExtra, check_word, nearest, show
 from dysharp.base.processes import Runner, here, in_processes
+from dysharp.base.values import frozen
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
 from dysharp.figures.origin import row_of
@@ -31,7 +32,7 @@ MOST = 1e15
 """Ends of ranges are smaller: whole numbers up to here are exact as floats."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Draw:
     """The table [draw]. `range`: {axis: [lowest, highest]}; whole numbers draw whole numbers. `log`: axes that are drawn by their logarithm.
 
@@ -46,7 +47,7 @@ class Draw:
     seed: Whole = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Study:
     """`points`: tables of points. `draw` None: their product is the grid."""
 
@@ -149,7 +150,7 @@ def run_study(
     return outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Todo:
     """Where points run, and where their Rows go."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from dysharp.base.arrays import Array
+from dysharp.base.values import frozen
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.sums import Expression, add_in_order
@@ -20,7 +21,7 @@ from dysharp.isa.packets import Packet
 STORED = {dtype: number(dtype.name.lower()).stored for dtype in (Dtype.INT32, Dtype.FLOAT32, Dtype.BFLOAT16)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """A sum in the work dtype and its parts, in order."""
 
@@ -34,7 +35,7 @@ class Value:
 NOTHING = Value(np.zeros(0), ())  # the value of an acknowledgement
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WireFormat:
     """The wire format of values in a run. Every packet names its dtype. Sums are in the work dtype of `number`."""
 

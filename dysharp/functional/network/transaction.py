@@ -1,8 +1,8 @@
 """A transaction: the share of one packet in an instruction, from request to last answer."""
 
-from dataclasses import dataclass
 from typing import TypeVar
 
+from dysharp.base.values import frozen_keywords
 from dysharp.isa.commands import Command, Dtype, Stage
 
 MAX_TAGS = 1 << 20  # the tag field of a packet
@@ -13,7 +13,7 @@ LISTED = DYNAMIC | {Command.EXPLICIT_ST, Command.EXPLICIT_LD}
 PULLS = frozenset({Command.DYLD, Command.EXPLICIT_LD, Command.MULTIMEM_LD})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Transaction:
     """The fields of a transaction that source, switch and hubs share. Drivers of the network add further fields.
 

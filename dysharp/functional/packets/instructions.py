@@ -1,10 +1,10 @@
 """Turns ops of a Program into transactions, one per packet of payload."""
 
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen_keywords
 from dysharp.functional.layer import Layout, Tensors
 from dysharp.functional.network.messages import WireFormat
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
@@ -18,7 +18,7 @@ EXPLICIT_SPACE = 1 << 34  # bytes of address space of one expert slot, for expli
 MAX_WEIGHTS = 32  # gate weights in one packet of 128 B
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Instruction(Transaction):
     """The share of one packet in an op. `token`: the op's key, -1 = none. `chunk`: number of the packet in the op.
 

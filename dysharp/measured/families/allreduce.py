@@ -8,10 +8,10 @@ all_reduce_utils.py); SGLang custom_all_reduce_v2.py; TensorRT-LLM cpp/tensorrt_
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -60,7 +60,7 @@ BY_HOST = "the host's calls are in the time, and no constant has them"
 SIZES = {"KiB": KIB, "MiB": MIB}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _AllReduceCase(Case):
     """`n_bytes` on each GPU by `kernel` of `costs.allreduce`.
 
@@ -77,20 +77,20 @@ class _AllReduceCase(Case):
         return self.gpus * self.n_bytes // KIB
 
 
-def closed_us(case: _AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
     """The kernel's steps one behind the other (`costs.allreduce`)."""
     return allreduce.kernel_allreduce_us(gpu, constants, case.kernel, case.gpus, case.n_bytes, case.in_flight)
 
 
-def program_us(case: _AllReduceCase, constants: Constants) -> float:
+def _program_us(case: _AllReduceCase, constants: Constants) -> float:
     """The Program that systems of the kernel run."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     program = kernel_program(even("all-reduce", case.n_bytes, case.gpus), cluster, case.kernel, case.in_flight)
     return run_burst(program)[0].time_ps / PS_PER_US
 
 
-@family("inswitch-allreduce", belongs=lambda m: m.kind == "inswitch_allreduce", closed_us=closed_us, program_us=program_us)
-@family("custom-allreduce", belongs=lambda m: m.kind == "custom_allreduce", closed_us=closed_us, program_us=program_us)
+@family("inswitch-allreduce", belongs=lambda m: m.kind == "inswitch_allreduce", closed_us=_closed_us, program_us=_program_us)
+@family("custom-allreduce", belongs=lambda m: m.kind == "custom_allreduce", closed_us=_closed_us, program_us=_program_us)
 def case(m: Measurement) -> _AllReduceCase:
     """The case of a latency."""
     gpu, gpus = gpu_of(m), whole(number(m, "gpus"), "GPUs")

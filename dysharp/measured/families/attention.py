@@ -56,7 +56,7 @@ class _AttentionCase(Case, AttentionCall):
     eager: bool
 
 
-def closed_us(case: _AttentionCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, blocks and memory (`costs.attention`), after the engine's kernels around them."""
     around = (case.kernels - case.alone) * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     around = around + np.where(case.cast_values, quantise_us(gpu, constants, case.cast_values), 0.0)
@@ -68,8 +68,8 @@ def closed_us(case: _AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     return np.maximum(time, moe.host_us(gpu, constants, 1.0)) if case.eager else time
 
 
-@family("attention", belongs=lambda m: m.kind in KINDS, closed_us=closed_us)
-def case(measurement: Measurement) -> _AttentionCase:
+@family("attention", belongs=lambda m: m.kind in KINDS, closed_us=_closed_us)
+def _case(measurement: Measurement) -> _AttentionCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     config, kind = measurement.config, measurement.kind
     kernel, engine = str(config.get("kernel", "")), measurement.system.split()[0]

@@ -6,12 +6,13 @@ timed without a graph, so each kernel takes a launch, measured on an H100's host
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.attention import AttentionCall
 from dysharp.costs.layer import SPARSE_HEADS, OpTime, Routed, gradients, kernels, rows_of
 from dysharp.costs.machine import Machine
@@ -47,7 +48,7 @@ FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 """Heads of FlashMLA's sparse kernel for prompts (TensorRT-LLM sparse/dsa/flash_mla.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
@@ -73,7 +74,7 @@ class BlockCase(Case):
     kv: str
 
 
-def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
     """The sum of the block's kernels, with the gaps of a graph between them, or the host's launches where they take longer."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())))
     shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
@@ -116,9 +117,9 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     return max(host, sum(op.us + op.kernels * machine.constants["serving.gap_us"] for op in ops))
 
 
-@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us)
-@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=closed_us)
-def case(m: Measurement) -> BlockCase:
+@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=_closed_us)
+@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=_closed_us)
+def _case(m: Measurement) -> BlockCase:
     """The case of a latency. Rows with an indexer name their lengths otherwise."""
     config, sparse = m.config, m.kind.startswith("dsa")
     model, weights = MODELS.get(str(config.get("architecture"))), FORMATS.get(str(config.get("gemm_type" if sparse else "gemm_dtype")))
@@ -153,8 +154,8 @@ EAGER_DECODE, EAGER_EXPERTS = 7, 12
 choice, sort, ends of groups, copies, parts and sum (as above)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeCase(Case):
+@frozen_keywords
+class _WholeCase(Case):
     """`layers` like the last one. `batch` sequences of `tokens`, backward too if `back`; `decodes`: one token each, behind `tokens` cached ones."""
 
     model: str
@@ -165,7 +166,7 @@ class WholeCase(Case):
     decodes: bool
 
 
-def whole_us(case: WholeCase, gpu: Gpu, constants: Constants) -> F64:
+def _whole_us(case: _WholeCase, gpu: Gpu, constants: Constants) -> F64:
     """The sum of kernels, and of gaps in a graph."""
     machine = _machine(case.gpu, tuple(sorted(constants.items())), "serving" if case.decodes else "training")
     shapes = zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.layers, case.batch, case.tokens))), strict=True)
@@ -215,9 +216,9 @@ def unlike(model: WholeModel) -> str:
     return "its FFN is not plain and gated" if other or (layer.n_matrices if layer else model.dense_matrices) != GATED else ""
 
 
-@family("decoder-block", belongs=lambda m: m.kind == "decoder_block", closed_us=whole_us)
-@family("decode-step", belongs=lambda m: m.kind == "decode_step", closed_us=whole_us)
-def whole_case(m: Measurement) -> WholeCase:
+@family("decoder-block", belongs=lambda m: m.kind == "decoder_block", closed_us=_whole_us)
+@family("decode-step", belongs=lambda m: m.kind == "decode_step", closed_us=_whole_us)
+def _whole_case(m: Measurement) -> _WholeCase:
     """The case of a latency in BF16."""
     config, decodes = m.config, m.kind == "decode_step"
     if config.get("dtype") != "bf16" or config.get("model") not in list_whole_models():
@@ -226,7 +227,7 @@ def whole_case(m: Measurement) -> WholeCase:
     if why := unlike(model):
         raise Unsupported(f"layers of {model.name}: {why}")
     check_cluster(gpu := gpu_of(m), 1)
-    return WholeCase(
+    return _WholeCase(
         gpu=gpu, model=model.name, layers=number(m, "layers") if decodes else 1.0, batch=number(m, "batch"),
         tokens=number(m, "context" if decodes else "tokens"), back=config.get("pass") == "forward and backward", decodes=decodes, dtypes=("bf16",),
         shape=f"{m.kind} {model.name}",

@@ -1,8 +1,8 @@
 """DeepEP's normal kernels inside one NVLink domain: Dispatch and Combine, each a family."""
 
-from dataclasses import dataclass
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, row_dtype, sent_dtype, verb_of
 from dysharp.measured.family import Constants, family
@@ -12,7 +12,7 @@ from dysharp.specs.gpu import Gpu
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class DeepEpCase(EpCase):
     """A call on `n_sm` SMs with a cached handle. `fp8`: FP8 rows in Dispatch; Combine always sends BF16.
 
@@ -28,37 +28,37 @@ class DeepEpCase(EpCase):
         return ("dispatch", "fp8" if self.fp8 else "rows"), ("n_sm", self.n_sm)
 
 
-def belongs(m: Measurement, kind: str) -> bool:
+def _belongs(m: Measurement, kind: str) -> bool:
     """Whether a measurement of this kind is of DeepEP's normal kernels."""
     return m.kind == kind and (m.system in SYSTEMS or m.system.startswith("DeepEP-normal V1 ("))
 
 
-def closed_us(case: DeepEpCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: DeepEpCase, gpu: Gpu, constants: Constants) -> F64:
     """Rings of SM channels beside the links (`costs.transfer`)."""
     form = transfer.deepep_dispatch_us if case.verb == "dispatch" else transfer.deepep_combine_us
     return form(gpu, constants, case.tokens, case.copies, case.row_bytes, case.n_sm, case.gpus)
 
 
-def program_us(case: DeepEpCase, constants: Constants) -> float:
+def _program_us(case: DeepEpCase, constants: Constants) -> float:
     """The kernel under uniform routing."""
     return kernel_times("deepep", case, constants)[case.verb]
 
 
 @family(
     "deepep-dispatch",
-    belongs=lambda m: belongs(m, "ep_dispatch"),
-    closed_us=closed_us,
-    program_us=program_us,
+    belongs=lambda m: _belongs(m, "ep_dispatch"),
+    closed_us=_closed_us,
+    program_us=_program_us,
     dtypes_of=lambda model, options: (sent_dtype("dispatch", model, options),),
 )
 @family(
     "deepep-combine",
-    belongs=lambda m: belongs(m, "ep_combine"),
-    closed_us=closed_us,
-    program_us=program_us,
+    belongs=lambda m: _belongs(m, "ep_combine"),
+    closed_us=_closed_us,
+    program_us=_program_us,
     dtypes_of=lambda model, options: (sent_dtype("combine", model, options),),
 )
-def case(m: Measurement) -> DeepEpCase:
+def _case(m: Measurement) -> DeepEpCase:
     """The case of a latency, or of the GB/s that a GPU receives, its own rows included."""
     if str(m.config.get("version", "")).startswith("V1, user report"):
         raise Unsupported("a newer measurement of the same case contradicts this report")

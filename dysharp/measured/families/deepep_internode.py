@@ -7,11 +7,11 @@
 | the collector's on eight DGX H100, where one NIC or node was slow | `deepep-straggler`, predicted with one NIC at a third |
 """
 
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.measured.ep_kernels import copies_of, ep_fields, row_dtype, sent_dtypes, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, family
@@ -29,7 +29,7 @@ SLOW_PART = 1 / 3
 NOTIFY_TOKENS = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _InternodeCase(DeepEpCase):
     """As `DeepEpCase`; `remote`: other nodes that a token needs."""
 
@@ -59,18 +59,18 @@ def _excluded(m: Measurement) -> str:
     return next((reason for holds, reason in reasons.items() if holds), "")
 
 
-def closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """SMs beside the NIC (`internode.two_hop_us`)."""
     sizes = (np.asarray(x, np.float64) for x in (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
     return two_hop_us(constants, case.verb, *sizes)
 
 
-def program_us(case: _InternodeCase, constants: Constants) -> float:
+def _program_us(case: _InternodeCase, constants: Constants) -> float:
     """The kernel without its notify, with at most four nodes per token."""
     return transmit_us(case, constants, group_limited)[case.verb]
 
 
-def notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
+def _notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
     doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
     out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
@@ -112,8 +112,8 @@ def _case(m: Measurement, verb: str) -> _InternodeCase:
 @family(
     "deepep-internode",
     belongs=lambda m: _ours(m) and not _notify(m) and not _slow(m),
-    closed_us=closed_us,
-    program_us=program_us,
+    closed_us=_closed_us,
+    program_us=_program_us,
     dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> _InternodeCase:
@@ -123,7 +123,7 @@ def case(m: Measurement) -> _InternodeCase:
     return _case(m, verb_of(m))
 
 
-@family("deepep-notify-internode", belongs=lambda m: _ours(m) and _notify(m), closed_us=notify_us)
+@family("deepep-notify-internode", belongs=lambda m: _ours(m) and _notify(m), closed_us=_notify_us)
 def _notify_case(m: Measurement) -> _InternodeCase:
     """The case of a notify without tokens to wait for."""
     if number(m, "tokens_per_rank") != NOTIFY_TOKENS:

@@ -1,9 +1,9 @@
 """Low-latency kernels, send and receive parts together: DeepEP's over NVLink, and between domains by NVLink and NIC, or by NIC alone; NCCL EP's."""
 
-from dataclasses import dataclass
 from functools import partial
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, row_dtype, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
@@ -19,7 +19,7 @@ ENDS = (128, 256)
 """Tokens per GPU of the two runs of the line, between domains."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class LowLatencyCase(EpCase):
     """One call. `fp8`: FP8 rows in Dispatch; Combine always sends BF16. `row_bytes`: bytes of a measured row.
 
@@ -38,13 +38,13 @@ def _belongs(m: Measurement, system: str = "DeepEP-LL") -> bool:
     return m.kind in ("ep_dispatch", "ep_combine") and m.system.startswith(system)
 
 
-def closed_us(case: LowLatencyCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: LowLatencyCase, gpu: Gpu, constants: Constants) -> F64:
     """One message per token and expert (`costs.transfer`)."""
     form = transfer.ll_dispatch_us if case.verb == "dispatch" else transfer.ll_combine_us
     return form(gpu, constants, case.tokens, case.topk, case.row_bytes, case.experts, case.gpus)
 
 
-def program_us(case: LowLatencyCase, constants: Constants) -> float:
+def _program_us(case: LowLatencyCase, constants: Constants) -> float:
     """Device time of the kernel under uniform routing."""
     return kernel_times("deepep-ll", case, constants)[case.verb]
 
@@ -67,8 +67,8 @@ def _case(m: Measurement, read: EpFields, shape: str, rate: bool, peers: str = "
     return LowLatencyCase(**read, verb=verb, fp8=fp8, row_bytes=row_bytes, peers=peers, work=work, dtypes=dtypes, shape=shape)
 
 
-@family("deepep-ll", belongs=_belongs, closed_us=closed_us, program_us=program_us, dtypes_of=sent_dtypes)
-def case(m: Measurement) -> LowLatencyCase:
+@family("deepep-ll", belongs=_belongs, closed_us=_closed_us, program_us=_program_us, dtypes_of=sent_dtypes)
+def _domain_case(m: Measurement) -> LowLatencyCase:
     """The case of a latency, or of the GB/s of the messages that a GPU sends."""
     read = ep_fields(m)
     if read["gpus"] > MOST_GPUS:

@@ -1,10 +1,10 @@
 """Dense GEMMs of a library, by a rate form."""
 
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
@@ -20,7 +20,7 @@ WEIGHT_ONLY = {"int8_wo": 1.0, "int4_wo": FORMATS["int4"].weight_bytes}
 """Bytes of a weight that registers widen to BF16."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _GemmCase(Case):
     """`[m, k] x [k, n]` by `library` of `costs.gemm_tiles`.
 

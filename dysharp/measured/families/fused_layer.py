@@ -1,7 +1,7 @@
 """One kernel per MoE layer: Mega MoE and its variants."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
-from dysharp.measured.expert_loads import busiest_rank, expert_loads
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label, number, whole
+from dysharp.measured.expert_loads import LayerCase, expert_loads, layer_fields
+from dysharp.measured.family import Constants, family
+from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
@@ -40,9 +41,9 @@ OPERANDS = {SM90_KERNEL: ("fp8", "fp8"), "MegaMoE nvfp4_cutedsl": ("nvfp4", "nvf
 """First words of a system -> formats of activations and weights where the measurement names none; others: FP8 and FP4."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedCase(Case):
-    """One layer of gated experts with `inter` columns, `tokens` per GPU, `experts` of all GPUs.
+@frozen_keywords
+class FusedCase(LayerCase):
+    """One layer of gated experts.
 
     | field | meaning |
     |---|---|
@@ -50,22 +51,13 @@ class FusedCase(Case):
     | `acts`, `weights` | formats of the GEMMs' operands |
     | `back` | option `combine` of the system: format of the results |
     | `cast` | whether the quantisation of the input is part of the time |
-    | `rows`, `touched` | rows of the busiest rank, number of its experts with rows |
     """
 
-    gpus: int
-    hidden: int
-    inter: int
-    experts: int
-    topk: int
-    tokens: int
     distribution: str = "random"
     acts: str = "mxfp8"
     weights: str = "fp4"
     back: str = "rows"
     cast: bool = True
-    rows: float = 0.0
-    touched: float = 0.0
 
     def run_key(self) -> Hashable:
         return replace(self, tokens=0, rows=0.0, touched=0.0)
@@ -75,12 +67,12 @@ class FusedCase(Case):
         return 2 * min(self.gpus * self.tokens, MOST_TOKENS) * self.topk
 
 
-def belongs(m: Measurement) -> bool:
+def _belongs(m: Measurement) -> bool:
     """Whether a measurement is of a fused layer. COMET's two halves of a layer count, too."""
     return m.kind == "moe_layer_fused" or (m.kind in ("moe_layer0", "moe_layer1") and m.system.startswith("COMET"))
 
 
-def closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
     """One persistent kernel (`costs.moe`)."""
     return moe.fused_layer_us(
         gpu,
@@ -114,7 +106,7 @@ def program_us(case: FusedCase, constants: Constants) -> float:
 @lru_cache(maxsize=512)
 def _run(shape: FusedCase, tokens: int, constants: HashableConstants) -> float:
     cluster = cluster_of(shape.gpu, shape.gpus, constants)
-    model = Model("measured", shape.hidden, shape.inter, shape.experts, shape.topk, tokens, 3, 2, "fp8")
+    model = shape.model(tokens, 3, "fp8")
     megamoe = get_system("megamoe")
     dispatch = "nvfp4" if shape.acts == "nvfp4" else "mxfp8"
     options = megamoe.options(
@@ -164,8 +156,8 @@ def _dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"
 
 
-@family("fused-layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=_dtypes_of)
-def case(m: Measurement) -> FusedCase:
+@family("fused-layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=_dtypes_of)
+def _case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
     gpu = gpu_of(m)
     if m.metric.startswith("speedup"):
@@ -173,35 +165,24 @@ def case(m: Measurement) -> FusedCase:
     if "MegaMoE" not in m.system:
         several = m.kind == "moe_layer_fused"
         raise Unsupported("a layer of several kernels, not one" if several else "a tensor-parallel layer: no closed form yet")
-    keys = {"gpus": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank"}
-    keys |= {"hidden": "hidden", "inter": "inter"}
-    numbers = {name: number(m, key) for name, key in keys.items()}
-    gpus, experts, topk, tokens, hidden, inter = (whole(value, name) for name, value in numbers.items())
     distribution = str(m.config.get("distribution", "random"))
-    rows, touched = busiest_rank(gpus, experts, topk, tokens, distribution)
+    read = layer_fields(m, distribution)
     formats = next((pair for words, pair in OPERANDS.items() if m.system.startswith(words)), ("fp8", "fp4"))
     acts = dtype_of(m, "acts", expected=tuple(ACT_BYTES), default=formats[0])
     weights = dtype_of(m, "weights", expected=tuple(WEIGHT_BYTES), default=formats[1])
     back = "mxfp8" if "combine_mxfp8" in m.system else "nvfp4" if "combine_nvfp4" in m.system else "rows"
-    check_cluster(gpu, gpus)
-    flops = 2 * tokens * topk * 3 * hidden * inter / 1e6
-    moved = tokens * topk * (ACT_BYTES[acts] * hidden + BACK_BYTES[back] * hidden) / 1e3
+    check_cluster(gpu, read["gpus"])
+    rows, hidden = read["tokens"] * read["topk"], read["hidden"]
+    work = {"TFLOPS": 2 * rows * 3 * hidden * read["inter"] / 1e6, "GB/s": rows * (ACT_BYTES[acts] * hidden + BACK_BYTES[back] * hidden) / 1e3}
     return FusedCase(
+        **read,
         gpu=gpu,
-        gpus=gpus,
-        hidden=hidden,
-        inter=inter,
-        experts=experts,
-        topk=topk,
-        tokens=tokens,
         distribution=distribution,
         acts=acts,
         weights=weights,
         back=back,
         cast=m.system != KERNEL_ALONE and not m.system.startswith(SM90_KERNEL),
-        rows=rows,
-        touched=touched,
-        work={"TFLOPS": flops, "GB/s": moved}.get(m.unit, 0.0),
+        work=work.get(m.unit, 0.0),
         dtypes=(f"dispatch {'mxfp8' if acts == 'fp8' else acts}", f"weights {weights}"),
         shape=label(m, "hidden", "inter", "experts", "topk"),
     )

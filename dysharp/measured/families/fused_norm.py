@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.operators import launch_us, memory_kernel_us
 from dysharp.measured.families.multimem import MultimemCase, vector_of
 from dysharp.measured.families.multimem import program_us as allreduce_us
@@ -18,7 +17,7 @@ KINDS = {"rms_norm": (False, True), "allreduce_rms_norm_fused": (True, False), "
 """Kind -> (whether it sums over GPUs, whether a kernel of its own norms)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _NormCase(Case):
     """`n_bytes`: of the rows that are normed. `summed`, `alone`: as in `KINDS`."""
 
@@ -33,7 +32,7 @@ class _NormCase(Case):
         return self.gpus * self.n_bytes // 1024 if self.summed else 1
 
 
-def program_us(case: _NormCase, constants: Constants) -> float:
+def _program_us(case: _NormCase, constants: Constants) -> float:
     """The all-reduce through the engine, and behind it the norm's kernel, where the norm has one. A fused norm of an eighth of the tokens hides.
 
     Without a graph the two events take what they take around other operators.
@@ -46,8 +45,8 @@ def program_us(case: _NormCase, constants: Constants) -> float:
     return whole_us + (float(memory_kernel_us(gpu, constants, PASSES * case.n_bytes)) if case.alone else 0.0)
 
 
-@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us)
-def case(m: Measurement) -> _NormCase:
+@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=_program_us)
+def _case(m: Measurement) -> _NormCase:
     """The case of a latency."""
     gpu, gpus, size, late = vector_of(m)
     summed, alone = KINDS[m.kind]

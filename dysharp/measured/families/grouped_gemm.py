@@ -1,10 +1,10 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
 from dysharp.measured.families.operator import is_training_gemm
@@ -19,7 +19,7 @@ MLP_EXPERTS, MLP_TOPK = 256.0, 8
 """Number of GPUs in the group that the benchmark of the grouped MLP simulates on one GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _GroupedCase(Case):
     """`groups` GEMMs `[rows, k] x [k, n]` of one kernel. `masked`: each has a buffer of its own."""
 
@@ -31,7 +31,7 @@ class _GroupedCase(Case):
     k: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _MlpCase(Case):
     """Permutation, both GEMMs, activation and gather of `groups` experts, run eagerly in FP8.
 
@@ -45,7 +45,7 @@ class _MlpCase(Case):
     inter: float
 
 
-def closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate forms of `costs.operators` and `costs.moe`."""
     if isinstance(case, _GroupedCase):
         return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype, masked=case.masked)
@@ -61,10 +61,10 @@ def operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
 @family(
     "grouped-gemm",
     belongs=lambda m: m.kind.startswith("grouped_gemm") and not is_training_gemm(m),
-    closed_us=closed_us,
+    closed_us=_closed_us,
     dtypes_of=operand_dtypes,
 )
-def case(m: Measurement) -> _GroupedCase | _MlpCase:
+def _case(m: Measurement) -> _GroupedCase | _MlpCase:
     """A kernel (a latency, TFLOPS or GB/s), or a whole MLP (a latency)."""
     return _mlp(m) if m.kind == "grouped_gemm_mlp" else _kernel(m)
 

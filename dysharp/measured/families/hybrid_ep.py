@@ -1,7 +1,8 @@
 """Hybrid-EP's kernels in one NVLink domain and between domains. The first fix one constant by hand (`hybrid.rank_us`); there is no closed form."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen_keywords
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
@@ -16,7 +17,7 @@ NEAR, FAR = 128, 256
 RATE = "GB/s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _HybridCase(EpCase):
     """A call on `n_sm` SMs with a cached handle. `fp8`: rows in FP8. `alone`: launches and copies are not timed.
 
@@ -81,7 +82,7 @@ def _check_timed(m: Measurement) -> None:
 
 
 @family("hybrid-ep", belongs=_belongs, program_us=program_us)
-def case(m: Measurement) -> _HybridCase:
+def _domain_case(m: Measurement) -> _HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:
         raise Unsupported(f"no value in {RATE}")

@@ -1,10 +1,10 @@
 """Hand-over of a KV cache from one GPU to a GPU of another node, by a rate form: the bytes over the named link, or a copy per descriptor."""
 
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.collectives import link_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
@@ -14,7 +14,7 @@ RAILS = {"mooncake": 1.0, "nixl": 2.0}
 """Library -> NICs of a transfer: Mooncake takes the NIC next to the GPU (Transfer Engine, topology), NIXL's UCX two (UCX_MAX_RNDV_RAILS)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _TransferCase(Case):
     """`n_bytes` in `copies` pieces. `nic_GBps`: rate of the NICs together; 0: over NVLink, where the host launches each copy."""
 
@@ -23,15 +23,15 @@ class _TransferCase(Case):
     nic_GBps: float
 
 
-def closed_us(case: _TransferCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _TransferCase, gpu: Gpu, constants: Constants) -> F64:
     """NICs take all pieces one behind the other; copies over NVLink wait for the host, which a serving engine's launch measures."""
     size, nic = np.asarray(case.n_bytes, np.float64), np.asarray(case.nic_GBps, np.float64)
     copied = np.maximum(link_us(gpu, constants, size), case.copies * constants["serving.launch_us"])
     return np.asarray(np.where(nic > 0, size / (1e3 * np.maximum(nic, 1.0)), copied))
 
 
-@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=closed_us)
-def case(m: Measurement) -> _TransferCase:
+@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=_closed_us)
+def _case(m: Measurement) -> _TransferCase:
     """The case of a latency."""
     library, fabric, gpu, batch = str(m.config.get("backend")), str(m.config.get("fabric")), gpu_of(m), number(m, "batch")
     if library not in RAILS:

@@ -1,20 +1,20 @@
 """Whole eager layers of separate kernels, forward: DeepEP or NCCL around a grouped MLP."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.expert_loads import busiest_rank
+from dysharp.measured.expert_loads import LayerCase, layer_fields
 from dysharp.measured.families.grouped_gemm import operand_dtypes
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number, whole
+from dysharp.measured.family import Constants, family
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number
 from dysharp.measured.predictions import hashable_constants
-from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems import get_system
 from dysharp.workload import expected_copies, make_routing
@@ -34,9 +34,9 @@ WEIGHTING_CALLS = 2
 """Kernels of the weighting. Source: as `WEIGHTING_BYTES`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerCase(Case):
-    """One layer, `tokens` per GPU. `system`: "deepep", or "megatron-a2a" and "fastermoe" (NCCL's all-to-all).
+@frozen_keywords
+class _LayerCase(LayerCase):
+    """One layer. `system`: "deepep", or "megatron-a2a" and "fastermoe" (NCCL's all-to-all).
 
     | field | meaning |
     |---|---|
@@ -44,23 +44,14 @@ class _LayerCase(Case):
     | `dtype` | data type of the GEMMs |
     | `fp8_rows` | rows leave in FP8, else in BF16 |
     | `n_sm` | SMs of DeepEP's kernels |
-    | `rows`, `touched` | rows of the busiest rank, number of its experts with rows |
     | `copies` | GPUs that a token needs |
     """
 
     system: str
-    gpus: int
-    hidden: int
-    inter: int
-    experts: int
-    topk: int
-    tokens: int
     gated: bool
     dtype: str
     fp8_rows: bool
     n_sm: int
-    rows: float
-    touched: float
     copies: float
 
     @property
@@ -76,12 +67,12 @@ class _LayerCase(Case):
         return self.gpus * self.tokens * self.topk
 
 
-def belongs(m: Measurement) -> bool:
+def _belongs(m: Measurement) -> bool:
     """Whether a measurement is of a layer of separate kernels; COMET's halves are fused layers."""
     return m.kind in KINDS or (m.kind in HALVES and not m.system.startswith("COMET"))
 
 
-def closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     """The closed forms of the parts, one behind the other."""
     gates = 2.0 if case.gated else 1.0
     width = SCALED_FP8 if case.fp8_rows else 2.0
@@ -114,17 +105,7 @@ def _weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> 
 def program_us(case: _LayerCase, constants: Constants) -> float:
     """The layer under uniform routing: its Program, kernels that only training or un-gated experts have, and the host."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
-    model = Model(
-        name="measured",
-        hidden=case.hidden,
-        expert_hidden=case.inter,
-        n_experts=case.experts,
-        topk=case.topk,
-        tokens_per_gpu=case.tokens,
-        n_matrices=3 if case.gated else 2,
-        element_bytes=2,
-        gemm_dtype=case.dtype,
-    )
+    model = case.model(case.tokens, 3 if case.gated else 2, case.dtype)
     own: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
     options = own if case.system == "deepep" else {}
     system, routing = get_system(case.system), make_routing("uniform", model, case.gpus, case.tokens)
@@ -138,39 +119,29 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
-@family("layer", belongs=belongs, closed_us=closed_us, program_us=program_us, dtypes_of=operand_dtypes)
-def case(m: Measurement) -> _LayerCase:
+@family("layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=operand_dtypes)
+def _case(m: Measurement) -> _LayerCase:
     """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
     gpu = gpu_of(m)
     m = _completed(m) if is_weak(m) else m
     if m.kind in HALVES:
         raise Unsupported("a tensor-parallel layer: no closed form yet")
     gated = "ffn" not in m.config
-    keys = {"GPUs": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank", "hidden": "hidden"}
-    numbers = {name: number(m, key) for name, key in (keys | {"inter": "inter" if gated else "ffn"}).items()}
-    gpus, experts, topk, tokens, hidden, inter = (whole(value, name) for name, value in numbers.items())
-    rows, touched = busiest_rank(gpus, experts, topk, tokens, "random" if gated else "balanced")
+    read = layer_fields(m, "random", "inter") if gated else layer_fields(m, "balanced", "ffn")
     dtype = dtype_of(m, "dtype", "acts", expected=("fp8", "bf16"))
     dtype_of(m, "weights", expected=(dtype,), default=dtype)
-    check_cluster(gpu, gpus)
-    if tokens * topk > MOST_ROWS:
+    check_cluster(gpu, read["gpus"])
+    if read["tokens"] * read["topk"] > MOST_ROWS:
         raise Unsupported(f"a layer of more than {MOST_ROWS} rows per GPU")
     return _LayerCase(
+        **read,
         gpu=gpu,
         system=_system(m),
-        gpus=gpus,
-        hidden=hidden,
-        inter=inter,
-        experts=experts,
-        topk=topk,
-        tokens=tokens,
         gated=gated,
         dtype=dtype,
         fp8_rows=gated,
         n_sm=int(number(m, "moe_comm_sms")) if m.config.get("moe_comm_sms") else DEFAULT_SMS,
-        rows=rows,
-        touched=touched,
-        copies=_copies(m, gpus, experts, topk),
+        copies=_copies(m, read["gpus"], read["experts"], read["topk"]),
         dtypes=(dtype,),
         launches=moe.layer_calls(load_gpu(gpu)),
         shape=label(m, "hidden", "inter", "ffn", "experts"),

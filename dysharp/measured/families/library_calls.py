@@ -15,12 +15,13 @@ around a kernel, `deepep.call_us`. Between nodes UCCL-EP's messages go by proxie
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.operators import launch_us
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
 from dysharp.measured.family import Constants, family
@@ -106,7 +107,7 @@ AT_ONCE = 64
 """Tokens between whose runs a time is a straight line, like 1, `ends` and beyond: NCCL EP's SMs take 64 tokens at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class CallCase(EpCase):
     """One call of `library` in `mode` on `nodes` NVLink domains. `fp8`: rows of Dispatch. `capacity`: tokens per GPU of the buffers."""
 

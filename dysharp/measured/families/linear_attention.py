@@ -1,10 +1,11 @@
 """Linear attention on one GPU by the forms that serving has: states of a gated delta net, and the convolution before them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.linear_attention import CONVOLVED, DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
@@ -14,7 +15,7 @@ CONVOLUTION, STATES = "causal_conv1d", "gated_delta_rule"
 """Parts of the names of kernels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _LinearCase(Case):
     """`sequences` of `tokens` new tokens each. `part`: the convolution over `width` channels, or the states of `value_heads`.
 
@@ -36,7 +37,7 @@ class _LinearCase(Case):
     fused: bool
 
 
-def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
     """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps.
 
     Collectors replay a graph of one call, which starts a gap behind the one before (aiconfigurator, `benchmark_with_power` with `repeat_n` 1).
@@ -54,8 +55,8 @@ def closed_us(case: _LinearCase, gpu: Gpu, constants: Constants) -> F64:
     return gap + np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
 
 
-@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us)
-def case(m: Measurement) -> _LinearCase:
+@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=_closed_us)
+def _case(m: Measurement) -> _LinearCase:
     """The case of a latency."""
     kernel, delta = str(m.config.get("kernel")), m.kind.endswith("gdn")
     keys, values = (number(m, key) if delta else 0.0 for key in ("num_k_heads", "num_v_heads"))

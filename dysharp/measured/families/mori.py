@@ -4,13 +4,14 @@ Rows of tuning files are means over ranks, of the best of many launch shapes. Th
 alone, because the kernel does not cast there. Rows that do not say whether they copy are read as zero copy.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
@@ -30,7 +31,7 @@ VALUE_BYTES = {"rows": 2.0, "fp8-plain": 1.0, "fp4-plain": 0.5}
 CAST = "fp8_direct_cast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _MoriCase(EpCase):
     """One call. `sent`: format of the rows that the kernel sends. `moved_bytes`: read and written per received row before Combine."""
 
@@ -44,7 +45,7 @@ class _MoriCase(EpCase):
         return ("combine" if self.verb == "combine" else "dispatch", self.sent), ("zero_copy", self.zero_copy)
 
 
-def closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
     """Rows of a pair on its link (`costs.transfer`)."""
     sizes = case.tokens, case.copies, case.row_bytes, case.gpus
     if case.verb == "dispatch":
@@ -52,7 +53,7 @@ def closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
     return transfer.mori_combine_us(gpu, constants, *sizes, case.moved_bytes)
 
 
-def program_us(case: _MoriCase, constants: Constants) -> float:
+def _program_us(case: _MoriCase, constants: Constants) -> float:
     """Mean over GPUs of the kernel's time under uniform routing, from a run or from the line through two runs."""
     return _line(case, constants, cluster_of)
 
@@ -139,8 +140,8 @@ def _case(m: Measurement) -> _MoriCase:
     )
 
 
-@family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=closed_us, program_us=program_us)
-def case(m: Measurement) -> _MoriCase:
+@family("mori-intranode", belongs=lambda m: _belongs(m) and not _over_nodes(m), closed_us=_closed_us, program_us=_program_us)
+def _node_case(m: Measurement) -> _MoriCase:
     """The case of a latency, or of the GB/s of received rows, rows from the own GPU included."""
     return _case(m)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, family
@@ -20,7 +19,7 @@ OPERATIONS = {f"multimem_{name.replace('-', '_')}": name for name in ("all-reduc
 """Kind -> operation of a Collective."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class MultimemCase(Case):
     """A collective of `n_bytes`, as nccl-tests counts them, with `blocks` thread blocks (0: not known, enough for the links).
 
@@ -55,7 +54,7 @@ def vector_of(m: Measurement) -> tuple[str, int, int, bool]:
 
 
 @family("multimem", belongs=lambda m: m.kind in OPERATIONS, program_us=program_us)
-def case(m: Measurement) -> MultimemCase:
+def _case(m: Measurement) -> MultimemCase:
     """The case of a latency."""
     gpu, gpus, size, late = vector_of(m)
     if size % 2:

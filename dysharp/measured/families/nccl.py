@@ -2,11 +2,11 @@
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import collectives
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
@@ -20,7 +20,7 @@ MOST_BYTES = 16 << 30
 """Bytes of a printed peak, whose starts are hidden."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class CollectiveCase(Case):
     """One collective of `n_bytes` as nccl-tests counts them. `nvls`: forced on or off; None: NCCL chooses."""
 
@@ -31,7 +31,7 @@ class CollectiveCase(Case):
     n_bytes: float
 
 
-def belongs(m: Measurement) -> bool:
+def _belongs(m: Measurement) -> bool:
     """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
         return not m.kind.startswith(TORCH) and _kind_of(m) in KINDS and _message_bytes(m) > MIB
@@ -66,15 +66,15 @@ def _message_bytes(m: Measurement) -> float:
     return float(int(digits) << shift)
 
 
-def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     """The rate form of `costs.collectives`."""
     return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 
-@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=closed_us)
-@family("nccl-small", belongs=_is_small, closed_us=closed_us)
-@family("nccl", belongs=belongs, closed_us=closed_us)
-def case(m: Measurement) -> CollectiveCase:
+@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=_closed_us)
+@family("nccl-small", belongs=_is_small, closed_us=_closed_us)
+@family("nccl", belongs=_belongs, closed_us=_closed_us)
+def _case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
     kind, gpus, gpu = _kind_of(m).removeprefix(PREFIX), number(m, "gpus"), gpu_of(m)
     n_bytes = _message_bytes(m)
@@ -97,7 +97,7 @@ def _nvls(system: str) -> bool | None:
     return True if "NVLS" in system and "auto" not in system else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _FarCase(Case):
     """An alltoall of `n_bytes` on each of `gpus` GPUs in nodes of eight, each with a NIC of `nic` GB/s."""
 

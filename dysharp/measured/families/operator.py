@@ -1,10 +1,11 @@
 """Operators around attention and experts on one GPU: training GEMMs, norms, casts, absorbed projections, LM head, by rate forms."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
 from dysharp.measured.family import Case, Constants, family
@@ -47,7 +48,7 @@ GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class GemmsCase(Case):
     """`calls` calls of `groups` GEMMs `[m, k] x [k, n]` one behind the other, beside `moved` bytes of memory-bound kernels.
 
@@ -72,7 +73,7 @@ class GemmsCase(Case):
     short: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _MemoryCase(Case):
     """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`: as above."""
 
@@ -82,7 +83,7 @@ class _MemoryCase(Case):
     replayed: bool = False
 
 
-def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
     gap = case.replayed * constants["serving.gap_us"]
     if isinstance(case, _MemoryCase):
@@ -116,9 +117,9 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
-@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us)
-@family("operator", belongs=_belongs, closed_us=closed_us)
-def case(measurement: Measurement) -> GemmsCase | _MemoryCase:
+@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=_closed_us)
+@family("operator", belongs=_belongs, closed_us=_closed_us)
+def _case(measurement: Measurement) -> GemmsCase | _MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     kind = measurement.kind
     if is_training_gemm(measurement):

@@ -1,11 +1,11 @@
 """TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import Constants, family
@@ -27,7 +27,7 @@ PAYLOADS = {"bf16": "rows", "fp8": "fp8-plain", "nvfp4": "nvfp4"}
 TOPK = 8  # experts per token in the benchmark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class TrtllmCase(EpCase):
     """One kernel of the "one"- or "two"-sided all-to-all.
 
@@ -44,7 +44,7 @@ class TrtllmCase(EpCase):
         return ("combine", self.back), ("dispatch", self.payload), ("sides", self.sides)
 
 
-def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
+def _closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
     """Costs per copy and bytes on the links (`costs.transfer`)."""
     if case.verb == "prepare":
         return transfer.alltoall_prepare_us(gpu, constants, case.tokens, case.gpus)
@@ -58,7 +58,7 @@ def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
     return transfer.alltoall_two_sided_us(gpu, constants, *numbers, copy, summed)
 
 
-def program_us(case: TrtllmCase, constants: Constants) -> float:
+def _program_us(case: TrtllmCase, constants: Constants) -> float:
     """The kernel under balanced routing."""
     return kernel_times("trtllm-a2a", case, constants, balanced)[case.verb]
 
@@ -79,8 +79,8 @@ def balanced(model: Model, gpus: int, tokens: int) -> Routing:
     return routing_from(expert.astype(np.int32), experts, gpus)
 
 
-@family("trtllm-a2a", belongs=lambda m: m.system.startswith("TRTLLM-NVLink"), closed_us=closed_us, program_us=program_us, dtypes_of=sent_dtypes)
-def case(m: Measurement) -> TrtllmCase:
+@family("trtllm-a2a", belongs=lambda m: m.system.startswith("TRTLLM-NVLink"), closed_us=_closed_us, program_us=_program_us, dtypes_of=sent_dtypes)
+def _case(m: Measurement) -> TrtllmCase:
     """The case of one kernel's latency."""
     if m.kind not in KINDS:
         raise Unsupported(f"kind {m.kind!r} of TensorRT-LLM, expected {' or '.join(KINDS)}")

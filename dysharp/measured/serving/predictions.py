@@ -98,7 +98,7 @@ def predict_row(row: ServingRow, change: Callable[[Cluster], Cluster] | None = N
             raise Unsupported(row.fault)
         if row.text("mode") in STEPS:
             return ServingCase(row, step_ms=_predict_step(row) / 1e3)
-        tpot, ttft = predict_setting(setting_of(row) if change is None else on(setting_of(row), change))
+        tpot, ttft = predict_setting(setting_of(row) if change is None else _on(setting_of(row), change))
     except Unsupported as error:
         return ServingCase(row, note=str(error))
     if row.degrees["osl"] == 1:
@@ -106,7 +106,7 @@ def predict_row(row: ServingRow, change: Callable[[Cluster], Cluster] | None = N
     return ServingCase(row, tpot / 1e3, ttft / 1e3)
 
 
-def on(setting: ServeSetting, change: Callable[[Cluster], Cluster]) -> ServeSetting:
+def _on(setting: ServeSetting, change: Callable[[Cluster], Cluster]) -> ServeSetting:
     """The setting on what `change` makes of its machines."""
     first, second = (r and replace(r, machine=machine_of(change(r.machine.cluster), "serving")) for r in (setting.replica, setting.decode))
     assert first is not None

@@ -1,9 +1,10 @@
 """What a serving run says: its model and formats, machine, layouts, engine rules, users and lengths."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.costs.machine import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
@@ -21,7 +22,7 @@ MODES = ("agg", "disagg", *STEPS)
 """Prefill and decode on the same GPUs, disaggregated, and one of them alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServingRow(Run):
     """One measured run of serving."""
 
@@ -89,7 +90,7 @@ WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
 """Versions of vLLM whose host does not work beside the GPU unless asked to (asynchronous scheduling is the default since 0.14)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServeSetting:
     """What a run serves. `decode` is the decode worker of a disaggregated run. `ratio`: least over longest length."""
 

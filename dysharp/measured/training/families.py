@@ -8,11 +8,12 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from statistics import median
 from typing import Any
 
 from dysharp.base.units import GiB
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
@@ -28,7 +29,7 @@ from dysharp.training.recipe import SMS, TrainingRecipe
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class RunCase:
     """A number of one run and its prediction, in one unit. It is judged if it has a prediction and no `note`."""
 
@@ -72,7 +73,7 @@ FLOPS_BAR = 0.2
 MEGA, GIGA = 1e6, 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class _FlopsCase(RunCase):
     """GFLOP per token: as published, and as the row's convention counts them."""
 
@@ -174,7 +175,7 @@ FP8_ROW = 0.5 + 2 / 128
 """A row of FP8 with its scales over one of BF16."""
 
 
-def modelled() -> Phases:
+def _modelled() -> Phases:
     """Phases of one pair in milliseconds, by closed forms on the SMs that DeepEP leaves."""
     model, machine = load_whole("deepseek-v3"), Machine(load_cluster("hw-dgx-h800-x8"))
     training_recipe = TrainingRecipe(dtype="fp8", dispatcher="deepep", recompute=REPLAYED)
@@ -192,7 +193,7 @@ def modelled() -> Phases:
 
 def pair_cases() -> list[RunCase]:
     """Times in milliseconds: of the four pairs both ways, then the mean of every phase. Only the pairs from modelled phases are judged."""
-    phases = modelled()
+    phases = _modelled()
     told = [("four pairs", MEASURED_MS, pairs_time([phases] * len(SPANS)), "")]
     told += [("four pairs, measured phases", MEASURED_MS, pairs_time(SPANS), "from measured times of phases")]
     for name in (f.name for f in fields(Phases)):

@@ -1,9 +1,10 @@
 """What a training run says: its row of a CSV, its whole model, layout, precision and recomputation, and how its framework ran the step."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
@@ -17,7 +18,7 @@ from dysharp.training.memory import FULL, MODULES, Saving
 from dysharp.training.recipe import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingRow(Run):
     """One measured run of training."""
 
@@ -47,7 +48,7 @@ CHUNKS = {"llama3-70b": 5}
 """Chunks per rank of a model's presets of pretraining in stages (Megatron-Bridge, scripts/performance/configs/llama), for rows that name neither."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """What a run trains, and how."""
 

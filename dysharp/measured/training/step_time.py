@@ -10,13 +10,12 @@ A replay of a few micro-batches is enough: once the pipeline is full, each furth
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base.values import frozen, frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
@@ -146,7 +145,7 @@ ELSEWHERE = (NEMO, "AI-Hypercomputer", "AMD-AGI")
 """Sources that no group has: another framework, other machines."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class StepCase(RunCase):
     """One step in seconds. It is judged only in a group."""
 

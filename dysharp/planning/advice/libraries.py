@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import named
+from dysharp.base.values import frozen, named
 from dysharp.measured.calls import interval_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine
@@ -43,7 +42,7 @@ REGIME_NOTES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """A round trip of one library. `interval`: of measured round trips like it; None: none in this regime. `pool`: how far sources differ; ""."""
 
@@ -64,7 +63,7 @@ class Call:
         return named(self, "library", "fp8", "us") | {"low_us": low, "high_us": high, "sources": self.pool} | errors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryCell:
     """One machine, number of GPUs and batch: the calls, fastest first, and {library: why it has none}."""
 
@@ -91,7 +90,7 @@ class LibraryCell:
         return tuple(f"{call.library} on {self.gpus} GPUs of {self.cluster}: {call.pool}" for call in self.calls if call.pool)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibraryAdvice:
     """What `dysharp advise MODEL --libraries` prints; `to_dict` is its `--json`."""
 

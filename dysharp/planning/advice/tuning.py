@@ -3,12 +3,12 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.base.errors import DysharpError
-from dysharp.base.values import named
+from dysharp.base.values import frozen, named
 from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
@@ -44,7 +44,7 @@ KNOBS: Mapping[str, tuple[int, ...]] = {
 Runs = Callable[[Sequence[Job]], "list[Result]"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TuningSearch:
     """What was tried for one system.
 

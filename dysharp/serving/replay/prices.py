@@ -34,7 +34,7 @@ class _Grid:
 
     def __call__(self, x: float, y: float) -> float:
         """The value at a place."""
-        (i, at), (j, beside) = place(self.first, x), place(self.second, y)
+        (i, at), (j, beside) = _place(self.first, x), _place(self.second, y)
         cell = self.cells.get((i, j))
         if cell is None:
             cell = self.cells[i, j] = tuple(self.at(a, b) for a in self.first[i : i + 2] for b in self.second[j : j + 2])
@@ -42,7 +42,7 @@ class _Grid:
         return low + (high - low) * at
 
 
-def place(axis: Axis, value: float) -> tuple[int, float]:
+def _place(axis: Axis, value: float) -> tuple[int, float]:
     """The cell of a value on an axis, and how far into it the value is."""
     i = min(bisect_right(axis, value, 1, len(axis) - 1) - 1, len(axis) - 2)
     return i, (value - axis[i]) / (axis[i + 1] - axis[i])
@@ -93,7 +93,7 @@ class StepPrices:
         decode, prompts, both = tables
         if not tokens:
             return decode(requests, context)
-        k, part = place(PAST, past)
+        k, part = _place(PAST, past)
         alone = prompts[k](tokens, min(new, tokens))
         if part:
             alone += (prompts[k + 1](tokens, min(new, tokens)) - alone) * part

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from dysharp.base.values import frozen
 
 if TYPE_CHECKING:
     from dysharp.serving.replay.requests import Requests
@@ -52,7 +53,7 @@ class Timeline:
                 self.every *= 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replay:
     """The answer of a run. Times in microseconds, `rate` in requests per second of all replicas, over the measured part.
 

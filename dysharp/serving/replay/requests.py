@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from io import BufferedReader
 from itertools import chain, pairwise
@@ -18,6 +18,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.reading import json_of, open_regular, show_path
 from dysharp.base.units import MiB
+from dysharp.base.values import frozen
 from dysharp.serving.replay.drawn import KEYS, drawn
 from dysharp.serving.replay.formats import aiperf, azure, lengths, mooncake, servegen, weka
 from dysharp.serving.replay.request import Request
@@ -33,7 +34,7 @@ on all times."""
 Lines = Iterator[tuple[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Requests:
     """Requests, in order of arrival where they have times."""
 

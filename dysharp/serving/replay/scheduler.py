@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dysharp.base.errors import check_word, show
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.replay.prefixes import PrefixCache
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import read_toml
 
 if TYPE_CHECKING:
     from dysharp.serving.replay.prices import StepPrices
@@ -45,7 +45,7 @@ class Schedule(NamedTuple):
 @functools.cache
 def schedule_of(name: str) -> Schedule:
     """The rules of an engine by name. Raises `ConfigError` with the nearest name."""
-    tables = parse_toml(read_text(FILE), FILE.name)
+    tables = read_toml(FILE)
     check_word(name, tables, f"engine {show(name)}: unknown")
     return Schedule(name, least=engine_of(name).reserved, **tables[name])
 

@@ -246,7 +246,7 @@ class _TlbModel(BlockModel):
         return {"out_valid": 1, "out_packet": int(str(output.packet)), "out_layout": output.layout, "out_unbound": 0}
 
 
-class TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1):
+class _TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1):
     """A packet leaves once for every time it asked, and none stays when memory answers: no deadlock. Assumed: a packet that is
     inside does not ask again; memory answers reads that it was sent."""
 
@@ -274,5 +274,5 @@ class TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=1
 BLOCK = Block(
     "al-tlb", "algebraic to layout index, miss registers, waiting packets", _TlbParameters, AlTlb, _TlbModel,
     small=(_TlbParameters(2, 2, 4, 2, 3, 4, 5), _TlbParameters(3, 1, 3, 1, 3, 4, 5), _TlbParameters(4, 3, 4, 2, 3, 4, 5)),
-    proofs=(OrderProof, TlbProof),
+    proofs=(OrderProof, _TlbProof),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from random import Random
 from typing import Any
 
@@ -11,6 +11,7 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from dysharp.base.errors import SimulationError
+from dysharp.base.values import frozen
 from dysharp.silicon.rtl.blocks import Block, Pin
 
 Values = Mapping[str, int]
@@ -84,7 +85,7 @@ class SpillModel(BlockModel):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checked:
     """What a check ran: sequences from reset, cycles, and how often each event happened. `answer_cycles`: most cycles from a step that was taken in
     to its answer; a table that waits for memory answers later."""

@@ -143,7 +143,7 @@ def widened(code: int, scale: int) -> int:
     return code >> 7 << 31 | (exponent << 23 | (steps << 23 - high & 0x7FFFFF) if steps and exponent > 0 else 0)
 
 
-class ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=1):
+class _ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=1):
     """The scale is the largest exponent less 8; each code is nearest to its value, or 448 where that is less. Each answer leaves once.
 
     Assumed: sums are finite.
@@ -172,5 +172,5 @@ class ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=1
 BLOCK = Block(
     "format-converter", "FP32 to MXFP8 and back", ConverterParameters, FormatConverter, ConverterModel,
     small=(ConverterParameters(2), ConverterParameters(3), ConverterParameters(5)),
-    proofs=(ConverterProof,),
+    proofs=(_ConverterProof,),
 )  # fmt: skip

@@ -96,13 +96,7 @@ class MergeUnit(Machine):
         m.d.comb += ends.eq((settles & (new.count >= old.expected)) | (expire & hit & old.cached))
         leaves = ends | (take & drops)
         stays = takes_slot | ((later | (response & hit)) & ~ends)
-        m.d.comb += [
-            table.write.en.eq(stays),
-            table.write.data.eq(new),
-            cam.set.eq(takes_slot),
-            cam.clear.eq(leaves),
-            order.move.eq(leaves | stays),
-        ]
+        m.d.comb += [table.write.en.eq(stays), table.write.data.eq(new), cam.set.eq(takes_slot), cam.clear.eq(leaves), order.move.eq(leaves | stays)]
         m.d.sync += n_loads.eq(n_loads + (takes_slot & ~drops) - leaves)
         m.d.sync += n_sums.eq(n_sums + (take & room) - give)
         with m.If((n_loads == 0) & takes_slot):
@@ -169,7 +163,7 @@ class _MergeModel(BlockModel):
             self.out = {"out_valid": 1, "forward": forward, "merges": merges, "answers": answers, "has_place": place, "dropped": dropped}
 
 
-class MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, asker_of=1):
+class _MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, asker_of=1):
     """A load that waits is answered once, and places never exceed the table. Assumed: a GPU asks once; a sum gives back what it took."""
 
     order_list = WatchedList
@@ -222,5 +216,5 @@ class MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, aske
 BLOCK = Block(
     "merge-unit", "loads of one line that share request and response; places of sums", _MergeParameters, MergeUnit, _MergeModel,
     small=(_MergeParameters(2, 3, 4), _MergeParameters(3, 4, 4), _MergeParameters(4, 3, 4)),
-    proofs=(OrderProof, MergeProof),
+    proofs=(OrderProof, _MergeProof),
 )  # fmt: skip

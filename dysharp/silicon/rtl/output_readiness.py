@@ -86,7 +86,7 @@ class _NoticeModel(CounterModel):
         return sum(1 << place for place in readiness._announced(self.state, token))
 
 
-class NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), token=2):
+class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), token=2):
     """A token is ready once, and exactly when all its notices have come. Assumed: a notice comes once; memory gives back what it was given."""
 
     def watch(self, m: Module, p: _ReadinessParameters) -> None:
@@ -130,5 +130,5 @@ class NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), toke
 BLOCK = Block(
     "output-readiness", "notices per token, spill", _ReadinessParameters, OutputReadiness, _NoticeModel,
     small=(_ReadinessParameters(2, 4, 3), _ReadinessParameters(3, 4, 4), _ReadinessParameters(4, 5, 2)),
-    proofs=(OrderProof, NoticeProof),
+    proofs=(OrderProof, _NoticeProof),
 )  # fmt: skip

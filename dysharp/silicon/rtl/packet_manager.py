@@ -241,7 +241,7 @@ class _PacketModel(BlockModel):
         self.out["out_data"] = sum(packet.data[i * self.width] << i * self.p.byte_bits for i, bit in enumerate(valid) if bit)
 
 
-class PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 1), peer_of=1, tag_of=3, byte_of=1):
+class _PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 1), peer_of=1, tag_of=3, byte_of=1):
     """A byte that was stored leaves once, with its last value; a fenced unit with a line sends (no deadlock); no peer is served twice while another
     one asks. Assumed: peer numbers in range."""
 
@@ -299,5 +299,5 @@ class PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 1
 BLOCK = Block(
     "packet-manager", "stores merge to lines per peer; the scheduler", _PacketParameters, PacketManager, _PacketModel,
     small=(_PacketParameters(1, 3, 2, 1, 3, 4, 8), _PacketParameters(2, 2, 4, 1, 3, 4, 4), _PacketParameters(3, 4, 2, 2, 4, 5, 2)),
-    proofs=(PacketProof,),
+    proofs=(_PacketProof,),
 )  # fmt: skip

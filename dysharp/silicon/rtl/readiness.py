@@ -201,7 +201,7 @@ class _DamModel(BlockModel):
                 self.out["out_rows"] = outputs[0].rows
 
 
-class DamProof(Proof, Readiness, of=_DamParameters(2, 2, 2, 3, 3, 2), tile_of=1):
+class _DamProof(Proof, Readiness, of=_DamParameters(2, 2, 2, 3, 3, 2), tile_of=1):
     """A tile is ready at most once, and ready or reclaimed but not both. Assumed: places in range, no more bytes than a
     tile holds, no bytes for a reclaimed tile."""
 
@@ -237,5 +237,5 @@ class DamProof(Proof, Readiness, of=_DamParameters(2, 2, 2, 3, 3, 2), tile_of=1)
 BLOCK = Block(
     "readiness", "bytes and records per tile, announced totals, reclaim", _DamParameters, Readiness, _DamModel,
     small=(_DamParameters(3, 2, 2, 5, 4, 3), _DamParameters(2, 4, 3, 5, 4, 3), _DamParameters(4, 1, 2, 5, 4, 3)),
-    proofs=(DamProof,),
+    proofs=(_DamProof,),
 )  # fmt: skip

@@ -216,7 +216,7 @@ class _ReductionModel(BlockModel):
                 self.out |= {"out_key": int(str(outputs[0].session)), "out_count": outputs[0].count}
 
 
-class ReductionProof(Proof, ReductionTable, of=_ReductionParameters(2, 2, 3), key_of=2):
+class _ReductionProof(Proof, ReductionTable, of=_ReductionParameters(2, 2, 3), key_of=2):
     """No contribution of a session is lost or counted twice. Assumed: a session has one request at a time, and no more answers than targets."""
 
     def watch(self, m: Module, p: _ReductionParameters) -> None:
@@ -246,7 +246,7 @@ class ReductionProof(Proof, ReductionTable, of=_ReductionParameters(2, 2, 3), ke
 BLOCK = Block(
     "reduction-table", "sessions of a switch port: counts, LRU eviction, timeouts", _ReductionParameters, ReductionTable, _ReductionModel,
     small=(_ReductionParameters(2, 4, 4), _ReductionParameters(3, 4, 4), _ReductionParameters(4, 4, 4)),
-    proofs=(OrderProof, ReductionProof),
+    proofs=(OrderProof, _ReductionProof),
 )  # fmt: skip
 
 

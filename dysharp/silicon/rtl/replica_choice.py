@@ -105,7 +105,7 @@ class ChoiceModel(BlockModel):
         self.out = {"out_valid": 1, "out_gpu": best}
 
 
-class ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2):
+class _ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2):
     """The chosen GPU is listed, no listed GPU has a smaller counter, and a counter that was not halved is the number of its choices.
 
     Assumed: an entry has 1 to `places` GPUs.
@@ -137,5 +137,5 @@ class ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2):
 BLOCK = Block(
     "replica-choice", "the GPU with the smallest counter", ChoiceParameters, ReplicaChoice, ChoiceModel,
     small=(ChoiceParameters(4, 2, 3), ChoiceParameters(5, 3, 4), ChoiceParameters(2, 2, 2)),
-    proofs=(ChoiceProof,),
+    proofs=(_ChoiceProof,),
 )  # fmt: skip

@@ -234,7 +234,7 @@ class _RowModel(SpillModel):
                 self.out = {"out_valid": 1, "trap": 0, "out_packet": store.packet, "out_place": output.place, "out_first": first}  # type: ignore[dict-item]
 
 
-class RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), first_row=2, other_row=2, region_of=1):
+class _RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), first_row=2, other_row=2, region_of=1):
     """Two rows of a region never get one place, no place is beyond the capacity, and a first packet traps when and only when its region is full.
     Assumed: memory gives back what it was given."""
 
@@ -275,5 +275,5 @@ class RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), fir
 BLOCK = Block(
     "row-allocation", "a RAT bank and the APT: place of a row, capacity", _RowParameters, RowAllocation, _RowModel,
     small=(_RowParameters(1, 2, 2, 3, 4, 4, 5), _RowParameters(2, 2, 3, 3, 4, 4, 5), _RowParameters(2, 3, 2, 3, 4, 4, 5)),
-    proofs=(RowProof,),
+    proofs=(_RowProof,),
 )  # fmt: skip

@@ -7,12 +7,13 @@ gate equivalents (GE, a two-input NAND = 1) as they are usual in standard cell l
 import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
 from dysharp.silicon.rtl.yosys import MemoryBits, memory_of, rtlil_of, run_yosys
@@ -36,7 +37,7 @@ tee -o stat.txt stat -liberty {0}
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Synthesized:
     """`gates`: by cell. `path_gates`, `path_macros`: gates and macros on the longest path between flip-flops."""
 

@@ -120,7 +120,7 @@ class _TargetModel(BlockModel):
         self.listed = []
 
 
-class TargetProof(Proof, TargetLogic, of=_TargetParameters(3, 2, 2), target=3):
+class _TargetProof(Proof, TargetLogic, of=_TargetParameters(3, 2, 2), target=3):
     """A target is in the copies of a good packet as often as in its list: once, or not at all. No assumption."""
 
     def watch(self, m: Module, p: _TargetParameters) -> None:
@@ -143,5 +143,5 @@ class TargetProof(Proof, TargetLogic, of=_TargetParameters(3, 2, 2), target=3):
 BLOCK = Block(
     "target-logic", "lists of experts to output ports and replicas", _TargetParameters, TargetLogic, _TargetModel,
     small=(_TargetParameters(4, 2, 3), _TargetParameters(5, 4, 8), _TargetParameters(3, 1, 2)),
-    proofs=(TargetProof,),
+    proofs=(_TargetProof,),
 )  # fmt: skip

@@ -139,7 +139,7 @@ class _TileModel(CounterModel):
         return e.bytes | e.gemm1 << self.p.packet_bits | e.gemm2 << self.p.packet_bits + self.p.block_bits
 
 
-class TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, whole=2, first_gemm=2, second_gemm=2):
+class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, whole=2, first_gemm=2, second_gemm=2):
     """No packet and no thread block of a tile is lost or counted twice, and each of its three answers comes once, when the last one has come.
 
     Assumed: no more packets and blocks than the tile has; blocks of a GEMM finish after the answer that starts them; the register of an expert is
@@ -200,5 +200,5 @@ class TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, wh
 BLOCK = Block(
     "tile-status", "packets and thread blocks per tile, spill", _TileParameters, TileStatus, _TileModel,
     small=(_TileParameters(2, 2, 2, 4, 2), _TileParameters(3, 2, 3, 4, 2), _TileParameters(4, 2, 4, 4, 2)),
-    proofs=(OrderProof, TileProof),
+    proofs=(OrderProof, _TileProof),
 )  # fmt: skip

@@ -43,16 +43,6 @@ BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
 """Direction -> (the buffer that Dispatch sends, the buffer that Combine brings back)."""
 
 
-def flat_ones(n: int) -> Ints:
-    """`[n]` ones that take no memory."""
-    return np.broadcast_to(np.int32(1), (n,))
-
-
-def turns_by(discipline: Discipline, order: I64) -> I32 | int:
-    """`[n]` place of each entry in `order`: the `prio` of ops whose issuers send in this order. 0: they do not."""
-    return placed(int(order.max(initial=-1)) + 1, order, ids(0, len(order))) if discipline is Discipline.SMALLEST_KEY else 0
-
-
 class LayerBase(GpuBuilder):
     """A pass under construction: its regions, and the verbs that add issuers, transfers and tables (`layer.LayerBuilder` adds blocks).
 

@@ -4,18 +4,18 @@ Each class adds one thing to the class before: `Batch` (ops and their GPUs), `Se
 `Transfers` (rows), `Returns` (when the rows have come back).
 """
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32, I64, Ints
+from dysharp.base.values import frozen, frozen_keywords
 
 Number = TypeVar("Number", bound=np.integer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Batch:
     """Ops that one call added. `op`: `[n]` int32, ids. `node`: `[n]` int32, the GPU that issues each op."""
 
@@ -23,14 +23,14 @@ class Batch:
     node: I32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Sends(Batch):
     """Ops that move bytes. `to`: `[n]` int32, the GPU that receives from each op, -1 = several GPUs."""
 
     to: I32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Transfers(Sends):
     """Ops that move rows. An op carries one unit: a (token, GPU) pair, a useful row, or a token.
 
@@ -47,7 +47,7 @@ class Transfers(Sends):
         return np.repeat(placed(len(self.unit_rows), self.unit, self.op), self.unit_rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Returns(Transfers):
     """Ops that push results back to the sources of the tokens.
 
@@ -58,7 +58,7 @@ class Returns(Transfers):
     tile: I32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Landing:
     """Rows that land at a GPU in tiles. `row`: `[entries]` row of each entry. `tile`: `[groups]` tile of each group."""
 

@@ -79,7 +79,7 @@ class NcclStream(CommStream):
     def __init__(self, layer: LayerBuilder) -> None:
         super().__init__(layer)
         if layer.compute:
-            self.sms = on_sms(layer)
+            self.sms = _on_sms(layer)
             self.sorts = self.around(layer.tiles)
             self.end = self.sorts.at_source("scatter", None)
 
@@ -119,7 +119,7 @@ class Group:
     gradients: I32 | None = None
 
 
-def on_sms(layer: LayerBuilder) -> I32:
+def _on_sms(layer: LayerBuilder) -> I32:
     """`[gpus]` an issuer on all SMs of each GPU."""
     return layer.ready("sm", layer.pools(layer.cluster.n_sms))
 
@@ -131,7 +131,7 @@ def in_groups(layer: LayerBuilder, groups: Sequence[Group], stream: CommStream) 
     """
     if not layer.compute:
         return [group.arrived for group in groups]
-    sms = on_sms(layer) if stream.sms is None else stream.sms
+    sms = _on_sms(layer) if stream.sms is None else stream.sms
     first, second = stages(layer.model, layer.direction)
     ends: list[I32] = []
     for group in groups:

@@ -38,7 +38,7 @@ class Wanted:
 
 
 @frozen
-class Made:
+class _Made:
     """Groups, the tokens of the history that use each, by (source, group), and all its tokens."""
 
     groups: tuple[Group, ...]
@@ -74,7 +74,7 @@ def multicasts(piece: I64, routing: Routing) -> I64:
 
 
 @lru_cache(maxsize=256)
-def _from_loads(loads: bytes, n_gpus: int, topk: int, wanted: Wanted) -> Made:
+def _from_loads(loads: bytes, n_gpus: int, topk: int, wanted: Wanted) -> _Made:
     """Groups for tokens that choose experts independently, by their loads."""
     load = np.frombuffer(loads, np.int64)
     rng = np.random.default_rng(np.random.SeedSequence([n_gpus, topk]))
@@ -99,7 +99,7 @@ def _sets(need: Bools, source: I64) -> Iterator[tuple[int, Set]]:
 
 
 @lru_cache(maxsize=256)
-def _made(history: History, n_gpus: int, wanted: Wanted) -> Made:
+def _made(history: History, n_gpus: int, wanted: Wanted) -> _Made:
     """The groups that save the most rows of `history`. Each round joins multicasts and unicasts that tokens have by earlier groups."""
     cost = 1 + wanted.sent  # rows of a multicast on the links of its source
     largest = n_gpus if n_gpus <= FEW else cost + 2
@@ -127,7 +127,7 @@ def _made(history: History, n_gpus: int, wanted: Wanted) -> Made:
     for i, ((own, _), times) in enumerate(history):
         for used in group[i, 1:][group[i, 1:] >= 0].tolist():
             uses[own, used] += times
-    return Made(tuple(groups), uses, sum(times for _, times in history))
+    return _Made(tuple(groups), uses, sum(times for _, times in history))
 
 
 def _cover(need: Bools, source: I64, groups: tuple[Group, ...], wanted: Wanted) -> tuple[I64, I64]:

@@ -15,8 +15,8 @@ import numpy as np
 from dysharp.base.units import ns_to_ps
 from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Discipline, Framing, Ints, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
-from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE, flat_ones, turns_by
-from dysharp.systems.building.batch import Returns, Transfers, ids
+from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE
+from dysharp.systems.building.batch import Returns, Transfers, ids, placed
 from dysharp.systems.building.formats import packet_in
 from dysharp.systems.building.software_steps import SoftwareBase
 from dysharp.systems.building.windows import sessions_that_fit
@@ -56,7 +56,7 @@ class LayerBuilder(SoftwareBase):
         pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.p.source, self.p.gpu, turns)
         if not self.cluster.n_switches:
             return self._push_pairs(pairs, issuer, LINK, prio)  # on the link of a pair a row is one train
-        columns = self.p.token, self.p.source, pairs, flat_ones(len(pairs))
+        columns = self.p.token, self.p.source, pairs, _flat_ones(len(pairs))
         return self._send(template, STORE, issuer, *columns, 1, to=self.p.gpu, prio=prio, by_rows=by_rows)
 
     def dispatch_pairs(self, order: I64) -> Transfers:
@@ -97,14 +97,14 @@ class LayerBuilder(SoftwareBase):
         n = len(offset)
         sent = np.repeat(order, n)
         source, gpu = self.p.row_source[sent], self.p.row_gpu[sent]
-        prio = turns_by(discipline, np.arange(len(sent)))
+        prio = _turns_by(discipline, np.arange(len(sent)))
         if at_once > 1:
             discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
         train, issuer = np.tile(np.arange(n), len(order)), self.per_gpu(discipline, "dispatch")
         columns: dict[str, Any] = {"issuer": issuer[source], "key": self.p.row_token[sent], "prio": prio, "offset": offset[train] if n > 1 else 0}
         template = self._row_template("dispatch.row", Kind.PUT, framing, table)
         op = self.puts(template, source, gpu, self.row_of[sent], bytes=n_bytes[train], aux_bytes=aux[train], **columns)
-        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=flat_ones(len(order))))
+        self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=_flat_ones(len(order))))
         return batch
 
     def dispatch_multicast(
@@ -242,13 +242,13 @@ class LayerBuilder(SoftwareBase):
         """PUTs of pairs, or of `rows`, each into its own row of the regions "partial": a batch for each of `orders`."""
         p, batches = self.p, []
         token, node, home = (p.row_token, p.row_gpu, p.row_source) if rows else (p.token, p.gpu, p.source)
-        unit_rows = flat_ones(len(token)) if rows else p.rows
+        unit_rows = _flat_ones(len(token)) if rows else p.rows
         into, tile = self.partial_rows(home, token)
         name, fn = ("combine.row", "row") if rows else ("combine.put", "sum")
         for order in orders:
             issuers, prio = (issuer, self.turn(node, home, issuer)) if isinstance(issuer, np.ndarray) else (self.per_gpu(issuer, "combine"), 0)
             if rows and isinstance(issuer, Discipline):
-                prio = turns_by(issuer, order)
+                prio = _turns_by(issuer, order)
             template = self.transfer(name, Kind.PUT, "combine", fn, self.result, "partial", framing=framing)
             turn = prio if np.ndim(prio) == 0 else np.asarray(prio)[order]
             own: dict[str, Any] = {"issuer": issuers[node[order]], "key": token[order], "prio": turn}
@@ -338,6 +338,16 @@ class LayerBuilder(SoftwareBase):
                 back_bytes = self.sum_bytes if side == "down" else self.back_bytes
                 sums[side] = {"dispatch": int(rows.sum()) * self.sent_bytes, "combine": int(mirrored.sum()) * back_bytes}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
+
+
+def _turns_by(discipline: Discipline, order: I64) -> I32 | int:
+    """`[n]` place of each entry in `order`: the `prio` of ops whose issuers send in this order. 0: they do not."""
+    return placed(int(order.max(initial=-1)) + 1, order, ids(0, len(order))) if discipline is Discipline.SMALLEST_KEY else 0
+
+
+def _flat_ones(n: int) -> Ints:
+    """`[n]` ones that take no memory."""
+    return np.broadcast_to(np.int32(1), (n,))
 
 
 class Kernels(LayerBuilder):

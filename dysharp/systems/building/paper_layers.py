@@ -18,8 +18,8 @@ from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, Discipline
 from dysharp.specs import Cluster, choice_int
-from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.between.two_hop import two_hops
+from dysharp.systems.building.batch import Batch, placed
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
@@ -37,11 +37,26 @@ def copy_per_gpu(layer: LayerBuilder, options: Any = None) -> None:
     remote domain, which forwards it (`between.two_hop`).
     """
     if layer.cluster.domains > 1:
-        two_hops(layer)
+        _two_hops(layer)
     else:
         layer.dispatch_puts()
         finished = one_after_another(layer)
         layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
+
+
+def _two_hops(layer: LayerBuilder) -> None:
+    """Dispatch, one GEMM after the other and Combine without software costs: rows are forwarded as they arrive."""
+    hop = TwoHop(layer)
+    order = hop.remote
+    _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
+    forwards = hop.forward(layer.ready("dispatch"))
+    landed = placed(len(hop.token), order, tiles)
+    layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
+    finished = one_after_another(layer)
+    back = layer.p.push_order
+    gathers, tiles = hop.gather(layer.issuers("combine"), back)
+    layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
+    layer.wait_tiles(hop.give_back(), tiles)
 
 
 def _copy_per_expert(layer: LayerBuilder, options: Any = None) -> None:

@@ -79,11 +79,3 @@ class ByRail(Ways):
         """Whether the row is for the own rail."""
         size = self.cluster.domain_gpus
         return np.asarray(self.far(node, to) & (node % size == to % size), np.bool_)
-
-
-class ByLevel(ByRail):
-    """As `ByRail`, level by level: rows for the own rail are copied into the buffer of the second level."""
-
-    def leaves(self, node: Ints, to: Ints) -> Bools:
-        """No row leaves its GPU by NIC."""
-        return np.zeros(len(node), bool)

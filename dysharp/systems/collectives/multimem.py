@@ -107,7 +107,7 @@ class _Variable:
     operations=("all-gather", "reduce-scatter"),
     switch="it multicasts and adds there",
 )
-def variable(work: Collective, cluster: Cluster, options: _Variable) -> Program:
+def _variable(work: Collective, cluster: Cluster, options: _Variable) -> Program:
     """multimem with a thread block per token and one barrier: behind the stores of an all-gather, before the loads of a reduce-scatter."""
     row = options.row_bytes // work.element_bytes * work.element_bytes
     return kernel_program(work, cluster, f"megatron {work.operation}", options.blocks * (row or BLOCK_BYTES), most=row)

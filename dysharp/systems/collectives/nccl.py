@@ -7,7 +7,7 @@ have under way. Two turns fill and empty the pipeline: they have no transfers he
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
@@ -15,7 +15,7 @@ from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, fro
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collectives.kernels import Kernel
-from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
+from dysharp.systems.building.collectives.rings import NAMES, ring_program, rings_of
 from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, SUM, VECTOR, Steps, reaching
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
 from dysharp.systems.building.layer import RDMA
@@ -26,7 +26,7 @@ RELAY = f"{SCRATCH}first"
 
 
 @collective("nccl-a2a", source="https://github.com/NVIDIA/nccl (src/enqueue.cc, PXN)", operations=("all-to-all",), domains=True)
-def all_to_all(work: Collective, cluster: Cluster, options: NoOptions) -> Program:
+def _all_to_all(work: Collective, cluster: Cluster, options: NoOptions) -> Program:
     """NCCL's all-to-all: every GPU stores its parts to all peers; a part for another node leaves at the GPU of the receiver's rail (PXN)."""
     return _AllToAll(work, cluster).program()
 
@@ -72,7 +72,7 @@ class _AllToAll(Steps):
 
 
 @frozen
-class NvlsOptions:
+class _NvlsOptions:
     """Options of NCCL's NVLS; its chunks follow from the size.
 
     | option | values |
@@ -86,11 +86,11 @@ class NvlsOptions:
 @collective(
     "nccl-nvls",
     source="https://github.com/NVIDIA/nccl (src/transport/nvls.cc, src/enqueue.cc)",
-    options=NvlsOptions,
+    options=_NvlsOptions,
     operations=("all-reduce",),
     switch="it multicasts and adds there",
 )
-def nvls(work: Collective, cluster: Cluster, options: NvlsOptions) -> Program:
+def nvls(work: Collective, cluster: Cluster, options: _NvlsOptions) -> Program:
     """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
     gpu, m = cluster.own_gpu, cluster.fitted
     build = Kernel(work, cluster, times.nvls_loads(gpu, work.gpus) if options.held else 0)
@@ -119,7 +119,7 @@ TRAINS, BULK = "trains", "bulk"
 
 
 @frozen
-class RingOptions:
+class _RingOptions:
     """Options of NCCL's rings.
 
     | option | meaning |
@@ -135,13 +135,20 @@ class RingOptions:
         check_word(self.ops, (TRAINS, BULK), f"option nccl-ring.ops: found {self.ops!r}")
 
 
-def _ring_place(work: Collective, cluster: Cluster, options: RingOptions) -> int:
+def _ring_place(work: Collective, cluster: Cluster, options: _RingOptions) -> int:
     """Place of a run's protocol in `PROTOCOLS`. Raises ConfigError for an unknown name."""
     passes = 2 if work.operation == "all-reduce" else 1
-    return int(times.ring_protocol(cluster.own_gpu, passes, work.gpus, work.size)) if options.protocol == "auto" else place_of(options.protocol)
+    return int(times.ring_protocol(cluster.own_gpu, passes, work.gpus, work.size)) if options.protocol == "auto" else _place_of(options.protocol)
 
 
-def _ring_says(work: Collective, cluster: Cluster, options: RingOptions) -> tuple[str, ...]:
+def _place_of(name: str) -> int:
+    """Place of the protocol called `name` among protocols. Raises ConfigError for an unknown name."""
+    if name not in NAMES:
+        raise ConfigError(f"protocol: found {name!r}{nearest(name, ('auto', *NAMES))}")
+    return list(NAMES).index(name)
+
+
+def _ring_says(work: Collective, cluster: Cluster, options: _RingOptions) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
     return _says(options.protocol, _ring_place(work, cluster, options))
 
@@ -153,21 +160,21 @@ def _says(protocol: str, at: int) -> tuple[str, ...]:
 @collective(
     "nccl-ring",
     source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc, src/device)",
-    options=RingOptions,
+    options=_RingOptions,
     operations=("all-reduce", "all-gather", "reduce-scatter", "broadcast"),
     domains=True,
     says=_ring_says,
 )
-def ring(work: Collective, cluster: Cluster, options: RingOptions) -> Program:
+def _ring(work: Collective, cluster: Cluster, options: _RingOptions) -> Program:
     """NCCL's ring: at each step every GPU passes one share on to the next GPU; over several NVLink domains a ring per rail."""
     at, bulk = _ring_place(work, cluster, options), options.ops == BULK
     if bulk and (cluster.domains > 1 or work.operation == "broadcast"):
         where = "broadcast" if work.operation == "broadcast" else f"{cluster.domains} NVLink domains"
         raise ConfigError(f"option nccl-ring.ops: found 'bulk' with {where}, expected 'trains' (a chunk goes on when it has arrived)")
-    return broadcast(work, cluster, at) if work.operation == "broadcast" else ring_program(work, cluster, times.PROTOCOLS[at], bulk=bulk)
+    return _broadcast(work, cluster, at) if work.operation == "broadcast" else ring_program(work, cluster, times.PROTOCOLS[at], bulk=bulk)
 
 
-def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
+def _broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
     """Chunks go around the rings from GPU 0 to the GPU before it."""
     gpu, protocol = cluster.own_gpu, times.PROTOCOLS[at]
     start, part = times.start_us(gpu, cluster.fitted, protocol), protocol.part
@@ -183,7 +190,7 @@ def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
 
 
 @frozen
-class TreeOptions:
+class _TreeOptions:
     """Options of NCCL's trees.
 
     | option | meaning |
@@ -194,27 +201,27 @@ class TreeOptions:
     protocol: str = "auto"
 
 
-def _tree_says(work: Collective, cluster: Cluster, options: TreeOptions) -> tuple[str, ...]:
+def _tree_says(work: Collective, cluster: Cluster, options: _TreeOptions) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
     return _says(options.protocol, _tree_place(work, cluster, options))
 
 
-def _tree_place(work: Collective, cluster: Cluster, options: TreeOptions) -> int:
+def _tree_place(work: Collective, cluster: Cluster, options: _TreeOptions) -> int:
     if options.protocol == "auto":
         rate = cluster.scale_out.rate / 1000 if cluster.scale_out else 0.0
         return times.tree_protocol(cluster.own_gpu, cluster.domain_gpus, cluster.domains, work.size, rate)[0]
-    return place_of(options.protocol)
+    return _place_of(options.protocol)
 
 
 @collective(
     "nccl-tree",
     source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc, trees.cc)",
-    options=TreeOptions,
+    options=_TreeOptions,
     operations=("all-reduce",),
     domains=True,
     says=_tree_says,
 )
-def tree(work: Collective, cluster: Cluster, options: TreeOptions) -> Program:
+def _tree(work: Collective, cluster: Cluster, options: _TreeOptions) -> Program:
     """NCCL's tree: sums go up a chain of a node's GPUs and a binary tree between nodes, results go down."""
     at, gpu = _tree_place(work, cluster, options), cluster.own_gpu
     protocol = times.TREES[at]
@@ -244,7 +251,7 @@ class Options:
         check_word(self.nvls, (AUTO, ON, OFF), f"option nccl.nvls: found {self.nvls!r}")
 
 
-def choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, str]:
+def _choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, str]:
     """(algorithm, protocol) that NCCL takes: "ring", "tree", "nvls" or "peers", and a name of `NAMES`."""
     names, gpu = list(NAMES), cluster.own_gpu
     if work.operation == "all-to-all":
@@ -263,16 +270,16 @@ def choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, s
 
 def says(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...]:
     """The choice."""
-    algorithm, protocol = choice(work, cluster, options)
+    algorithm, protocol = _choice(work, cluster, options)
     return (f"NCCL's tuner takes {algorithm} with protocol {protocol}",)
 
 
 @collective("nccl", source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc)", options=Options, operations=OPERATIONS, domains=True, says=says)
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL: the algorithm and the protocol that its tuner takes."""
-    algorithm, protocol = choice(work, cluster, options)
+    algorithm, protocol = _choice(work, cluster, options)
     if algorithm == "ring":
-        return ring(work, cluster, RingOptions(protocol))
+        return _ring(work, cluster, _RingOptions(protocol))
     if algorithm == "tree":
-        return tree(work, cluster, TreeOptions(protocol))
-    return nvls(work, cluster, NvlsOptions()) if algorithm == "nvls" else all_to_all(work, cluster, NoOptions())
+        return _tree(work, cluster, _TreeOptions(protocol))
+    return nvls(work, cluster, _NvlsOptions()) if algorithm == "nvls" else _all_to_all(work, cluster, NoOptions())

@@ -39,7 +39,7 @@ class Options:
 
 
 @frozen
-class Alone(Options):
+class _Alone(Options):
     """The same without coordination."""
 
     prelaunch: bool = False
@@ -59,35 +59,35 @@ def _fused(build: Ways, options: Options) -> None:
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, sums, Tail.TILE_READY)
-    flags = build.block_flags("ready", rows)
+    flags = build.block_flags(rows)
     _load(build, flags, Tail.TILE_READY, second, options)
 
 
 @sub_layer("cais", SOURCE, Options, switch=MERGES, channels=APART)
-def cais(build: Ways, options: Options) -> None:
+def _cais(build: Ways, options: Options) -> None:
     """CAIS: merged loads and sums, coordinated thread blocks, one pipeline over both GEMMs, channels of their own."""
     _fused(build, options)
 
 
 @sub_layer("cais-partial", SOURCE, Options, switch=MERGES, channels=SHARED)
-def partial(build: Ways, options: Options) -> None:
+def _partial(build: Ways, options: Options) -> None:
     """CAIS without traffic control: loads, replies and reductions share virtual channels."""
     _fused(build, options)
 
 
-@sub_layer("cais-pipeline", SOURCE, Alone, switch=MERGES, channels=SHARED)
-def pipeline(build: Ways, options: Options) -> None:
+@sub_layer("cais-pipeline", SOURCE, _Alone, switch=MERGES, channels=SHARED)
+def _pipeline(build: Ways, options: Options) -> None:
     """CAIS's merging and pipeline over both GEMMs: no coordination of thread blocks, shared virtual channels."""
     _fused(build, options)
 
 
-@sub_layer("cais-no-coord", SOURCE, Alone, switch=MERGES, channels=APART)
+@sub_layer("cais-no-coord", SOURCE, _Alone, switch=MERGES, channels=APART)
 def _no_coord(build: Ways, options: Options) -> None:
     """CAIS without coordination of thread blocks: merging works as far as the table and the drift of GPUs allow."""
     _fused(build, options)
 
 
-@sub_layer("cais-base", SOURCE, Alone, switch=MERGES, channels=SHARED)
+@sub_layer("cais-base", SOURCE, _Alone, switch=MERGES, channels=SHARED)
 def base(build: Ways, options: Options) -> None:
     """CAIS's instructions and merge unit alone: GEMM, norm and GEMM are kernels with barriers between them, and nothing is coordinated."""
     second = build.gemm2()

@@ -20,7 +20,7 @@ OFFSET = {8192: 256, 16384: 256}
 
 
 @frozen
-class Form:
+class _Form:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters). Others: as of `tp-nvls`."""
 
     form: str = "auto"
@@ -66,7 +66,7 @@ def _first_part(build: Ways, real: bool) -> int:
 
 
 @sub_layer("tokenweave", TOKENWEAVE, _Weave, switch=SUMS, comm_sms=_ctas)
-def tokenweave(build: Ways, options: _Weave) -> None:
+def _tokenweave(build: Ways, options: _Weave) -> None:
     """TokenWeave: pull of sums, norm of own rows and multicast in one kernel on few SMs, for one part of the tokens beside GEMMs of the other."""
     ctas, real = _ctas(build.work, options), is_real(options.form, build.cluster)
     cut = _first_part(build, real)
@@ -100,8 +100,8 @@ def tokenweave(build: Ways, options: _Weave) -> None:
         before = _ended(build, "part", second[:, part])
 
 
-@sub_layer("flux", FLUX, Form, rotated=True)
-def flux(build: Ways, options: Form) -> None:
+@sub_layer("flux", FLUX, _Form, rotated=True)
+def _flux(build: Ways, options: _Form) -> None:
     """Flux on NVLink: the first GEMM stores tiles to their owners (paper: memory adds them; code: a kernel does); the second waits for copies."""
     stored = build.reduce_stores(build.gemm1(build.launch("gemm1")))
     added = build.barrier("stores.end", build.join_of("stored", build.home, stored, Tail.TILE_READY))

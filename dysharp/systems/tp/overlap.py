@@ -56,19 +56,19 @@ def _ring(build: Ways, chunks: int) -> None:
 
 def _in_switch(build: Ways, chunks: int) -> None:
     """All-reduce by multimem behind parts of the first GEMM, when every GPU has told the home; norm of all rows; the second GEMM."""
-    told = build.told_home("told", _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
+    told = build.told_home(_by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
 
 
 @sub_layer("coconet", COCONET, _Parted, rotated=True, comm_sms=lambda work, options: options.comm_sms)
-def coconet(build: Ways, options: _Parted) -> None:
+def _coconet(build: Ways, options: _Parted) -> None:
     """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
     _ring(build, options.chunks)
 
 
 @sub_layer("fuselib", FUSELIB, Options, rotated=True)
-def fuselib(build: Ways, options: Options) -> None:
+def _fuselib(build: Ways, options: Options) -> None:
     """FuseLib: one persistent kernel; thread blocks put slices on the ring as soon as a block of rows is done."""
     _ring(build, 0)
 
@@ -95,7 +95,7 @@ def _second(build: Ways, begun: I32) -> I32:
 
 
 @sub_layer("t3", T3, Options, rotated=True)
-def t3(build: Ways, options: Options) -> None:
+def _t3(build: Ways, options: Options) -> None:
     """T3: a DMA engine sends tracked tiles around a ring and memory adds, behind the first GEMM; the same for the gather, before the second."""
     done = build.gemm1(build.launch("gemm1")).reshape(build.n, -1)
     gate = done[:, build.every_chunk // build.cuts.parts]
@@ -113,7 +113,7 @@ def t3(build: Ways, options: Options) -> None:
 @sub_layer("t3-nvls", T3, Options, switch=SUMS)
 def _t3_nvls(build: Ways, options: Options) -> None:
     """T3 with DMA-driven NVLS: sums behind the first GEMM, multicasts before the second; sums, norms and copies wait for each other as a whole."""
-    told = build.told_home("told", build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
+    told = build.told_home(build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     tiles = build.multicast(ROWS, GATHERED, normed[build.home_of_chunk])
@@ -121,7 +121,7 @@ def _t3_nvls(build: Ways, options: Options) -> None:
 
 
 @sub_layer("ladm", "https://doi.org/10.1109/MICRO50266.2020.00086", Options, rotated=True)
-def ladm(build: Ways, options: Options) -> None:
+def _ladm(build: Ways, options: Options) -> None:
     """LADM: thread blocks near their data, plain remote stores and loads; every thread block of the second GEMM loads its rows again."""
     second = build.gemm2()
     sums = build.reduce_stores(build.gemm1(build.launch("gemm1")))

@@ -35,7 +35,7 @@ def _broken_members_are_noticed(case: CheckedPass, seed: int) -> Lines:
     program, rng = case.program, np.random.default_rng(seed)
     changes = [c for c in CHANGES if c is not redirect_member or program.n_nodes > 1]
     change = changes[seed % len(changes)]
-    member = _sample_member(program, rng, needs_rows=change in (delete_fill, double_fill, redirect_fill))
+    member = _sample_member(program, rng, needs_rows=change in (_delete_fill, _double_fill, _redirect_fill))
     broken = None if member is None else change(program, member)
     if member is None or broken is None:
         raise NotRun(f"the Program has no member that {change.__name__} can change")
@@ -106,18 +106,18 @@ def redirect_member(program: Program, member: int) -> Program:
     return _with_members(program, np.arange(program.n_members), node)
 
 
-def delete_fill(program: Program, member: int) -> Program:
+def _delete_fill(program: Program, member: int) -> Program:
     """The Program without the first row of `member`."""
     return _with_fills(program, member, _rows_of(program, member)[1:])
 
 
-def double_fill(program: Program, member: int) -> Program:
+def _double_fill(program: Program, member: int) -> Program:
     """The Program with the first row of `member` twice."""
     rows = _rows_of(program, member)
     return _with_fills(program, member, np.append(rows, rows[0]))
 
 
-def redirect_fill(program: Program, member: int) -> Program | None:
+def _redirect_fill(program: Program, member: int) -> Program | None:
     """The Program in which the first row of `member` is the next row; None if there is no next row."""
     rows = _rows_of(program, member).copy()
     if program.n_rows < 2:
@@ -127,7 +127,7 @@ def redirect_fill(program: Program, member: int) -> Program | None:
 
 
 CHANGES: tuple[Callable[[Program, int], Program | None], ...] = (
-    delete_member, _double_member, redirect_member, delete_fill, double_fill, redirect_fill,
+    delete_member, _double_member, redirect_member, _delete_fill, _double_fill, _redirect_fill,
 )  # fmt: skip
 
 
@@ -206,6 +206,6 @@ def _mutant(program: Program, rng: np.random.Generator) -> tuple[str, Program]:
     first, end = program.members.ptr[moved : moved + 2]
     fills = np.diff(program.members.fill_ptr)[first:end] > 0
     member = int(first + rng.choice(np.flatnonzero(fills)))
-    changes = (delete_member, _double_member, redirect_member, delete_fill)
+    changes = (delete_member, _double_member, redirect_member, _delete_fill)
     ways += [lambda f=f: (f"{f.__name__} of member {member} of op {moved}", f(program, member)) for f in changes]  # type: ignore[misc]
     return ways[int(rng.integers(len(ways)))]()

@@ -9,6 +9,7 @@ import numpy as np
 
 from dysharp.analysis import Row, RunInputs, measure
 from dysharp.base.arrays import Array
+from dysharp.base.values import frozen
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
@@ -30,7 +31,7 @@ WIDE = replace(TINY, name="wide", hidden=1000, n_experts=32, topk=8, n_matrices=
 REAL = "hw-dgx-h100"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SmallLayer:
     """A named workload."""
 
@@ -62,11 +63,6 @@ def small_layers() -> dict[str, SmallLayer]:
         SmallLayer("real", TINY, load_cluster(REAL).with_gpus(4), dropping(make_routing("lognormal:0.65", TINY, 4, 24, seed=5), 5)),
     )
     return {layer.name: layer for layer in layers}
-
-
-def layers_of(system: System) -> list[SmallLayer]:
-    """The layers for a system. Only a system with a real form runs on the hw cluster."""
-    return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]
 
 
 def row_format(options: Any, operator: str) -> str:

@@ -70,17 +70,12 @@ def _payload_by_gpu(case: CheckedPass) -> Lines:
         expected = closed["dispatch"] if operator == "dispatch" else closed["combine"]
         summed = "sums" if operator == "combine" and hasattr(case.options, "sums") else operator
         for side, rows, word in (("up", expected["up_per_gpu"], operator), ("down", expected["down_per_gpu"], summed)):
-            per_gpu = rows * _row_bytes(case, word)
+            per_gpu = rows * ROW_BYTES[row_format(case.options, word)](case.layer.model)
             crossed = counted.get(operator, {}).get(side, zero)
             due = per_gpu + passed_bytes(case) if (operator, side) == ("combine", "down") else per_gpu
             if (crossed != due).any():
                 g = int((crossed != due).argmax())
                 yield f"traffic {side} of {operator} at GPU {g}: found {crossed[g]} B, expected {due[g]} B"
-
-
-def _row_bytes(case: CheckedPass, operator: str) -> int:
-    """Bytes of a row in the format of the option with the operator's name, else of the model's rows."""
-    return ROW_BYTES[row_format(case.options, operator)](case.layer.model)
 
 
 @rule("pass")

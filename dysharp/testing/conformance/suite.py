@@ -13,7 +13,7 @@ from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, all_collectives, all_tensor_parallel
-from dysharp.testing.conformance.case import CheckedPass, Passes, SmallLayer, SystemCase, layers_of
+from dysharp.testing.conformance.case import CheckedPass, Passes, SmallLayer, SystemCase, small_layers
 from dysharp.testing.conformance.collectives import cases_of
 from dysharp.testing.conformance.rule import LEGAL, RULES, Finding, NotRun, Report, Rule
 from dysharp.workload import Routing
@@ -63,7 +63,7 @@ def _chosen(names: Sequence[str] | None) -> dict[Rule, str]:
 
 def _layers(system: System, model: Model | None, cluster: Cluster | None, routing: Routing | None) -> list[SmallLayer]:
     if model is None and cluster is None and routing is None:
-        return layers_of(system)
+        return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]
     if model is None or cluster is None or routing is None:
         raise ConfigError("conformance: found only a part of model, cluster and routing, expected all three or none")
     return [SmallLayer("", model, cluster, routing)]

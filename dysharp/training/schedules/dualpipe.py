@@ -75,7 +75,7 @@ def _eight_steps(write: _Writer, depth: int, most: int, batches: int) -> list[Sl
 
 
 @schedule("dualpipe", _SOURCE, two_way=True, splits=True)
-def dualpipe(shape: ScheduleShape) -> list[list[Slot]]:
+def _dualpipe(shape: ScheduleShape) -> list[list[Slot]]:
     """Micro-batches enter at both ends; every rank holds two stages, and weights exist twice."""
     p, n = shape.ranks, shape.microbatches
     if p % 2 or n % 2 or n < 2 * p:
@@ -90,7 +90,7 @@ def dualpipe(shape: ScheduleShape) -> list[list[Slot]]:
 
 
 @schedule("dualpipev", _SOURCE + "; PyTorch ScheduleDualPipeV", chunks=2, splits=True)
-def dualpipev(shape: ScheduleShape) -> list[list[Slot]]:
+def _dualpipev(shape: ScheduleShape) -> list[list[Slot]]:
     """DualPipe cut in half: two chunks of a rank in a V, weights exist once."""
     p, n = shape.ranks, shape.microbatches
     if n < 2 * p:

@@ -9,7 +9,7 @@ _ZERO_BUBBLE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241"
 
 
 @schedule("gpipe", "GPipe, arXiv 1811.06965")
-def gpipe(shape: ScheduleShape) -> list[list[Cell]]:
+def _gpipe(shape: ScheduleShape) -> list[list[Cell]]:
     """All forward passes, then all backward passes in reverse order."""
     batches = range(shape.microbatches)
     return [[Cell(FORWARD, r, i) for i in batches] + [Cell(BACKWARD, r, i) for i in reversed(batches)] for r in range(shape.ranks)]
@@ -52,7 +52,7 @@ def _in_turn(ahead: list[Cell], behind: list[Cell], warm: int, weights: list[Cel
 
 
 @schedule("interleaved", "Megatron-LM, arXiv 2104.04473", chunks=0)
-def interleaved(shape: ScheduleShape) -> list[list[Cell]]:
+def _interleaved(shape: ScheduleShape) -> list[list[Cell]]:
     """1F1B over several chunks of a rank, micro-batches in groups."""
     return [_in_turn(_orders(shape, r, FORWARD), _orders(shape, r, BACKWARD), _warm_up(shape, r, hops=2)) for r in range(shape.ranks)]
 

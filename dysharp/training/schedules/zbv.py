@@ -10,7 +10,7 @@ _SOURCE = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362"
 
 
 @schedule("zbv", _SOURCE + "; PyTorch ScheduleZBVZeroBubble", chunks=2, splits=True)
-def zbv(shape: ScheduleShape) -> list[list[Cell]]:
+def _zbv(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V, fixed order: no bubble for equal times."""
     n = max(2 * shape.ranks - 1, shape.microbatches)
     return [[cell for cell in _fixed(shape.ranks, rank, n) if cell.microbatch < shape.microbatches] for rank in range(shape.ranks)]

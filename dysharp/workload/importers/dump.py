@@ -16,7 +16,7 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import decode_utf8, json_of, open_regular, read_bytes
 from dysharp.base.values import frozen
-from dysharp.workload.importers.torch_file import is_torch_file, read_torch
+from dysharp.workload.importers.torch_file import read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
 _ARRAYS = frozenset(
@@ -90,7 +90,7 @@ def _kind_of(path: Path, head: bytes) -> str:
 def _is_torch(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
-            return is_torch_file(archive)
+            return any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.namelist())
     except DAMAGE as error:
         raise ConfigError(f"{path}: damaged: {reason_of(error)}") from None
 

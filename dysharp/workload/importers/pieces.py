@@ -1,19 +1,20 @@
 """From the arrays of a dump to one checked `Recording`, with `Hints`: numbers that the user gives because the dump does not contain them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.arrays import F64, I32, I64, Array, Ints, Reals
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.npz import MAX_BYTES
 from dysharp.workload.traces import Recording, check_weights, checked_ids
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hints:
     """Numbers from the user. None: the dump contains the number, or the format does not need it."""
 
@@ -54,7 +55,7 @@ class Hints:
         return value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """Some tokens of a dump."""
 
@@ -68,7 +69,7 @@ class Piece:
     """Lengths of the sequences. Their sum is the number of tokens. None: not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Imported:
     """The result of an import. `notes`: assumptions of the import, one line each."""
 

@@ -35,11 +35,6 @@ _GLOBALS_V3 = frozenset(
 )
 
 
-def is_torch_file(archive: zipfile.ZipFile) -> bool:
-    """Whether the zip contains the pickle that `torch.save` writes."""
-    return any(name == "data.pkl" or name.endswith("/data.pkl") for name in archive.namelist())
-
-
 def read_torch(path: Path, max_bytes: int) -> Any:
     """The tree of a torch file with NumPy arrays for tensors (bfloat16 and float16 as float32).
 

@@ -7,11 +7,10 @@ import pytest
 
 from dysharp.base.errors import EmulationMismatch
 from dysharp.functional.faults import Faults
-from dysharp.functional.network.core import Network
+from dysharp.functional.network.core import Network, Sources
 from dysharp.functional.network.hub_tables import HubTables
 from dysharp.functional.network.lsu import LoadStoreUnits
 from dysharp.functional.network.messages import Value, WireFormat
-from dysharp.functional.network.source import Sources
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import number

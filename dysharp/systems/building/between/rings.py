@@ -16,7 +16,7 @@ from dysharp.workload.levels import rail_rings
 
 
 @frozen
-class Hops:
+class _Hops:
     """Every hop of every token around its ring, hop by hop. All `[hops]`; `place`: hops before it of the same token."""
 
     token: I32
@@ -25,7 +25,7 @@ class Hops:
     to: I32
 
 
-def _hops_of(layer: LayerBuilder, first: int) -> Hops:
+def _hops_of(layer: LayerBuilder, first: int) -> _Hops:
     """The hops of all tokens. `first`: the hop from the source (0) or from the GPU behind the source (1)."""
     n, size = layer.n_gpus, layer.cluster.domain_gpus
     ring = rail_rings(n, size)
@@ -37,7 +37,7 @@ def _hops_of(layer: LayerBuilder, first: int) -> Hops:
     place = np.repeat(np.arange(n - 1), len(token))
     which, where = np.tile(own, n - 1), np.tile(start, n - 1) + place
     node, to = (ring[which, (where + i) % n].astype(np.int32) for i in (0, 1))
-    return Hops(np.tile(token, n - 1).astype(np.int32), place, node, to)
+    return _Hops(np.tile(token, n - 1).astype(np.int32), place, node, to)
 
 
 Pace = Callable[[Sends], I32]
@@ -127,7 +127,7 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = _unpaced) -> I32:
     return returned
 
 
-def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]:
+def _results(layer: LayerBuilder, sums: I64, hops: _Hops) -> tuple[I64, I32, I32]:
     """Rows "partial" at the sources: the sums that rings bring, then the sources' own. Returns (`sums`, rows, `[gpus]` tiles)."""
     p = layer.p
     own = np.flatnonzero(p.gpu == layer.p.source)
@@ -151,7 +151,7 @@ def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32
     return np.concatenate(ops)
 
 
-def _ways(layer: LayerBuilder, hops: Hops) -> list[tuple[I64, int, bool]]:
+def _ways(layer: LayerBuilder, hops: _Hops) -> list[tuple[I64, int, bool]]:
     """(hops, network, whether they are the first of their token): first hops before others, by NVLink and by NIC."""
     far, start = layer.ways.far(hops.node, hops.to), hops.place == 0
     kinds = [(first, out) for first in (True, False) for out in (False, True)]

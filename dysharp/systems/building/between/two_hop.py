@@ -13,7 +13,6 @@ import numpy as np
 
 from dysharp.program import BETWEEN_NET, I32, I64, Kind, starts
 from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 
 
@@ -103,18 +102,3 @@ class TwoHop:
             node, to, columns = self.relay[units], self.source[units], {"issuer": issuer[mine], "key": self.token[units]}
             op[mine] = layer.put(template, node, to, row[units], **layer.result_columns, **columns)
         return op
-
-
-def two_hops(layer: LayerBuilder) -> None:
-    """Dispatch, one GEMM after the other and Combine without software costs: rows are forwarded as they arrive."""
-    hop = TwoHop(layer)
-    order = hop.remote
-    _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
-    forwards = hop.forward(layer.ready("dispatch"))
-    landed = placed(len(hop.token), order, tiles)
-    layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
-    finished = one_after_another(layer)
-    back = layer.p.push_order
-    gathers, tiles = hop.gather(layer.issuers("combine"), back)
-    layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
-    layer.wait_tiles(hop.give_back(), tiles)

@@ -11,7 +11,6 @@ The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives`
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
@@ -23,13 +22,6 @@ from dysharp.workload.levels import rail_rings
 
 NAMES = {"ll": times.LL, "ll128": times.LL128, "simple": times.SIMPLE}
 """Values of the option `protocol` besides "auto"."""
-
-
-def place_of(name: str) -> int:
-    """Place of the protocol called `name` among protocols. Raises ConfigError for an unknown name."""
-    if name not in NAMES:
-        raise ConfigError(f"protocol: found {name!r}{nearest(name, ('auto', *NAMES))}")
-    return list(NAMES).index(name)
 
 
 @frozen
@@ -50,7 +42,7 @@ def rings_of(cluster: Cluster) -> I64:
 
 def ring_program(work: Collective, cluster: Cluster, protocol: times.RingProtocol, *, bulk: bool = False) -> Program:
     """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`. `bulk`: see `Steps`."""
-    rings = Rings(work, cluster, protocol, bulk=bulk)
+    rings = _Rings(work, cluster, protocol, bulk=bulk)
     if work.operation != "all-gather":
         rings.scatter()
     if work.operation != "reduce-scatter":
@@ -58,7 +50,7 @@ def ring_program(work: Collective, cluster: Cluster, protocol: times.RingProtoco
     return rings.end()
 
 
-class Rings(Steps):
+class _Rings(Steps):
     """Rings under construction. A stream is a (GPU, ring): streams of one GPU are neighbours."""
 
     def __init__(self, work: Collective, cluster: Cluster, protocol: times.RingProtocol, *, bulk: bool = False) -> None:

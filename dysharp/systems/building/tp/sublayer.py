@@ -17,7 +17,7 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 | gemm2 | COMPUTE | block | block of "out" = the block of `src` times the second weights. What is not in "gathered" is in "rows" |
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen_keywords
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
@@ -104,7 +105,7 @@ DRAWS = 64
 """Different times of one kind of task: jitter is drawn among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_keywords
 class Machine:
     """What systems of a sub-layer have in common.
 
@@ -201,18 +202,18 @@ class TpBuilder(GpuBuilder):
         tile = self._flags(name, self.gpus, n, n, self.gpus, np.tile(self.gpus, (n, 1)), places, after)
         return self.join(f"{name}.seen", tiles=ids(tile, n))
 
-    def block_flags(self, name: str, after: I32) -> I32:
+    def block_flags(self, after: I32) -> I32:
         """`[gpus, blocks]` tiles that are ready when the flag of a block has come, which its home sends to all GPUs behind `after[block]`."""
         n, blocks = self.n, self.cuts.blocks
         places = self.gpus[None, :] * blocks + self.blocks[:, None]
-        tile = self._flags(name, self.gpus, blocks, 1, self.home, np.tile(self.gpus, (blocks, 1)), places, after, prio=self.blocks)
+        tile = self._flags("ready", self.gpus, blocks, 1, self.home, np.tile(self.gpus, (blocks, 1)), places, after, prio=self.blocks)
         return ids(tile, n * blocks).reshape(n, blocks)
 
-    def told_home(self, name: str, done: I32) -> I32:
+    def told_home(self, done: I32) -> I32:
         """`[blocks]` tiles at home that are ready when every GPU has told that `done[gpu, block]` has ended."""
         n, blocks = self.n, self.cuts.blocks
         node, block = np.repeat(self.gpus, blocks), np.tile(self.blocks, n)
-        return ids(self._flags(name, self.home, n, n, node, self.home[block], block * n + node, done.ravel(), prio=block), blocks)
+        return ids(self._flags("told", self.home, n, n, node, self.home[block], block * n + node, done.ravel(), prio=block), blocks)
 
     def released(self, name: str, ready: I32, tail: Tail = Tail.OP_DONE) -> I32:
         """`[groups]` JOINs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the

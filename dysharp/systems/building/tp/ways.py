@@ -115,7 +115,7 @@ class Ways(TpBuilder):
     def reduce_stores(self, done: I32) -> I32:
         """`[blocks]` JOINs at home behind all stores of a block: every GPU stores its part there, and memory adds (no merging)."""
         node, chunk = self.every_pair()
-        rows, tile = self._landing("sums", self.home, self.n - 1)
+        rows, tile = self._landing(self.home, self.n - 1)
         home, prio = self.home_of_chunk[chunk], (self.block_of(chunk) - node) % self.cuts.blocks
         way, after = ("reduce", Kind.PUT, "reduce", "add", PARTIAL, SUM), self.tile_op(done, node, chunk)
         op = self._move(way, node, home, after, issuer="reduce", row=rows + chunk, key=chunk, prio=prio)
@@ -123,10 +123,10 @@ class Ways(TpBuilder):
         self.count("reduce", self.n - 1, self.n - 1)
         return ids(tile, self.cuts.blocks)
 
-    def _landing(self, name: str, node: I32, times: int) -> tuple[int, int]:
+    def _landing(self, node: I32, times: int) -> tuple[int, int]:
         """A region for every block on `node[block]`, with a row for each chunk that comes `times` times. Returns the first (row, tile)."""
         many = np.full(self.cuts.blocks, self.cuts.chunks)
-        _, row, tile = self.b.regions(node, many, times * self.cuts.chunk_bytes, self.cuts.chunks, alloc=Alloc.PREFIX, name=name)
+        _, row, tile = self.b.regions(node, many, times * self.cuts.chunk_bytes, self.cuts.chunks, alloc=Alloc.PREFIX, name="sums")
         return row, tile
 
     def ring(self, operator: str, fn: str, gate: I32, src: tuple[str, str], begin: int) -> I32:
