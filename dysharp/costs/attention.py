@@ -34,6 +34,10 @@ SWAPPED = {False: (8.0, 16.0, 32.0), True: (32.0, 64.0)}
 """Limits of `_few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
 CLUSTER = 16.0
 """Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
+FEW, STEP, LONGEST = 16.0, 256.0, 1024.0
+"""Heads of a tile of few; keys of a step, of which a part has one at least; keys of a part up to which more than 32 heads take such tiles (the same)."""
+L2_BYTES = 64.0
+"""Bytes per clock that an SM loads from L2 (arXiv 1804.06826, section 3)."""
 EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
@@ -154,6 +158,8 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     """
     if call.masked:
         return _masked_us(gpu, constants, call)
+    if call.latent and not call.packed and gpu.arch == "blackwell":
+        return _latent_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
     rows = np.asarray(call.rows if call.packed else _few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
@@ -164,6 +170,27 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
     compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, _own_bytes(call))
     sums = np.where(parts > (CLUSTER if persistent else 1), light_us(gpu, constants), 0.0)
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
+
+
+def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
+    """Decode against latent keys by TensorRT-LLM's generated kernels for Blackwell, which FlashInfer has, too.
+
+    Tiles of `FEW` heads read keys and values apart, at the rate at which an SM loads from L2; else tiles have `DECODE_ROWS` heads, which use half of
+    a tensor core, but in pairs of SMs from 128 heads on. A tile's loads fill the shared memory, so the next tile waits for its end; half of the
+    first one's start is the kernel's. Source: fmhaKernels.h (`useSwapsMmaAbMlaGenKernel`, `computeNumCtas`).
+    """
+    b, n, past, heads = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.heads))
+    keys, ctas = past + n, b * n * np.ceil(heads / FEW)
+    few = (heads <= 2 * FEW) | ((ctas <= gpu.n_sms) & (keys <= LONGEST * _parts(gpu, ctas, np.ceil(keys / STEP))))
+    tiles = b * n * np.ceil(heads / np.where(few, FEW, DECODE_ROWS))
+    parts = _parts(gpu, tiles, np.ceil(keys / STEP))
+    waves, blocks = np.ceil(tiles * parts / gpu.n_sms), np.ceil(keys / parts / COLUMNS)
+    products = _block_us(gpu, constants, call, np.where(few, FEW, np.where(heads < 2 * DECODE_ROWS, ROWS, DECODE_ROWS)), "forward")
+    loads = COLUMNS * ELEMENT_BYTES[call.kv_dtype] * np.add(call.qk_dim, np.where(few, call.v_dim, 0)) / (L2_BYTES * gpu.boost_MHz)
+    compute = (waves - 0.5) * constants["attention.tile_us"] + waves * blocks * np.maximum(products, loads)
+    compute = compute + hbm_us(gpu, constants, _own_bytes(call))
+    sums = np.where((parts > CLUSTER) | (parts > 1) & ~few, light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
