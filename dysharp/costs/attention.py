@@ -38,6 +38,8 @@ FEW, STEP, LONGEST = 16.0, 256.0, 1024.0
 """Heads of a tile of few; keys of a step, of which a part has one at least; keys of a part up to which more than 32 heads take such tiles (the same)."""
 L2_BYTES = 64.0
 """Bytes per clock that an SM loads from L2 (arXiv 1804.06826, section 3)."""
+MASKED_VALUES = 11.5
+"""Keys' and values' numbers per clock and SM of masked multi-head attention: 10.2 to 12.9 in six rows of A100, H200, B200, GB200 and both formats."""
 EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
@@ -207,10 +209,13 @@ def _lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
 
 
 def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
-    """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention."""
+    """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention.
+
+    A head reads the keys that it shares again (`MASKED_VALUES`). Idle SMs take parts of the keys (multi-block mode).
+    """
     blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
-    products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
-    work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"] + blocks * products / gpu.n_sms
+    values = np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (MASKED_VALUES * gpu.boost_MHz)
+    work = np.maximum(np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"], blocks * values / gpu.n_sms)
     return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
