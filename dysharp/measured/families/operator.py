@@ -43,6 +43,9 @@ KERNELS_AROUND_CAST, AROUND_CAST = 3.0, 6.0 + 8.0 + 2.0
 """PyTorch's kernels beside SGLang's static cast, their bytes: BF16 over an FP32 scale, clamp, copy (aiconfigurator, collect_computescale.py)."""
 BLOCKS_PER_CLOCK = 1.0
 """Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
+LOOP, POWER_WINDOW_US = 100.0, 25e3
+"""Calls of a loop (SimuMax, test_gemm_efficiency.py), and the time over which a GPU averages its power (arXiv 2312.02741). A shorter loop runs at what
+power allows or at the full clock, as the loops before it left the mean."""
 GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
@@ -90,6 +93,9 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
         return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
+    if case.steady:
+        fresh = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups)
+        one = np.where(LOOP * one * np.asarray(case.calls) < POWER_WINDOW_US, np.sqrt(one * fresh), one)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
     summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])
