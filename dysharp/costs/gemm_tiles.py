@@ -43,6 +43,8 @@ FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
 SUMMED = 128
 """Products per scale."""
+UNTUNED = (128.0, 256.0)
+"""TensorRT-LLM's tile of FP4 on Blackwell where no tuner ran (thop/fp4Gemm.cpp, getDefaultGemmConfig): its sums fill the tensor memory beside the scales."""
 CK_TILES = ((16.0, 64.0, 0.55 / 256), (64.0, 64.0, 0.83 / 256), (128.0, 128.0, 1.67 / 128))
 """Composable Kernel's block-scaled FP8 on CDNA 3: rows, columns, microseconds of a tile for one of the summed dimension (aiter@118ba06: K 7168 takes
 18.4 us and K 512 4.1 us whatever the columns, 26.1 us with 256 rows, 1496 us with 16384 x 4608)."""
@@ -90,7 +92,7 @@ def hides_stores(library: str, gpu: Gpu) -> bool:
     Blackwell's sums lie in tensor memory, which holds two tiles. On Hopper sums lie in registers; vLLM's CUTLASS kernels ("ping-pong") have two
     groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
     """
-    return gpu.arch == "blackwell" or library == "cutlass"
+    return (gpu.arch == "blackwell" or library == "cutlass") and library != "cutlass-untuned"
 
 
 def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> float:
@@ -148,6 +150,10 @@ def _cutlass(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
         yield Tiles(rows, np.where(p.m <= 64, 64.0, 128.0))
 
 
+def _untuned(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    yield Tiles(np.full_like(p.m, UNTUNED[0]), np.full_like(p.m, UNTUNED[1]))
+
+
 def _trtllm_gen(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     yield Tiles(np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 128.0), np.full_like(p.m, 128.0))
 
@@ -175,6 +181,7 @@ def _deepgemm(gpu: Gpu, p: Problem, layout: str = "dense") -> Iterator[Tiles]:
 LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
     "cublas": _cublas,
     "cutlass": _cutlass,
+    "cutlass-untuned": _untuned,
     "marlin": _marlin,
     "trtllm-gen": _trtllm_gen,
     "ck": _ck,

@@ -88,7 +88,7 @@ def case(measurement: Measurement) -> _GemmCase:
     return _GemmCase(
         gpu=gpu,
         dtype=dtype,
-        library="marlin" if held else _library_of(kernel, measurement.system, found),
+        library="marlin" if held else "cutlass-untuned" if dtype == "fp4" and engine == "TensorRT-LLM" else _library_of(kernel, measurement.system, found),
         weight_bytes=weight,
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
