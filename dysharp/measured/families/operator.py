@@ -9,7 +9,7 @@ from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
-from dysharp.specs.gpu import Gpu
+from dysharp.specs.gpu import Gpu, load_gpu
 
 PASSES = {
     ("rmsnorm", "liger"): 2.0,
@@ -43,6 +43,10 @@ KERNELS_AROUND_CAST, AROUND_CAST = 3.0, 6.0 + 8.0 + 2.0
 """PyTorch's kernels beside SGLang's static cast, their bytes: BF16 over an FP32 scale, clamp, copy (aiconfigurator, collect_computescale.py)."""
 BLOCKS_PER_CLOCK = 1.0
 """Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
+READ_BYTES = 36.0
+"""Bytes per clock and SM that kernels read from L2: 34.5 to 37 on A100, H100 and H200 (RRZE gpu-benches@3088b33, gpu-l2-cache)."""
+STEP_CLOCKS = 250.0
+"""Clocks of one normalisation of a hyper-connection's matrix by Sinkhorn, two an iteration, each behind the one before: read off six rows."""
 LOOP, POWER_WINDOW_US = 100.0, 25e3
 """Calls of a loop (SimuMax, test_gemm_efficiency.py), and the time over which a GPU averages its power (arXiv 2312.02741). A shorter loop runs at what
 power allows or at the full clock, as the loops before it left the mean."""
@@ -58,6 +62,7 @@ class GemmsCase(Case):
     `short`: a weight gradient of few rows, whose sums do not hide behind its products (chosen after its rows were seen).
     `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
     `replayed`: alone in a graph, which starts a gap behind the one before (aiconfigurator collect_mla_bmm.py, collect_mhc_module.py).
+    `written`: bytes of results of a call that is replayed with the same operands, which stay in L2 (`_rate`).
     """
 
     dtype: str
@@ -70,6 +75,7 @@ class GemmsCase(Case):
     moved: float = 0.0
     cast_rows: float = 0.0
     cast_values: float = 0.0
+    written: float = 0.0
     replayed: bool = False
     steady: bool = False
     short: bool = False
@@ -77,20 +83,24 @@ class GemmsCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryCase(Case):
-    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`: as above."""
+    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`, `written`: as above. `steps`: of a chain."""
 
     moved: float
     kernels: float
     cast_values: float = 0.0
+    written: float = 0.0
+    steps: float = 0.0
     replayed: bool = False
 
 
 def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
     gap = case.replayed * constants["serving.gap_us"]
+    constants = {**constants, "hbm.fraction": _rate(case, gpu, constants)}
     if isinstance(case, _MemoryCase):
         streams = gap + np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
-        return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
+        chain = np.asarray(case.steps) * STEP_CLOCKS / gpu.boost_MHz
+        return streams + chain + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
     if case.steady:
@@ -103,6 +113,18 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
         products = start + 2 * values * case.k / operators.sustained_flops_per_us(gpu, constants, case.dtype)
         summed = np.maximum(one - operators.hbm_us(gpu, constants, 2.0 * values), products) + sums
     return gap + np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
+
+
+def _rate(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
+    """Memory rate as a part of the datasheet's. Operands and results of a replayed call that fit in L2 are read there (`READ_BYTES`)."""
+    part, written = constants["hbm.fraction"], np.asarray(case.written, np.float64)
+    if isinstance(case, GemmsCase):
+        read = np.asarray(case.groups, np.float64) * operators.ELEMENT_BYTES[case.dtype] * np.add(case.m, case.n) * case.k
+    else:
+        read = case.moved - written
+    inside = READ_BYTES * gpu.n_sms * gpu.boost_MHz / (1e3 * gpu.hbm_GBps)
+    near = (written > 0) & (read + written < 1e6 * gpu.l2_MB) & (inside > part)
+    return np.asarray(np.where(near, (read + written) / np.maximum(read / inside + written / part, 1e-9), part))
 
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
@@ -148,7 +170,8 @@ def _absorbed(m: Measurement) -> GemmsCase:
     dtype = "fp8" if m.config.get("dtype") == "fp8" and "dequant" not in kernel else "bf16"
     rows = tokens * heads if dtype == "fp8" and kernel.startswith("sglang") else 0.0
     values = tokens * heads * k if dtype == "fp8" and kernel.startswith("trtllm") else 0.0
-    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, replayed=True)
+    written = 2.0 * tokens * heads * n
+    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, written=written, replayed=True)
 
 
 def _training(m: Measurement) -> GemmsCase:
@@ -184,7 +207,8 @@ def _memory(m: Measurement) -> _MemoryCase:
         values = number(m, "m") * number(m, "k")
         if m.system.startswith("SGLang"):
             return replace(_moves(m, values * AROUND_CAST, KERNELS_AROUND_CAST), cast_values=values)
-        return _moves(m, values * operators.CAST_BYTES)
+        fast = load_gpu(gpu_of(m)).arch != "blackwell"  # whose casts do not reach the rate of memory
+        return replace(_moves(m, values * operators.CAST_BYTES), written=values * fast)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
     if kind == "hyper_connection":
@@ -192,7 +216,9 @@ def _memory(m: Measurement) -> _MemoryCase:
             raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
         sites, streams = number(m, "num_sites"), number(m, "hc_mult")
         rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
-        return replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), replayed=True)
+        steps = 2.0 * number(m, "sinkhorn_iters") * sites if place == "pre" else 0.0
+        found = replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), steps=steps)
+        return replace(found, written=2.0 * rows * (1 if place == "pre" else streams), replayed=True)
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
