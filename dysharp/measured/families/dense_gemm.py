@@ -60,10 +60,15 @@ def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
     return time + scale + operators.quantise_us(gpu, constants, values)
 
 
-def _library_of(kernel: str, system: str, dtype: str = "") -> str:
-    """The library of a measurement: DeepGEMM, CUTLASS (vLLM's FP8 and every FP4 kernel), else cuBLAS (also behind PyTorch)."""
-    if "deepgemm" in (kernel + system).lower():
+def _library_of(kernel: str, system: str, dtype: str) -> str:
+    """The library of a measurement: DeepGEMM, CUTLASS (vLLM's FP8 and every FP4 kernel), else cuBLAS (also behind PyTorch).
+
+    TensorRT-LLM's layers are timed without its tuner (aiconfigurator collector/trtllm/collect_gemm.py); those with scales of blocks are DeepGEMM's.
+    """
+    if "deepgemm" in (kernel + system).lower() or (dtype == "fp8_block" and system.startswith("TensorRT-LLM")):
         return "deepgemm"
+    if dtype == "nvfp4" and system.startswith("TensorRT-LLM"):
+        return "cutlass-untuned"
     return "cutlass" if dtype == "nvfp4" or kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
 
 
@@ -88,7 +93,7 @@ def case(measurement: Measurement) -> _GemmCase:
     return _GemmCase(
         gpu=gpu,
         dtype=dtype,
-        library="marlin" if held else "cutlass-untuned" if dtype == "fp4" and engine == "TensorRT-LLM" else _library_of(kernel, measurement.system, found),
+        library="marlin" if held else _library_of(kernel, measurement.system, str(config.get("dtype"))),
         weight_bytes=weight,
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
