@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
-from dysharp.costs.gemm_tiles import FP32_LANES
+from dysharp.costs.gemm_tiles import FP32_LANES, SMEM_BYTES
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, light_us, overlap, sustained_flops_per_us
 from dysharp.specs.gpu import Gpu
 
@@ -30,16 +30,16 @@ DECODE_ROWS = 64.0
 
 They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
 """
-SWAPPED = {False: (8.0, 16.0, 32.0), True: (32.0, 64.0)}
-"""Limits of `_few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
+SWAPPED = (8.0, 16.0, 32.0)
+"""Queries of a tile of TensorRT-LLM's generated kernels for Blackwell, at least as many as there are, or the most: keys are the rows of a product with
+few queries (fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
 CLUSTER = 16.0
 """Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
 FEW, STEP, LONGEST = 16.0, 256.0, 1024.0
 """Heads of a tile of few; keys of a step, of which a part has one at least; keys of a part up to which more than 32 heads take such tiles (the same)."""
-L2_BYTES = 64.0
-"""Bytes per clock that an SM loads from L2 (arXiv 1804.06826, section 3)."""
-MASKED_VALUES = 11.5
-"""Keys' and values' numbers per clock and SM of masked multi-head attention: 10.2 to 12.9 in six rows of A100, H200, B200, GB200 and both formats."""
+MASKED_VALUES = 32 * 32 * 8 / 650
+"""Keys' and values' numbers per clock and SM of masked multi-head attention: 32 warps by registers, a thread's vector of 8 numbers a wait (TensorRT-LLM,
+decoderMaskedMultiheadAttentionLaunch.h, ...Template.h), 650 clocks (RRZE gpu-benches, gpu-latency, H100)."""
 EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
@@ -166,7 +166,7 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
         return _latent_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
-    rows = np.asarray(call.rows if call.packed else _few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
+    rows = np.asarray(call.rows if call.packed else np.select([queries <= at for at in SWAPPED], SWAPPED, SWAPPED[-1]) if persistent else DECODE_ROWS, np.float64)
     tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     parts = _parts(gpu, tiles, blocks)
@@ -180,9 +180,9 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
 def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     """Decode against latent keys by TensorRT-LLM's generated kernels for Blackwell, which FlashInfer has, too.
 
-    Tiles of `FEW` heads read keys and values apart, at the rate at which an SM loads from L2; else tiles have `DECODE_ROWS` heads, which use half of
-    a tensor core, but in pairs of SMs from 128 heads on. A tile's loads fill the shared memory, so the next tile waits for its end; half of the
-    first one's start is the kernel's. Source: fmhaKernels.h (`useSwapsMmaAbMlaGenKernel`, `computeNumCtas`).
+    Tiles of `FEW` heads load keys and values apart; shared memory takes each once and gives it to the tensor cores once. Else tiles have
+    `DECODE_ROWS` heads, which use half of a tensor core, but in pairs of SMs from 128 heads on. A tile fills the shared memory, so the next one
+    waits for its end; half of the first one's start is the kernel's. Source: fmhaKernels.h (`useSwapsMmaAbMlaGenKernel`, `computeNumCtas`).
     """
     b, n, past, heads = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.heads))
     keys, ctas = past + n, b * n * np.ceil(heads / FEW)
@@ -191,17 +191,11 @@ def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     parts = _parts(gpu, tiles, np.ceil(keys / STEP))
     waves, blocks = np.ceil(tiles * parts / gpu.n_sms), np.ceil(keys / parts / COLUMNS)
     products = _block_us(gpu, constants, call, np.where(few, FEW, np.where(heads < 2 * DECODE_ROWS, ROWS, DECODE_ROWS)), "forward")
-    loads = COLUMNS * ELEMENT_BYTES[call.kv_dtype] * np.add(call.qk_dim, np.where(few, call.v_dim, 0)) / (L2_BYTES * gpu.boost_MHz)
+    loads = 2 * COLUMNS * ELEMENT_BYTES[call.kv_dtype] * np.add(call.qk_dim, np.where(few, call.v_dim, 0)) / (SMEM_BYTES * gpu.boost_MHz)
     compute = (waves - 0.5) * constants["attention.tile_us"] + waves * blocks * np.maximum(products, loads)
     compute = compute + hbm_us(gpu, constants, _own_bytes(call))
     sums = np.where((parts > CLUSTER) | (parts > 1) & ~few, light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
-
-
-def _few_rows(queries: F64, latent: bool) -> F64:
-    """Queries of a tile of TensorRT-LLM's generated kernels for Blackwell: keys are the rows of a product with few queries (`SWAPPED`)."""
-    most = SWAPPED[latent]
-    return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
 
 
 def _lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
@@ -240,9 +234,8 @@ def _block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLi
 
 def _exp_per_us(gpu: Gpu, direction: Direction) -> float:
     """Exponentials per microsecond of one SM. Forward kernels on Blackwell compute a part of them on the FP32 lanes (`EMULATED`)."""
-    if gpu.name in DOUBLED_EXP:
-        return 2 * EXP_PER_CLOCK * gpu.boost_MHz
-    return EXP_PER_CLOCK * gpu.boost_MHz / (1 - EMULATED if gpu.arch == "blackwell" and direction == "forward" else 1)
+    emulated = EMULATED * (gpu.arch == "blackwell" and direction == "forward")
+    return EXP_PER_CLOCK * gpu.boost_MHz * (2 if gpu.name in DOUBLED_EXP else 1 / (1 - emulated))
 
 
 def _own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:

@@ -116,15 +116,15 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
 
 
 def _rate(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
-    """Memory rate as a part of the datasheet's. Operands and results of a replayed call that fit in L2 are read there (`READ_BYTES`)."""
+    """Memory rate as a part of the datasheet's. Operands of a replayed call that fit in L2 with its results are read there (`READ_BYTES`)."""
     part, written = constants["hbm.fraction"], np.asarray(case.written, np.float64)
     if isinstance(case, GemmsCase):
         read = np.asarray(case.groups, np.float64) * operators.ELEMENT_BYTES[case.dtype] * np.add(case.m, case.n) * case.k
     else:
         read = case.moved - written
-    inside = READ_BYTES * gpu.n_sms * gpu.boost_MHz / (1e3 * gpu.hbm_GBps)
-    near = (written > 0) & (read + written < 1e6 * gpu.l2_MB) & (inside > part)
-    return np.asarray(np.where(near, (read + written) / np.maximum(read / inside + written / part, 1e-9), part))
+    inside = max(part, READ_BYTES * gpu.n_sms * gpu.boost_MHz / (1e3 * gpu.hbm_GBps))
+    near = (written > 0) & (read + written < 1e6 * gpu.l2_MB)
+    return np.asarray(np.where(near, (read + written) / (read / inside + written / part), part))
 
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
