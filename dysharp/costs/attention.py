@@ -30,16 +30,16 @@ DECODE_ROWS = 64.0
 
 They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
 """
-SWAPPED = (8.0, 16.0, 32.0)
-"""Queries of a tile of TensorRT-LLM's generated kernels for Blackwell, at least as many as there are, or the most: keys are the rows of a product with
-few queries (fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
+SWAPPED = 8.0, 32.0
+"""Least and most queries of a tile of TensorRT-LLM's generated kernels for Blackwell, a power of two: keys are the rows of a product with few queries
+(fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
 CLUSTER = 16.0
 """Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
 FEW, STEP, LONGEST = 16.0, 256.0, 1024.0
-"""Heads of a tile of few; keys of a step, of which a part has one at least; keys of a part up to which more than 32 heads take such tiles (the same)."""
+"""Heads of a tile of few; keys of a step, of which a part has one; keys of a part up to which more than 32 heads take such tiles (the same)."""
 MASKED_VALUES = 32 * 32 * 8 / 650
-"""Keys' and values' numbers per clock and SM of masked multi-head attention: 32 warps by registers, a thread's vector of 8 numbers a wait (TensorRT-LLM,
-decoderMaskedMultiheadAttentionLaunch.h, ...Template.h), 650 clocks (RRZE gpu-benches, gpu-latency, H100)."""
+"""Keys' and values' numbers per clock and SM of masked multi-head attention: 32 warps by registers, a thread's vector of 8 numbers a wait
+(TensorRT-LLM, decoderMaskedMultiheadAttentionLaunch.h, ...Template.h), 650 clocks (RRZE gpu-benches, gpu-latency, H100)."""
 EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
@@ -166,7 +166,7 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
         return _latent_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
-    rows = np.asarray(call.rows if call.packed else np.select([queries <= at for at in SWAPPED], SWAPPED, SWAPPED[-1]) if persistent else DECODE_ROWS, np.float64)
+    rows = np.asarray(call.rows if call.packed else np.clip(2 ** np.ceil(np.log2(queries)), *SWAPPED) if persistent else DECODE_ROWS, np.float64)
     tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     parts = _parts(gpu, tiles, blocks)
@@ -189,18 +189,17 @@ def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     few = (heads <= 2 * FEW) | ((ctas <= gpu.n_sms) & (keys <= LONGEST * _parts(gpu, ctas, np.ceil(keys / STEP))))
     tiles = b * n * np.ceil(heads / np.where(few, FEW, DECODE_ROWS))
     parts = _parts(gpu, tiles, np.ceil(keys / STEP))
-    waves, blocks = np.ceil(tiles * parts / gpu.n_sms), np.ceil(keys / parts / COLUMNS)
     products = _block_us(gpu, constants, call, np.where(few, FEW, np.where(heads < 2 * DECODE_ROWS, ROWS, DECODE_ROWS)), "forward")
     loads = 2 * COLUMNS * ELEMENT_BYTES[call.kv_dtype] * np.add(call.qk_dim, np.where(few, call.v_dim, 0)) / (SMEM_BYTES * gpu.boost_MHz)
-    compute = (waves - 0.5) * constants["attention.tile_us"] + waves * blocks * np.maximum(products, loads)
-    compute = compute + hbm_us(gpu, constants, _own_bytes(call))
+    tile = constants["attention.tile_us"] + np.ceil(keys / parts / COLUMNS) * np.maximum(products, loads)
+    compute = np.ceil(tiles * parts / gpu.n_sms) * tile - constants["attention.tile_us"] / 2 + hbm_us(gpu, constants, _own_bytes(call))
     sums = np.where((parts > CLUSTER) | (parts > 1) & ~few, light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
 def _lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
     """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
-    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
+    queries = np.multiply(call.queries, call.heads) / np.asarray(call.kv_heads, np.float64)
     return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
 
 

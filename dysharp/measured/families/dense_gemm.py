@@ -54,10 +54,9 @@ def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
     scale = case.scale_kernels * operators.launch_us(gpu, constants) + searched
     if not case.quantises:
         return time
-    if case.streams:
-        moved = values * (operators.ELEMENT_BYTES["bf16"] + operators.ELEMENT_BYTES[case.dtype])
-        return time + scale + operators.memory_kernel_us(gpu, constants, moved)
-    return time + scale + operators.quantise_us(gpu, constants, values)
+    moved = values * (operators.ELEMENT_BYTES["bf16"] + operators.ELEMENT_BYTES[case.dtype])
+    cast = operators.memory_kernel_us(gpu, constants, moved) if case.streams else operators.quantise_us(gpu, constants, values)
+    return time + scale + cast
 
 
 def _library_of(kernel: str, system: str, dtype: str) -> str:
@@ -65,10 +64,9 @@ def _library_of(kernel: str, system: str, dtype: str) -> str:
 
     TensorRT-LLM's layers are timed without its tuner (aiconfigurator collector/trtllm/collect_gemm.py); those with scales of blocks are DeepGEMM's.
     """
-    if "deepgemm" in (kernel + system).lower() or (dtype == "fp8_block" and system.startswith("TensorRT-LLM")):
-        return "deepgemm"
-    if dtype == "nvfp4" and system.startswith("TensorRT-LLM"):
-        return "cutlass-untuned"
+    untuned = {"nvfp4": "cutlass-untuned", "fp8_block": "deepgemm"} if system.startswith("TensorRT-LLM") else {}
+    if "deepgemm" in (kernel + system).lower() or dtype in untuned:
+        return untuned.get(dtype, "deepgemm")
     return "cutlass" if dtype == "nvfp4" or kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
 
 

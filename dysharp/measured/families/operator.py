@@ -48,8 +48,8 @@ READ_BYTES = 36.0
 STEP_CLOCKS = 250.0
 """Clocks of one normalisation of a hyper-connection's matrix by Sinkhorn, two an iteration, each behind the one before: read off six rows."""
 LOOP, POWER_WINDOW_US = 100.0, 25e3
-"""Calls of a loop (SimuMax, test_gemm_efficiency.py), and the time over which a GPU averages its power (arXiv 2312.02741). A shorter loop runs at what
-power allows or at the full clock, as the loops before it left the mean."""
+"""Calls of a loop (SimuMax, test_gemm_efficiency.py), and the time over which a GPU averages its power (arXiv 2312.02741). A shorter loop runs at
+what power allows or at the full clock, as the loops before it left the mean."""
 GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
@@ -62,7 +62,7 @@ class GemmsCase(Case):
     `short`: a weight gradient of few rows, whose sums do not hide behind its products (chosen after its rows were seen).
     `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
     `replayed`: alone in a graph, which starts a gap behind the one before (aiconfigurator collect_mla_bmm.py, collect_mhc_module.py).
-    `written`: bytes of results of a call that is replayed with the same operands, which stay in L2 (`_rate`).
+    `near`: part of its bytes that are operands of a replayed call, which stay in L2 (`_near`).
     """
 
     dtype: str
@@ -75,7 +75,7 @@ class GemmsCase(Case):
     moved: float = 0.0
     cast_rows: float = 0.0
     cast_values: float = 0.0
-    written: float = 0.0
+    near: float = 0.0
     replayed: bool = False
     steady: bool = False
     short: bool = False
@@ -83,20 +83,21 @@ class GemmsCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryCase(Case):
-    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`, `written`: as above. `steps`: of a chain."""
+    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`, `near`: as above. `steps`: of a chain."""
 
     moved: float
     kernels: float
     cast_values: float = 0.0
-    written: float = 0.0
+    near: float = 0.0
     steps: float = 0.0
     replayed: bool = False
 
 
 def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
-    gap = case.replayed * constants["serving.gap_us"]
-    constants = {**constants, "hbm.fraction": _rate(case, gpu, constants)}
+    gap, part, near = case.replayed * constants["serving.gap_us"], constants["hbm.fraction"], np.asarray(case.near)
+    inside = max(part, READ_BYTES * gpu.n_sms * gpu.boost_MHz / (1e3 * gpu.hbm_GBps))
+    constants = {**constants, "hbm.fraction": 1 / (near / inside + (1 - near) / part)}  # type: ignore[dict-item]
     if isinstance(case, _MemoryCase):
         streams = gap + np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
         chain = np.asarray(case.steps) * STEP_CLOCKS / gpu.boost_MHz
@@ -115,16 +116,9 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
     return gap + np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
 
 
-def _rate(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
-    """Memory rate as a part of the datasheet's. Operands of a replayed call that fit in L2 with its results are read there (`READ_BYTES`)."""
-    part, written = constants["hbm.fraction"], np.asarray(case.written, np.float64)
-    if isinstance(case, GemmsCase):
-        read = np.asarray(case.groups, np.float64) * operators.ELEMENT_BYTES[case.dtype] * np.add(case.m, case.n) * case.k
-    else:
-        read = case.moved - written
-    inside = max(part, READ_BYTES * gpu.n_sms * gpu.boost_MHz / (1e3 * gpu.hbm_GBps))
-    near = (written > 0) & (read + written < 1e6 * gpu.l2_MB)
-    return np.asarray(np.where(near, (read + written) / (read / inside + written / part), part))
+def _near(gpu: str, read: float, written: float) -> float:
+    """Part of a call's bytes that it reads from L2 when it is replayed: its operands, if they fit there with its results (`READ_BYTES`)."""
+    return read / (read + written) if read + written < 1e6 * load_gpu(gpu).l2_MB else 0.0
 
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
@@ -170,8 +164,8 @@ def _absorbed(m: Measurement) -> GemmsCase:
     dtype = "fp8" if m.config.get("dtype") == "fp8" and "dequant" not in kernel else "bf16"
     rows = tokens * heads if dtype == "fp8" and kernel.startswith("sglang") else 0.0
     values = tokens * heads * k if dtype == "fp8" and kernel.startswith("trtllm") else 0.0
-    written = 2.0 * tokens * heads * n
-    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, written=written, replayed=True)
+    near = _near(gpu_of(m), operators.ELEMENT_BYTES[dtype] * heads * (tokens + n) * k, 2.0 * tokens * heads * n)
+    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, near=near, replayed=True)
 
 
 def _training(m: Measurement) -> GemmsCase:
@@ -208,7 +202,7 @@ def _memory(m: Measurement) -> _MemoryCase:
         if m.system.startswith("SGLang"):
             return replace(_moves(m, values * AROUND_CAST, KERNELS_AROUND_CAST), cast_values=values)
         fast = load_gpu(gpu_of(m)).arch != "blackwell"  # whose casts do not reach the rate of memory
-        return replace(_moves(m, values * operators.CAST_BYTES), written=values * fast)
+        return replace(_moves(m, values * operators.CAST_BYTES), near=fast * _near(gpu_of(m), 2.0 * values, values))
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
     if kind == "hyper_connection":
@@ -216,9 +210,9 @@ def _memory(m: Measurement) -> _MemoryCase:
             raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
         sites, streams = number(m, "num_sites"), number(m, "hc_mult")
         rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
-        steps = 2.0 * number(m, "sinkhorn_iters") * sites if place == "pre" else 0.0
-        found = replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), steps=steps)
-        return replace(found, written=2.0 * rows * (1 if place == "pre" else streams), replayed=True)
+        steps, written = (2.0 * number(m, "sinkhorn_iters") * sites, rows) if place == "pre" else (0.0, rows * streams)
+        found = replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), steps=steps, replayed=True)
+        return replace(found, near=_near(found.gpu, found.moved - 2.0 * written, 2.0 * written))
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
