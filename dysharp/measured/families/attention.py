@@ -115,7 +115,7 @@ def _masked(m: Measurement, gpu: Gpu) -> bool:
 
     Source: xqaDispatcher.cpp (Blackwell), decoderXQAImplJIT.cpp and kernelUtils.cpp (before): few heads share keys, or too many; a BF16 cache
     that is longer than the window; fewer thread blocks than a quarter of the SMs, with 128 cached tokens to a block.
-    Both have a limit of 32 heads: a tile for Blackwell has as many (fmhaKernels.h), though the stored dispatcher says 16.
+    The stored source has a limit of 16 heads for Blackwell; a row of the measured version with 32 is not masked, so both have 32.
     """
     heads, kv_heads, past = (number(m, key) for key in ("heads", "kv_heads", "past_len"))
     if gpu.arch == "blackwell":

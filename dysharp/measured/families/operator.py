@@ -45,8 +45,6 @@ BLOCKS_PER_CLOCK = 1.0
 """Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
 READ_BYTES = 36.0
 """Bytes per clock and SM that kernels read from L2: 34.5 to 37 on A100, H100 and H200 (RRZE gpu-benches@3088b33, gpu-l2-cache)."""
-STEP_CLOCKS = 250.0
-"""Clocks of one normalisation of a hyper-connection's matrix by Sinkhorn, two an iteration, each behind the one before: read off six rows."""
 LOOP, POWER_WINDOW_US = 100.0, 25e3
 """Calls of a loop (SimuMax, test_gemm_efficiency.py), and the time over which a GPU averages its power (arXiv 2312.02741). A shorter loop runs at
 what power allows or at the full clock, as the loops before it left the mean."""
@@ -83,13 +81,12 @@ class GemmsCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryCase(Case):
-    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`, `near`: as above. `steps`: of a chain."""
+    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`, `near`: as above."""
 
     moved: float
     kernels: float
     cast_values: float = 0.0
     near: float = 0.0
-    steps: float = 0.0
     replayed: bool = False
 
 
@@ -100,8 +97,7 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
     constants = {**constants, "hbm.fraction": 1 / (near / inside + (1 - near) / part)}  # type: ignore[dict-item]
     if isinstance(case, _MemoryCase):
         streams = gap + np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
-        chain = np.asarray(case.steps) * STEP_CLOCKS / gpu.boost_MHz
-        return streams + chain + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
+        return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
     if case.steady:
@@ -118,7 +114,7 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
 
 def _near(gpu: str, read: float, written: float) -> float:
     """Part of a call's bytes that it reads from L2 when it is replayed: its operands, if they fit there with its results (`READ_BYTES`)."""
-    return read / (read + written) if read + written < 1e6 * load_gpu(gpu).l2_MB else 0.0
+    return read / (read + written) if 0 < read + written < 1e6 * load_gpu(gpu).l2_MB else 0.0
 
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
@@ -210,9 +206,9 @@ def _memory(m: Measurement) -> _MemoryCase:
             raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
         sites, streams = number(m, "num_sites"), number(m, "hc_mult")
         rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
-        steps, written = (2.0 * number(m, "sinkhorn_iters") * sites, rows) if place == "pre" else (0.0, rows * streams)
-        found = replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), steps=steps, replayed=True)
-        return replace(found, near=_near(found.gpu, found.moved - 2.0 * written, 2.0 * written))
+        written = 2.0 * rows * (1.0 if place == "pre" else streams)
+        found = _moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place])
+        return replace(found, near=_near(found.gpu, found.moved - written, written), replayed=True)
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
