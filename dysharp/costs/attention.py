@@ -44,8 +44,6 @@ EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
 """GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
-EMULATED = 0.1
-"""Part of a row's exponentials that polynomials on the FP32 lanes take (FlashAttention-4: 10 to 25 %)."""
 MISS_CLOCKS = 1000.0
 """Clocks of a load from memory (arXiv 2512.02189, Hopper)."""
 TOKEN_THREADS, SM_THREADS, WARP, WAITS = 512.0, 2048.0, 32.0, 2.0
@@ -224,17 +222,16 @@ def _block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLi
     """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
     scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
-    softmax = scores / (_exp_per_us(gpu, direction) * constants["attention.softmax_part"])
+    softmax = scores / (_exp_per_us(gpu) * constants["attention.softmax_part"])
     products = 2 * scores * _product_widths(call, direction) / rate
     if direction == "backward":
         return np.asarray(products + softmax)
     return overlap(products, softmax, constants["sm.overlap"])
 
 
-def _exp_per_us(gpu: Gpu, direction: Direction) -> float:
-    """Exponentials per microsecond of one SM. Forward kernels on Blackwell compute a part of them on the FP32 lanes (`EMULATED`)."""
-    emulated = EMULATED * (gpu.arch == "blackwell" and direction == "forward")
-    return EXP_PER_CLOCK * gpu.boost_MHz * (2 if gpu.name in DOUBLED_EXP else 1 / (1 - emulated))
+def _exp_per_us(gpu: Gpu) -> float:
+    """Exponentials per microsecond of one SM."""
+    return EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz
 
 
 def _own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:

@@ -197,8 +197,7 @@ def _memory(m: Measurement) -> _MemoryCase:
         values = number(m, "m") * number(m, "k")
         if m.system.startswith("SGLang"):
             return replace(_moves(m, values * AROUND_CAST, KERNELS_AROUND_CAST), cast_values=values)
-        fast = load_gpu(gpu_of(m)).arch != "blackwell"  # whose casts do not reach the rate of memory
-        return replace(_moves(m, values * operators.CAST_BYTES), near=fast * _near(gpu_of(m), 2.0 * values, values))
+        return _moves(m, values * operators.CAST_BYTES)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
     if kind == "hyper_connection":
