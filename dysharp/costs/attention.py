@@ -185,7 +185,7 @@ def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     b, n, past, heads = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.heads))
     keys, ctas = past + n, b * n * np.ceil(heads / FEW)
     few = (heads <= 2 * FEW) | ((ctas <= gpu.n_sms) & (keys <= LONGEST * _parts(gpu, ctas, np.ceil(keys / STEP))))
-    tiles = b * n * np.ceil(heads / np.where(few, FEW, DECODE_ROWS))
+    tiles = np.where(few, ctas, b * n * np.ceil(heads / DECODE_ROWS))
     parts = _parts(gpu, tiles, np.ceil(keys / STEP))
     products = _block_us(gpu, constants, call, np.where(few, FEW, np.where(heads < 2 * DECODE_ROWS, ROWS, DECODE_ROWS)), "forward")
     loads = 2 * COLUMNS * ELEMENT_BYTES[call.kv_dtype] * np.add(call.qk_dim, np.where(few, call.v_dim, 0)) / (SMEM_BYTES * gpu.boost_MHz)
@@ -197,8 +197,8 @@ def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
 
 def _lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
     """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
-    queries = np.multiply(call.queries, call.heads) / np.asarray(call.kv_heads, np.float64)
-    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
+    products = COLUMNS * np.multiply(call.queries, call.heads) * np.add(call.qk_dim, call.v_dim)
+    return np.asarray(products / (np.asarray(call.kv_heads) * FP32_LANES * gpu.boost_MHz))
 
 
 def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
@@ -206,9 +206,9 @@ def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
 
     A head reads the keys that it shares again (`MASKED_VALUES`). Idle SMs take parts of the keys (multi-block mode).
     """
-    blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
-    values = np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (MASKED_VALUES * gpu.boost_MHz)
-    work = np.maximum(np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"], blocks * values / gpu.n_sms)
+    waves = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64) / gpu.n_sms
+    values = waves * np.asarray(call.queries) * _visible(call) * np.add(call.qk_dim, call.v_dim)
+    work = np.maximum(np.maximum(1.0, waves) * constants["attention.light_us"], values / (MASKED_VALUES * gpu.boost_MHz))
     return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
@@ -249,8 +249,7 @@ def _visible(call: AttentionCall) -> F64:
 
 def _key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of visible keys and values, once; backward also of their gradients."""
-    width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
-    width = width * (2 if direction == "backward" else 1)
+    width = (2 if direction == "backward" else 1) * (np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim))
     return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
 
 

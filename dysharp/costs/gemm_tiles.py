@@ -90,10 +90,10 @@ def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[Tiles]:
 def hides_stores(library: str, gpu: Gpu) -> bool:
     """Whether an SM stores a tile while its tensor cores work on the next tile.
 
-    Blackwell's sums lie in tensor memory, which holds two tiles. On Hopper sums lie in registers; vLLM's CUTLASS kernels ("ping-pong") have two
-    groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
+    Blackwell's sums lie in tensor memory, which holds two tiles, but not of `UNTUNED`. On Hopper sums lie in registers; vLLM's CUTLASS kernels
+    ("ping-pong") have two groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
     """
-    return (gpu.arch == "blackwell" or library == "cutlass") and library != "cutlass-untuned"
+    return library == "cutlass" or (gpu.arch == "blackwell" and library != "cutlass-untuned")
 
 
 def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> float:

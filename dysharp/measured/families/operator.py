@@ -99,10 +99,8 @@ def closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> 
         streams = gap + np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
         return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
-    one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
-    if case.steady:
-        fresh = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups)
-        one = np.where(LOOP * one * np.asarray(case.calls) < POWER_WINDOW_US, np.sqrt(one * fresh), one)
+    one, fresh = (operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=part) for part in (kept, 1.0))
+    one = np.where(LOOP * one * np.asarray(case.calls) < POWER_WINDOW_US, np.sqrt(one * fresh), one)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
     summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])
