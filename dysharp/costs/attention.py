@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
-from dysharp.costs.gemm_tiles import FP32_LANES
+from dysharp.costs.gemm_tiles import FP32_LANES, SMEM_BYTES
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, light_us, overlap, sustained_flops_per_us
 from dysharp.specs.gpu import Gpu
 
@@ -30,10 +30,16 @@ DECODE_ROWS = 64.0
 
 They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
 """
-SWAPPED = {False: (8.0, 16.0, 32.0), True: (32.0, 64.0)}
-"""Limits of `_few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
+SWAPPED = 8.0, 32.0
+"""Least and most queries of a tile of TensorRT-LLM's generated kernels for Blackwell, a power of two: keys are the rows of a product with few queries
+(fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
 CLUSTER = 16.0
 """Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
+FEW, STEP, LONGEST = 16.0, 256.0, 1024.0
+"""Heads of a tile of few; keys of a step, of which a part has one; keys of a part up to which more than 32 heads take such tiles (the same)."""
+MASKED_VALUES = 32 * 32 * 8 / 650
+"""Keys' and values' numbers per clock and SM of masked multi-head attention: 32 warps by registers, a thread's vector of 8 numbers a wait
+(TensorRT-LLM, decoderMaskedMultiheadAttentionLaunch.h, ...Template.h), 650 clocks (RRZE gpu-benches, gpu-latency, H100)."""
 EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
@@ -154,9 +160,11 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     """
     if call.masked:
         return _masked_us(gpu, constants, call)
+    if call.latent and not call.packed and gpu.arch == "blackwell":
+        return _latent_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
-    rows = np.asarray(call.rows if call.packed else _few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
+    rows = np.asarray(call.rows if call.packed else np.clip(2 ** np.ceil(np.log2(queries)), *SWAPPED) if persistent else DECODE_ROWS, np.float64)
     tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     parts = _parts(gpu, tiles, blocks)
@@ -167,23 +175,40 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
-def _few_rows(queries: F64, latent: bool) -> F64:
-    """Queries of a tile of TensorRT-LLM's generated kernels for Blackwell: keys are the rows of a product with few queries (`SWAPPED`)."""
-    most = SWAPPED[latent]
-    return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
+def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
+    """Decode against latent keys by TensorRT-LLM's generated kernels for Blackwell, which FlashInfer has, too.
+
+    Tiles of `FEW` heads load keys and values apart; shared memory takes each once and gives it to the tensor cores once. Else tiles have
+    `DECODE_ROWS` heads, which use half of a tensor core, but in pairs of SMs from 128 heads on. A tile fills the shared memory, so the next one
+    waits for its end; half of the first one's start is the kernel's. Source: fmhaKernels.h (`useSwapsMmaAbMlaGenKernel`, `computeNumCtas`).
+    """
+    b, n, past, heads = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.heads))
+    keys, ctas = past + n, b * n * np.ceil(heads / FEW)
+    few = (heads <= 2 * FEW) | ((ctas <= gpu.n_sms) & (keys <= LONGEST * _parts(gpu, ctas, np.ceil(keys / STEP))))
+    tiles = np.where(few, ctas, b * n * np.ceil(heads / DECODE_ROWS))
+    parts = _parts(gpu, tiles, np.ceil(keys / STEP))
+    products = _block_us(gpu, constants, call, np.where(few, FEW, np.where(heads < 2 * DECODE_ROWS, ROWS, DECODE_ROWS)), "forward")
+    loads = 2 * COLUMNS * ELEMENT_BYTES[call.kv_dtype] * np.add(call.qk_dim, np.where(few, call.v_dim, 0)) / (SMEM_BYTES * gpu.boost_MHz)
+    tile = constants["attention.tile_us"] + np.ceil(keys / parts / COLUMNS) * np.maximum(products, loads)
+    compute = np.ceil(tiles * parts / gpu.n_sms) * tile - constants["attention.tile_us"] / 2 + hbm_us(gpu, constants, _own_bytes(call))
+    sums = np.where((parts > CLUSTER) | (parts > 1) & ~few, light_us(gpu, constants), 0.0)
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
 def _lanes_us(gpu: Gpu, call: AttentionCall) -> F64:
     """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
-    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
-    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
+    products = COLUMNS * np.multiply(call.queries, call.heads) * np.add(call.qk_dim, call.v_dim)
+    return np.asarray(products / (np.asarray(call.kv_heads) * FP32_LANES * gpu.boost_MHz))
 
 
 def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
-    """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention."""
-    blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
-    products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
-    work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"] + blocks * products / gpu.n_sms
+    """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention.
+
+    A head reads the keys that it shares again (`MASKED_VALUES`). Idle SMs take parts of the keys (multi-block mode).
+    """
+    waves = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64) / gpu.n_sms
+    values = waves * np.asarray(call.queries) * _visible(call) * np.add(call.qk_dim, call.v_dim)
+    work = np.maximum(np.maximum(1.0, waves) * constants["attention.light_us"], values / (MASKED_VALUES * gpu.boost_MHz))
     return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
 
 
@@ -224,8 +249,7 @@ def _visible(call: AttentionCall) -> F64:
 
 def _key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of visible keys and values, once; backward also of their gradients."""
-    width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
-    width = width * (2 if direction == "backward" else 1)
+    width = (2 if direction == "backward" else 1) * (np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim))
     return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
 
 

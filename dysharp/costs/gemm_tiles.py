@@ -5,6 +5,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 | library | rule | source |
 |---|---|---|
 | "cublas" | the fastest tile, with a split that fills the SMs or none | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
+| "cutlass-untuned" | one | TensorRT-LLM thop/fp4Gemm.cpp: getDefaultGemmConfig |
 | "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
 | "marlin" | the fastest tile, all with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_config_t; fused_marlin_moe.py |
 | "trtllm-gen" | as low as an expert's rows | FlashInfer csrc/trtllm_fused_moe_kernel_launcher.cu: computeSelectedTileN |
@@ -43,6 +44,8 @@ FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
 SUMMED = 128
 """Products per scale."""
+UNTUNED = (128.0, 256.0)
+"""TensorRT-LLM's tile of FP4 on Blackwell where no tuner ran (thop/fp4Gemm.cpp, getDefaultGemmConfig): its sums and scales fill the tensor memory."""
 CK_TILES = ((16.0, 64.0, 0.55 / 256), (64.0, 64.0, 0.83 / 256), (128.0, 128.0, 1.67 / 128))
 """Composable Kernel's block-scaled FP8 on CDNA 3: rows, columns, microseconds of a tile for one of the summed dimension (aiter@118ba06: K 7168 takes
 18.4 us and K 512 4.1 us whatever the columns, 26.1 us with 256 rows, 1496 us with 16384 x 4608)."""
@@ -87,10 +90,10 @@ def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[_Tiles]:
 def hides_stores(library: str, gpu: Gpu) -> bool:
     """Whether an SM stores a tile while its tensor cores work on the next tile.
 
-    Blackwell's sums lie in tensor memory, which holds two tiles. On Hopper sums lie in registers; vLLM's CUTLASS kernels ("ping-pong") have two
-    groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
+    Blackwell's sums lie in tensor memory, which holds two tiles, but not of `UNTUNED`. On Hopper sums lie in registers; vLLM's CUTLASS kernels
+    ("ping-pong") have two groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
     """
-    return gpu.arch == "blackwell" or library == "cutlass"
+    return library == "cutlass" or (gpu.arch == "blackwell" and library != "cutlass-untuned")
 
 
 def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> float:
@@ -172,9 +175,10 @@ def _deepgemm(gpu: Gpu, p: Problem, layout: str = "dense") -> Iterator[_Tiles]:
     yield _Tiles(rows, columns)
 
 
-LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[_Tiles]]] = {
+LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterable[_Tiles]]] = {
     "cublas": _cublas,
     "cutlass": _cutlass,
+    "cutlass-untuned": lambda gpu, p: [_Tiles(*(np.full_like(p.m, side) for side in UNTUNED))],
     "marlin": _marlin,
     "trtllm-gen": _trtllm_gen,
     "ck": _ck,

@@ -54,16 +54,19 @@ def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
     scale = case.scale_kernels * operators.launch_us(gpu, constants) + searched
     if not case.quantises:
         return time
-    if case.streams:
-        moved = values * (operators.ELEMENT_BYTES["bf16"] + operators.ELEMENT_BYTES[case.dtype])
-        return time + scale + operators.memory_kernel_us(gpu, constants, moved)
-    return time + scale + operators.quantise_us(gpu, constants, values)
+    moved = values * (operators.ELEMENT_BYTES["bf16"] + operators.ELEMENT_BYTES[case.dtype])
+    cast = operators.memory_kernel_us(gpu, constants, moved) if case.streams else operators.quantise_us(gpu, constants, values)
+    return time + scale + cast
 
 
-def _library_of(kernel: str, system: str, dtype: str = "") -> str:
-    """The library of a measurement: DeepGEMM, CUTLASS (vLLM's FP8 and every FP4 kernel), else cuBLAS (also behind PyTorch)."""
-    if "deepgemm" in (kernel + system).lower():
-        return "deepgemm"
+def _library_of(kernel: str, system: str, dtype: str) -> str:
+    """The library of a measurement: DeepGEMM, CUTLASS (vLLM's FP8 and every FP4 kernel), else cuBLAS (also behind PyTorch).
+
+    TensorRT-LLM's layers are timed without its tuner (aiconfigurator collector/trtllm/collect_gemm.py); those with scales of blocks are DeepGEMM's.
+    """
+    untuned = {"nvfp4": "cutlass-untuned", "fp8_block": "deepgemm"} if system.startswith("TensorRT-LLM") else {}
+    if "deepgemm" in (kernel + system).lower() or dtype in untuned:
+        return untuned.get(dtype, "deepgemm")
     return "cutlass" if dtype == "nvfp4" or kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
 
 
@@ -88,7 +91,7 @@ def case(measurement: Measurement) -> _GemmCase:
     return _GemmCase(
         gpu=gpu,
         dtype=dtype,
-        library="marlin" if held else _library_of(kernel, measurement.system, found),
+        library="marlin" if held else _library_of(kernel, measurement.system, str(config.get("dtype"))),
         weight_bytes=weight,
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.

@@ -10,7 +10,7 @@ from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
-from dysharp.specs.gpu import Gpu
+from dysharp.specs.gpu import Gpu, load_gpu
 
 PASSES = {
     ("rmsnorm", "liger"): 2.0,
@@ -44,6 +44,11 @@ KERNELS_AROUND_CAST, AROUND_CAST = 3.0, 6.0 + 8.0 + 2.0
 """PyTorch's kernels beside SGLang's static cast, their bytes: BF16 over an FP32 scale, clamp, copy (aiconfigurator, collect_computescale.py)."""
 BLOCKS_PER_CLOCK = 1.0
 """Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
+READ_BYTES = 36.0
+"""Bytes per clock and SM that kernels read from L2: 34.5 to 37 on A100, H100 and H200 (RRZE gpu-benches@3088b33, gpu-l2-cache)."""
+LOOP, POWER_WINDOW_US = 100.0, 25e3
+"""Calls of a loop (SimuMax, test_gemm_efficiency.py), and the time over which a GPU averages its power (arXiv 2312.02741). A shorter loop runs at
+what power allows or at the full clock, as the loops before it left the mean."""
 GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
@@ -56,6 +61,7 @@ class GemmsCase(Case):
     `short`: a weight gradient of few rows, whose sums do not hide behind its products (chosen after its rows were seen).
     `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
     `replayed`: alone in a graph, which starts a gap behind the one before (aiconfigurator collect_mla_bmm.py, collect_mhc_module.py).
+    `near`: part of its bytes that are operands of a replayed call, which stay in L2 (`_near`).
     """
 
     dtype: str
@@ -68,6 +74,7 @@ class GemmsCase(Case):
     moved: float = 0.0
     cast_rows: float = 0.0
     cast_values: float = 0.0
+    near: float = 0.0
     replayed: bool = False
     steady: bool = False
     short: bool = False
@@ -75,22 +82,26 @@ class GemmsCase(Case):
 
 @frozen_keywords
 class _MemoryCase(Case):
-    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`: as above."""
+    """Memory-bound kernels that move `moved` bytes, and one that casts `cast_values` to FP8. `replayed`, `near`: as above."""
 
     moved: float
     kernels: float
     cast_values: float = 0.0
+    near: float = 0.0
     replayed: bool = False
 
 
 def _closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
-    gap = case.replayed * constants["serving.gap_us"]
+    gap, part, near = case.replayed * constants["serving.gap_us"], constants["hbm.fraction"], np.asarray(case.near)
+    inside = max(part, READ_BYTES * gpu.n_sms * gpu.boost_MHz / (1e3 * gpu.hbm_GBps))
+    constants = {**constants, "hbm.fraction": 1 / (near / inside + (1 - near) / part)}  # type: ignore[dict-item]
     if isinstance(case, _MemoryCase):
         streams = gap + np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
         return streams + np.where(case.cast_values, operators.quantise_us(gpu, constants, case.cast_values), 0.0)
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
-    one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
+    one, fresh = (operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=part) for part in (kept, 1.0))
+    one = np.where(LOOP * one * np.asarray(case.calls) < POWER_WINDOW_US, np.sqrt(one * fresh), one)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
     summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])
@@ -98,6 +109,11 @@ def _closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) ->
         products = start + 2 * values * case.k / operators.sustained_flops_per_us(gpu, constants, case.dtype)
         summed = np.maximum(one - operators.hbm_us(gpu, constants, 2.0 * values), products) + sums
     return gap + np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
+
+
+def _near(gpu: str, read: float, written: float) -> float:
+    """Part of a call's bytes that it reads from L2 when it is replayed: its operands, if they fit there with its results (`READ_BYTES`)."""
+    return read / (read + written) if 0 < read + written < 1e6 * load_gpu(gpu).l2_MB else 0.0
 
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
@@ -143,7 +159,8 @@ def _absorbed(m: Measurement) -> GemmsCase:
     dtype = "fp8" if m.config.get("dtype") == "fp8" and "dequant" not in kernel else "bf16"
     rows = tokens * heads if dtype == "fp8" and kernel.startswith("sglang") else 0.0
     values = tokens * heads * k if dtype == "fp8" and kernel.startswith("trtllm") else 0.0
-    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, replayed=True)
+    near = _near(gpu_of(m), operators.ELEMENT_BYTES[dtype] * heads * (tokens + n) * k, 2.0 * tokens * heads * n)
+    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values, near=near, replayed=True)
 
 
 def _training(m: Measurement) -> GemmsCase:
@@ -187,7 +204,9 @@ def _memory(m: Measurement) -> _MemoryCase:
             raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
         sites, streams = number(m, "num_sites"), number(m, "hc_mult")
         rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
-        return replace(_moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place]), replayed=True)
+        written = 2.0 * rows * (1.0 if place == "pre" else streams)
+        found = _moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place])
+        return replace(found, near=_near(found.gpu, found.moved - written, written), replayed=True)
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
