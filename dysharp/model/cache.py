@@ -1,6 +1,8 @@
 """KV cache: what one request holds on one GPU of its attention group, as a fold over the operators of its layers."""
 
-from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, LayerOperator, operators
+import functools
+
+from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, layer_operators
 from dysharp.specs.whole import WholeModel
 
 INDEX_SCALE = 4.0
@@ -17,13 +19,20 @@ def _token_bytes(op: Core, kv_bytes: float) -> float:
     return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
 
 
-def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
+def _operator_bytes(op: Core | DeltaNetState, tokens: float, kv_bytes: float) -> float:
     """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
     if isinstance(op, Core):
         return _token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
-    return op.state * FP32 + op.tail * BF16 if isinstance(op, DeltaNetState) else 0.0
+    return op.state * FP32 + op.tail * BF16
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _keeping(model: WholeModel, cut: Cut) -> tuple[tuple[int, Core | DeltaNetState], ...]:
+    """Operators that keep something of a request, with the number of layers that have them."""
+    ops = ((times, op) for kind, times in model.kinds.items() for op in layer_operators(model, kind, cut))
+    return tuple((times, op) for times, op in ops if isinstance(op, Core | DeltaNetState))
 
 
 def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:
     """The same of all layers."""
-    return sum(_operator_bytes(op, tokens, kv_bytes) for layer in range(model.n_layers) for op in operators(model, layer, cut))
+    return sum(times * _operator_bytes(op, tokens, kv_bytes) for times, op in _keeping(model, cut))

@@ -3,10 +3,11 @@
 `StepTable`: times of the steps of one replica under one scenario, so that a loop computes few steps.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, log2, sqrt
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -116,19 +117,20 @@ class StepTable:
         replica = engine.runs(replica)
         self.replica, self.engine, self.groups, self.stages, self.scenario = replica, engine, replica.layout.dp, replica.layout.pp, scenario
         least = min(256.0, scenario.isl)
-        self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))
+        self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES)).tolist()
         lengths = scenario.isl * (1 + sqrt(3 * scenario.spread) * np.linspace(-0.9, 0.9, 10))  # uniform
         self.past = float(np.mean(lengths * np.maximum(0.0, lengths - engine.step_tokens))) / 2 / scenario.isl
         self.seen = float(np.mean(lengths**2)) / 2 / scenario.isl
-        alone = [StepBatch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
+        alone = [StepBatch(prompts=n, seen=self.seen, past=self.past) for n in self.tokens]
         steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         self.kernels = steps[0].kernels
-        self.everywhere = np.array([step.device for step in steps])
-        """Every group has so many tokens of prompts."""
         one = [step_time(replica, replace(batch, mean=batch.prompts / self.groups), 1.0).device for batch in alone] if self.groups > 1 else None
-        self.somewhere = self.everywhere if one is None else np.array(one)
-        """One group has them."""
+        everywhere = [step.device for step in steps]
+        self._ends = [*zip(one or everywhere, everywhere, strict=True)]
+        """One group has so many tokens of prompts, and every group has them."""
+        self._part = replica.stage_part
         self._points: dict[tuple[str, int], float] = {}
+        self._lines: dict[tuple[str, int], tuple[float, float]] = {}
 
     def decode_at(self, size: int) -> float:
         """GPU time of a step of `size` requests of a group, with the draft tokens before it."""
@@ -137,7 +139,7 @@ class StepTable:
 
     def extra_at(self, size: int, somewhere: bool = False) -> float:
         """What first tokens of a prompt of every group, or of one, add to a step of `size` requests of a group: weights are read once for both."""
-        requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), float(self.tokens[0])
+        requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), self.tokens[0]
         mean = size + tokens / self.groups if somewhere else None
         both = replace(requests, prompts=tokens, seen=self.seen, past=self.past, mean=mean)
         return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
@@ -145,19 +147,35 @@ class StepTable:
     def _between(self, name: str, at: Callable[[int], float], requests: float) -> float:
         """`at` of `requests` requests of the replica, on the line between the powers of two around them."""
         size = max(1.0, requests / self.groups / self.stages)
-        low = 1 << int(log2(size))
-        for point in (low, 2 * low):
-            if (name, point) not in self._points:
-                self._points[name, point] = at(point)
-        first, second = self._points[name, low], self._points[name, 2 * low]
+        low = 1 << int(size).bit_length() - 1
+        if (name, low) not in self._lines:
+            for point in (low, 2 * low):
+                if (name, point) not in self._points:
+                    self._points[name, point] = at(point)
+            self._lines[name, low] = self._points[name, low], self._points[name, 2 * low]
+        first, second = self._lines[name, low]
         return first + (size / low - 1) * (second - first)
+
+    def _prompts(self, tokens: float, share: float) -> float:
+        """GPU time of a step with `tokens` tokens of prompts, on the line between the sizes around them."""
+
+        def at(place: int) -> float:
+            one, every = self._ends[place]
+            return one + (every - one) * share
+
+        sizes = self.tokens
+        place = bisect_right(sizes, tokens)
+        if place in (0, len(sizes)):
+            return at(max(0, place - 1))
+        first = at(place - 1)
+        return (at(place) - first) / (sizes[place] - sizes[place - 1]) * (tokens - sizes[place - 1]) + first
 
     def _decode(self, requests: float) -> float:
         return self._between("decode", self.decode_at, requests)
 
     def _stage_step(self, device: float, requests: float, kernels: int = 0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
-        part = self.replica.stage_part
+        part = self._part
         return self.engine.step_us(self.replica, device * part, requests / self.groups / self.stages, ceil(kernels * part))
 
     def decode_us(self, requests: float) -> float:
@@ -168,17 +186,15 @@ class StepTable:
         """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica. With stages it
         takes the step of one stage, and beside decoding requests the steps of the other stages without prompts; prompts are through after `stages`
         steps with prompts."""
-        last = float(self.tokens[-1])
         even = min(1.0, tokens / (self.groups * busiest))
         share = (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
-        table = self.somewhere + (self.everywhere - self.somewhere) * share
-        device = float(np.interp(busiest, self.tokens, table)) * max(1.0, busiest / last)
+        device = self._prompts(busiest, share) * max(1.0, busiest / self.tokens[-1])
         if requests:
             decode = self._decode(requests)
             first = self._between("extra", self.extra_at, requests)
             if self.groups > 1:
                 alone = self._between("extra somewhere", partial(self.extra_at, somewhere=True), requests)
                 first = alone + (first - alone) * share
-            mixed = self._stage_step(decode + first + device - float(table[0]), requests, self.kernels)
+            mixed = self._stage_step(decode + first + device - self._prompts(0.0, share), requests, self.kernels)
             return mixed + (self.stages - 1) * self._stage_step(decode, requests)
         return self._stage_step(device, 0.0, self.kernels)
