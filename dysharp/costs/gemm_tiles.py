@@ -59,8 +59,8 @@ FULL_ROWS, HALF = 128, 0.5
 
 
 class Tiles(NamedTuple):
-    """A choice for each of many GEMMs, `[...]`, or several of each, `[tiles, ...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core; least
-    microseconds of a tile for one of the summed dimension."""
+    """A choice for each of many GEMMs, `[...]`, or several of each, `[tiles, ...]`: rows and columns of a tile, parts of the summed dimension, used
+    part of a tensor core; least microseconds of a tile for one of the summed dimension."""
 
     rows: F64
     columns: F64

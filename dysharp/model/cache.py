@@ -2,7 +2,7 @@
 
 import functools
 
-from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, layer_operators
+from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, LayerOperator, layer_operators
 from dysharp.specs.whole import WholeModel
 
 INDEX_SCALE = 4.0
@@ -19,18 +19,18 @@ def _token_bytes(op: Core, kv_bytes: float) -> float:
     return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
 
 
-def _operator_bytes(op: Core | DeltaNetState, tokens: float, kv_bytes: float) -> float:
+def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
     """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
     if isinstance(op, Core):
         return _token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
-    return op.state * FP32 + op.tail * BF16
+    return op.state * FP32 + op.tail * BF16 if isinstance(op, DeltaNetState) else 0.0
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _keeping(model: WholeModel, cut: Cut) -> tuple[tuple[int, Core | DeltaNetState], ...]:
+def _keeping(model: WholeModel, cut: Cut) -> tuple[tuple[int, LayerOperator], ...]:
     """Operators that keep something of a request, with the number of layers that have them."""
     ops = ((times, op) for kind, times in model.kinds.items() for op in layer_operators(model, kind, cut))
-    return tuple((times, op) for times, op in ops if isinstance(op, Core | DeltaNetState))
+    return tuple((times, op) for times, op in ops if _operator_bytes(op, 1.0, 1.0))
 
 
 def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:

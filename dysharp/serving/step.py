@@ -117,20 +117,20 @@ class StepTable:
         replica = engine.runs(replica)
         self.replica, self.engine, self.groups, self.stages, self.scenario = replica, engine, replica.layout.dp, replica.layout.pp, scenario
         least = min(256.0, scenario.isl)
-        self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES)).tolist()
+        self.tokens: list[float] = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES)).tolist()
         lengths = scenario.isl * (1 + sqrt(3 * scenario.spread) * np.linspace(-0.9, 0.9, 10))  # uniform
         self.past = float(np.mean(lengths * np.maximum(0.0, lengths - engine.step_tokens))) / 2 / scenario.isl
         self.seen = float(np.mean(lengths**2)) / 2 / scenario.isl
         alone = [StepBatch(prompts=n, seen=self.seen, past=self.past) for n in self.tokens]
         steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         self.kernels = steps[0].kernels
+        self.everywhere = [step.device for step in steps]
+        """Every group has so many tokens of prompts."""
         one = [step_time(replica, replace(batch, mean=batch.prompts / self.groups), 1.0).device for batch in alone] if self.groups > 1 else None
-        everywhere = [step.device for step in steps]
-        self._ends = [*zip(one or everywhere, everywhere, strict=True)]
-        """One group has so many tokens of prompts, and every group has them."""
+        self.somewhere = one or self.everywhere
+        """One group has them."""
         self._part = replica.stage_part
         self._points: dict[tuple[str, int], float] = {}
-        self._lines: dict[tuple[str, int], tuple[float, float]] = {}
 
     def decode_at(self, size: int) -> float:
         """GPU time of a step of `size` requests of a group, with the draft tokens before it."""
@@ -148,27 +148,19 @@ class StepTable:
         """`at` of `requests` requests of the replica, on the line between the powers of two around them."""
         size = max(1.0, requests / self.groups / self.stages)
         low = 1 << int(size).bit_length() - 1
-        if (name, low) not in self._lines:
-            for point in (low, 2 * low):
-                if (name, point) not in self._points:
-                    self._points[name, point] = at(point)
-            self._lines[name, low] = self._points[name, low], self._points[name, 2 * low]
-        first, second = self._lines[name, low]
+        for point in (low, 2 * low):
+            if (name, point) not in self._points:
+                self._points[name, point] = at(point)
+        first, second = self._points[name, low], self._points[name, 2 * low]
         return first + (size / low - 1) * (second - first)
 
     def _prompts(self, tokens: float, share: float) -> float:
         """GPU time of a step with `tokens` tokens of prompts, on the line between the sizes around them."""
-
-        def at(place: int) -> float:
-            one, every = self._ends[place]
-            return one + (every - one) * share
-
-        sizes = self.tokens
-        place = bisect_right(sizes, tokens)
-        if place in (0, len(sizes)):
-            return at(max(0, place - 1))
-        first = at(place - 1)
-        return (at(place) - first) / (sizes[place] - sizes[place - 1]) * (tokens - sizes[place - 1]) + first
+        place = bisect_right(self.tokens, tokens)
+        low, high = max(0, place - 1), min(place, len(self.tokens) - 1)
+        first, second = (self.somewhere[i] + (self.everywhere[i] - self.somewhere[i]) * share for i in (low, high))
+        near = self.tokens[low]
+        return first if low == high else (second - first) / (self.tokens[high] - near) * (tokens - near) + first
 
     def _decode(self, requests: float) -> float:
         return self._between("decode", self.decode_at, requests)
