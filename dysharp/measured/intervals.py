@@ -295,8 +295,7 @@ def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
                 engines_left = set(family.words["engine"].tolist())
                 for gpu in np.unique(gpus[own]):
                     there, models_left = np.flatnonzero(own & (gpus == gpu)), set(_models(family, gpu).tolist())
-                    pairs = zip(models[there].tolist(), engines[there].tolist(), strict=True)
-                    known = np.array([(model in models_left) + 2 * (engine in engines_left) for model, engine in pairs])
+                    known = np.array([(m in models_left) + 2 * (e in engines_left) for m, e in zip(models[there], engines[there], strict=True)])
                     for seen in np.unique(known):
                         mine = there[known == seen]
                         model, engine = (str(words[mine[0]]) for words in (models, engines))

@@ -29,8 +29,7 @@ def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
 @functools.lru_cache(maxsize=1 << 10)
 def _keeping(model: WholeModel, cut: Cut) -> tuple[tuple[int, LayerOperator], ...]:
     """Operators that keep something of a request, with the number of layers that have them."""
-    ops = ((times, op) for kind, times in model.kinds.items() for op in layer_operators(model, kind, cut))
-    return tuple((times, op) for times, op in ops if _operator_bytes(op, 1.0, 1.0))
+    return tuple((times, op) for kind, times in model.kinds.items() for op in layer_operators(model, kind, cut) if _operator_bytes(op, 1.0, 1.0))
 
 
 def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:

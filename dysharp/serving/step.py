@@ -156,8 +156,8 @@ class StepTable:
 
     def _prompts(self, tokens: float, share: float) -> float:
         """GPU time of a step with `tokens` tokens of prompts, on the line between the sizes around them."""
-        place = bisect_right(self.tokens, tokens)
-        low, high = max(0, place - 1), min(place, len(self.tokens) - 1)
+        high = min(bisect_right(self.tokens, tokens), len(self.tokens) - 1)
+        low = max(0, high - 1) if tokens < self.tokens[high] else high
         first, second = (self.somewhere[i] + (self.everywhere[i] - self.somewhere[i]) * share for i in (low, high))
         near = self.tokens[low]
         return first if low == high else (second - first) / (self.tokens[high] - near) * (tokens - near) + first
@@ -167,8 +167,7 @@ class StepTable:
 
     def _stage_step(self, device: float, requests: float, kernels: int = 0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
-        part = self._part
-        return self.engine.step_us(self.replica, device * part, requests / self.groups / self.stages, ceil(kernels * part))
+        return self.engine.step_us(self.replica, device * self._part, requests / self.groups / self.stages, ceil(kernels * self._part))
 
     def decode_us(self, requests: float) -> float:
         """A token of each of `requests` decoding requests of the replica: every stage in turn works on its part of the requests."""
