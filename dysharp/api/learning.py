@@ -85,6 +85,8 @@ class Votes:
     runs: list[TrainingRow | ServingRow]
     kernels: list[Parsed]
     skipped: list[dict[str, str]]
+    _kept: dict[Cluster, F64] = field(default_factory=dict, compare=False, repr=False)
+    """Predictions of machines that were asked for before: slopes at one point are those of several questions."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], base: Cluster, *, measured: bool = True) -> Votes:
@@ -116,8 +118,10 @@ class Votes:
     def predict(self, change: Change) -> F64:
         """`[rows]` logarithms of what `measured` predicts."""
         machine = change(self.base)
-        times: F64 = np.concatenate([[_predicted(row, machine) for row in self.runs], self._forms.us(machine.fitted)])
-        return np.asarray(np.log(times), np.float64)
+        if machine not in self._kept:
+            times: F64 = np.concatenate([[_predicted(row, machine) for row in self.runs], self._forms.us(machine.fitted)])
+            self._kept[machine] = np.asarray(np.log(times), np.float64)
+        return self._kept[machine]
 
     def costs(self) -> tuple[Cost, ...]:
         """Costs that a row depends on, and constants that only kernels see."""

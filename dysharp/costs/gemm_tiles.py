@@ -15,7 +15,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +62,8 @@ FULL_ROWS, HALF = 128, 0.5
 
 
 class _Tiles(NamedTuple):
-    """A choice for each of many GEMMs, `[...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core; least
-    microseconds of a tile for one of the summed dimension."""
+    """A choice for each of many GEMMs, `[...]`, or several of each, `[tiles, ...]`: rows and columns of a tile, parts of the summed dimension, used
+    part of a tensor core; least microseconds of a tile for one of the summed dimension."""
 
     rows: F64
     columns: F64
@@ -121,23 +121,20 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
 
 def _marlin(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has."""
-    for tile in MARLIN_TILES:
-        core = min(1.0, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
-        yield from _split(gpu, p, (tile,), core * tile[0] / (tile[0] + WIDENED))
+    core = min(1.0, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
+    yield from _split(gpu, p, MARLIN_TILES, [core * rows / (rows + WIDENED) for rows, _ in MARLIN_TILES])
 
 
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
-    for tile in GUIDE_TILES:
-        yield from _split(gpu, p, (tile,), HALF if gpu.arch == "blackwell" and tile[0] < FULL_ROWS else 1.0)
+    yield from _split(gpu, p, GUIDE_TILES, [HALF if gpu.arch == "blackwell" and rows < FULL_ROWS else 1.0 for rows, _ in GUIDE_TILES])
 
 
-def _split(gpu: Gpu, p: Problem, sides: Iterable[tuple[int, int]], core: float) -> Iterator[_Tiles]:
-    """Each tile without a split, and with as many parts as fill the SMs once."""
-    for rows, columns in sides:
-        high, wide = np.full_like(p.m, rows), np.full_like(p.m, columns)
-        tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
-        yield _Tiles(high, wide, core=core)
-        yield _Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles), core)
+def _split(gpu: Gpu, p: Problem, sides: tuple[tuple[int, int], ...], cores: list[float]) -> Iterator[_Tiles]:
+    """All tiles `[sides, ...]` without a split, and with as many parts as fill the SMs once."""
+    high, wide, core = np.array([*zip(*sides, strict=True), cores]).reshape(3, -1, *[1] * p.m.ndim)
+    tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
+    yield _Tiles(high, wide, core=core)
+    yield _Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles), core)
 
 
 def _cutlass(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:

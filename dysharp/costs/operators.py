@@ -119,7 +119,8 @@ def gemm_us(
         compute = waves * (tile + constants["gemm.tile_us"]) + stored
         memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))
         added = np.where(split > 1, light_us(gpu, constants), 0.0)
-        best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]) + added)
+        times = overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]) + added
+        best = np.minimum(best, times.reshape(-1, *best.shape).min(axis=0))
     return launch_us(gpu, constants) + best
 
 
@@ -132,7 +133,8 @@ def fp32_us(gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: Array
         compute = waves * (rows * columns * (p.k / split) / (FP32_LANES * gpu.boost_MHz) + constants["gemm.tile_us"])
         moved = 4.0 * (p.m * p.k + p.n * p.k + p.m * p.n) + np.where(split > 1, 8.0 * split * p.m * p.n, 0.0)
         added = np.where(split > 1, light_us(gpu, constants), 0.0)
-        best = np.minimum(best, overlap(compute, hbm_us(gpu, constants, moved), constants["sm.overlap"]) + added)
+        times = overlap(compute, hbm_us(gpu, constants, moved), constants["sm.overlap"]) + added
+        best = np.minimum(best, times.reshape(-1, *best.shape).min(axis=0))
     return launch_us(gpu, constants) + best
 
 

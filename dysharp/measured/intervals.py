@@ -292,12 +292,13 @@ def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
                     continue
                 own = left & (families == name)
                 done.factor[own] = np.quantile(np.abs((family if len(family) else kind).off[column]), 0.9)
+                engines_left = set(family.words["engine"].tolist())
                 for gpu in np.unique(gpus[own]):
-                    there = own & (gpus == gpu)
-                    known = np.isin(models, _models(family, gpu)) + 2 * np.isin(engines, family.words["engine"])
-                    for seen in np.unique(known[there]):
-                        mine = there & (known == seen)
-                        model, engine = (str(words[mine][0]) for words in (models, engines))
+                    there, models_left = np.flatnonzero(own & (gpus == gpu)), set(_models(family, gpu).tolist())
+                    known = np.array([(m in models_left) + 2 * (e in engines_left) for m, e in zip(models[there], engines[there], strict=True)])
+                    for seen in np.unique(known):
+                        mine = there[known == seen]
+                        model, engine = (str(words[mine[0]]) for words in (models, engines))
                         done.wide[mine] = _widest(_like(_unseen(kind, str(name)), family, gpu, model, engine), table.size[mine])
     return done
 

@@ -1,6 +1,8 @@
 """KV cache: what one request holds on one GPU of its attention group, as a fold over the operators of its layers."""
 
-from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, LayerOperator, operators
+import functools
+
+from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, LayerOperator, layer_operators
 from dysharp.specs.whole import WholeModel
 
 INDEX_SCALE = 4.0
@@ -24,6 +26,12 @@ def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
     return op.state * FP32 + op.tail * BF16 if isinstance(op, DeltaNetState) else 0.0
 
 
+@functools.lru_cache(maxsize=1 << 10)
+def _keeping(model: WholeModel, cut: Cut) -> tuple[tuple[int, LayerOperator], ...]:
+    """Operators that keep something of a request, with the number of layers that have them."""
+    return tuple((times, op) for kind, times in model.kinds.items() for op in layer_operators(model, kind, cut) if _operator_bytes(op, 1.0, 1.0))
+
+
 def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:
     """The same of all layers."""
-    return sum(_operator_bytes(op, tokens, kv_bytes) for layer in range(model.n_layers) for op in operators(model, layer, cut))
+    return sum(times * _operator_bytes(op, tokens, kv_bytes) for times, op in _keeping(model, cut))

@@ -3,10 +3,11 @@
 `StepTable`: times of the steps of one replica under one scenario, so that a loop computes few steps.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from math import ceil, log2, sqrt
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -117,18 +118,19 @@ class StepTable:
         replica = engine.runs(replica)
         self.replica, self.engine, self.groups, self.stages, self.scenario = replica, engine, replica.layout.dp, replica.layout.pp, scenario
         least = min(256.0, scenario.isl)
-        self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))
+        self.tokens: list[float] = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES)).tolist()
         lengths = scenario.isl * (1 + sqrt(3 * scenario.spread) * np.linspace(-0.9, 0.9, 10))  # uniform
         self.past = float(np.mean(lengths * np.maximum(0.0, lengths - engine.step_tokens))) / 2 / scenario.isl
         self.seen = float(np.mean(lengths**2)) / 2 / scenario.isl
-        alone = [StepBatch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
+        alone = [StepBatch(prompts=n, seen=self.seen, past=self.past) for n in self.tokens]
         steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         self.kernels = steps[0].kernels
-        self.everywhere = np.array([step.device for step in steps])
+        self.everywhere = [step.device for step in steps]
         """Every group has so many tokens of prompts."""
         one = [step_time(replica, replace(batch, mean=batch.prompts / self.groups), 1.0).device for batch in alone] if self.groups > 1 else None
-        self.somewhere = self.everywhere if one is None else np.array(one)
+        self.somewhere = one or self.everywhere
         """One group has them."""
+        self._part = replica.stage_part
         self._points: dict[tuple[str, int], float] = {}
 
     def decode_at(self, size: int) -> float:
@@ -138,7 +140,7 @@ class StepTable:
 
     def extra_at(self, size: int, somewhere: bool = False) -> float:
         """What first tokens of a prompt of every group, or of one, add to a step of `size` requests of a group: weights are read once for both."""
-        requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), float(self.tokens[0])
+        requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), self.tokens[0]
         mean = size + tokens / self.groups if somewhere else None
         both = replace(requests, prompts=tokens, seen=self.seen, past=self.past, mean=mean)
         return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
@@ -146,20 +148,27 @@ class StepTable:
     def _between(self, name: str, at: Callable[[int], float], requests: float) -> float:
         """`at` of `requests` requests of the replica, on the line between the powers of two around them."""
         size = max(1.0, requests / self.groups / self.stages)
-        low = 1 << int(log2(size))
+        low = 1 << int(size).bit_length() - 1
         for point in (low, 2 * low):
             if (name, point) not in self._points:
                 self._points[name, point] = at(point)
         first, second = self._points[name, low], self._points[name, 2 * low]
         return first + (size / low - 1) * (second - first)
 
+    def _prompts(self, tokens: float, share: float) -> float:
+        """GPU time of a step with `tokens` tokens of prompts, on the line between the sizes around them."""
+        high = min(bisect_right(self.tokens, tokens), len(self.tokens) - 1)
+        low = max(0, high - 1) if tokens < self.tokens[high] else high
+        first, second = (self.somewhere[i] + (self.everywhere[i] - self.somewhere[i]) * share for i in (low, high))
+        near = self.tokens[low]
+        return first if low == high else (second - first) / (self.tokens[high] - near) * (tokens - near) + first
+
     def _decode(self, requests: float) -> float:
         return self._between("decode", self.decode_at, requests)
 
     def _stage_step(self, device: float, requests: float, kernels: int = 0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
-        part = self.replica.stage_part
-        return self.engine.step_us(self.replica, device * part, requests / self.groups / self.stages, ceil(kernels * part))
+        return self.engine.step_us(self.replica, device * self._part, requests / self.groups / self.stages, ceil(kernels * self._part))
 
     def decode_us(self, requests: float) -> float:
         """A token of each of `requests` decoding requests of the replica: every stage in turn works on its part of the requests."""
@@ -169,17 +178,15 @@ class StepTable:
         """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica. With stages it
         takes the step of one stage, and beside decoding requests the steps of the other stages without prompts; prompts are through after `stages`
         steps with prompts."""
-        last = float(self.tokens[-1])
         even = min(1.0, tokens / (self.groups * busiest))
         share = (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
-        table = self.somewhere + (self.everywhere - self.somewhere) * share
-        device = float(np.interp(busiest, self.tokens, table)) * max(1.0, busiest / last)
+        device = self._prompts(busiest, share) * max(1.0, busiest / self.tokens[-1])
         if requests:
             decode = self._decode(requests)
             first = self._between("extra", self.extra_at, requests)
             if self.groups > 1:
                 alone = self._between("extra somewhere", partial(self.extra_at, somewhere=True), requests)
                 first = alone + (first - alone) * share
-            mixed = self._stage_step(decode + first + device - float(table[0]), requests, self.kernels)
+            mixed = self._stage_step(decode + first + device - self._prompts(0.0, share), requests, self.kernels)
             return mixed + (self.stages - 1) * self._stage_step(decode, requests)
         return self._stage_step(device, 0.0, self.kernels)

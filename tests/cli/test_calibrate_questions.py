@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dysharp as ds
+from dysharp.api import asking
 from dysharp.measured.learned import Cost, solve
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row
@@ -58,6 +59,23 @@ def test_runs_and_kernels_make_one_file(dysharp: Call, files: list[str], tmp_pat
     assert back.read_text() == out.read_text()
 
 
+@pytest.fixture
+def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `STEP` says of a machine is kept over the commands of a test."""
+    kept, whole = dict[str, float](), asking._log_answer
+
+    def shared(answer: asking.Answer, *given: Any) -> Any:
+        def known(text: str) -> float:
+            if text not in kept:
+                kept[text] = answer(text)
+            return kept[text]
+
+        return whole(known, *given)
+
+    monkeypatch.setattr(asking, "_log_answer", shared)
+
+
+@pytest.mark.usefixtures("asked_once")
 def test_the_next_measurement_is_named(dysharp: Call, files: list[str]) -> None:
     found = json.loads(dysharp("calibrate", "--base", BASE, "--next", STEP, "--json").out)
     first = found["measurements"][0]

@@ -201,7 +201,8 @@ def library_tiles(gpu: Gpu) -> Columns:
         for m in (1.0, 16.0, 17.0, 32.0, 33.0, 64.0, 65.0, 128.0, 129.0, 256.0, 257.0, 700.0, 4096.0):
             groups = 1.0 if library in ("cutlass", "deepgemm") else 3.0
             found = gemm_tiles.tiles_of(library, gpu, gemm_tiles.Problem(np.full_like(n, m), n, k, np.full_like(n, groups)))
-            out[f"{library} {m:g}"] = [list(np.broadcast_arrays(*tile)) for tile in found]
+            sides = [np.stack(np.broadcast_arrays(*tile, n)[:-1]).reshape(len(tile), -1, len(n)) for tile in found]
+            out[f"{library} {m:g}"] = [list(one) for several in zip(*(side.swapaxes(0, 1) for side in sides), strict=True) for one in several]
     for library in ("cublas", "cutlass", "deepgemm-masked"):
         peak = 1e6 * gpu.fp8_TFLOPS or 1e9
         out[f"{library}, rate"] = [gemm_tiles.hides_stores(library, gpu), *(gemm_tiles.promoted(library, gpu, d, peak) for d in ("bf16", "fp8"))]

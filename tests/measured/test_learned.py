@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.api.learning import learning, posterior_of, rows_in, toml_of
+from dysharp.api.learning import Learning, learning, posterior_of, rows_in, toml_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.entry import main
 from dysharp.measured.learned import COSTS, Cost, kernels_of, next_rows, solve
@@ -19,7 +21,7 @@ from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row
-from dysharp.specs import load_cluster
+from dysharp.specs import Cluster, load_cluster
 
 BASE = load_cluster("hw-aws-p5-x8")
 HEADER = "id,model,hardware,fabric,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,dispatcher,step_s"
@@ -48,10 +50,16 @@ def slower() -> str:
     return text_of([estimate_row(row, lambda c: replace(c, host_factor=1.5 * c.host_factor)).step_us / 1e6 for row in rows])
 
 
-def test_a_slower_host_is_found(slower: str) -> None:
+@pytest.fixture(scope="module")
+def found(slower: str) -> tuple[Learning, Cluster]:
+    """What the five runs teach, and the machine."""
     rows = rows_in(slower, "made")
     assert rows is not None
-    done, machine = learning(rows, BASE, "mine.toml", "mine")
+    return learning(rows, BASE, "mine.toml", "mine")
+
+
+def test_a_slower_host_is_found(found: tuple[Learning, Cluster]) -> None:
+    done, machine = found
     assert machine.host_factor == pytest.approx(1.5 * BASE.host_factor, rel=0.08)
     assert max(abs(row["after"]) for row in done.rows) < 4 < min(abs(row["before"]) for row in done.rows)
     assert all(one["now"] <= one["prior"] for one in done.costs)
@@ -59,10 +67,10 @@ def test_a_slower_host_is_found(slower: str) -> None:
     assert next(one for one in done.costs if one["name"] == "host_factor")["now"] < 10
 
 
-def test_the_order_of_rows_changes_nothing(slower: str) -> None:
+def test_the_order_of_rows_changes_nothing(slower: str, found: tuple[Learning, Cluster]) -> None:
     rows = rows_in(slower, "made")
     assert rows is not None
-    there, back = (learning(own, BASE, "mine.toml", "mine")[1] for own in (rows, rows[::-1]))
+    there, back = found[1], learning(rows[::-1], BASE, "mine.toml", "mine")[1]
     assert there.host_factor == pytest.approx(back.host_factor, rel=1e-9)
     assert dict(there.constants) == pytest.approx(dict(back.constants), rel=1e-9)
 
@@ -89,29 +97,27 @@ def test_every_cost_acts_on_a_machine_that_has_it() -> None:
         assert cost.of(cost.times(BASE, 1.1)) == pytest.approx(1.1 * cost.of(BASE)), cost.name
 
 
-def test_the_command_writes_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str], slower: str) -> None:
-    data, out = tmp_path / "runs.csv", tmp_path / "mine.toml"
+@pytest.fixture(scope="module")
+def learned(slower: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The cluster file of the slower machine, as text; `calibrate` printed a screen."""
+    folder = tmp_path_factory.mktemp("learned")
+    rows, out = folder / "rows.csv", folder / "mine.toml"
+    rows.write_text(slower)
+    with redirect_stdout(screen := io.StringIO()):
+        assert ran("calibrate", str(rows), "--base", BASE.name, "-o", str(out)) == 0
+    assert screen.getvalue().startswith("5 runs: median error")
+    assert "no row touches: " in screen.getvalue()
+    return out.read_text()
+
+
+def test_the_command_writes_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str], slower: str, mine: Path) -> None:
+    assert ds.load_cluster(mine).host_factor == pytest.approx(3.0, rel=0.08)
+    data, out = tmp_path / "runs.csv", tmp_path / "other.toml"
     data.write_text(slower)
-    assert ran("calibrate", str(data), "--base", "hw-aws-p5-x8", "-o", str(out)) == 0
-    screen = capsys.readouterr().out
-    assert screen.startswith("5 runs: median error")
-    assert "no row touches: " in screen
-    mine = ds.load_cluster(out)
-    assert mine.host_factor == pytest.approx(3.0, rel=0.08)
     assert ran("calibrate", str(data), "--base", "hw-aws-p5-x8", "-o", str(out), "--json") == 0
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["costs"]} >= {"host_factor", "proxy.uccl_us"}
     assert ran("calibrate", str(data), "--base", "hw-dgx-b200", "-o", str(out)) == 2
     assert "found no row that is predicted on hw-dgx-b200 (of h100-sxm), expected one" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def learned(slower: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The cluster file of the slower machine, as text."""
-    folder = tmp_path_factory.mktemp("learned")
-    rows, out = folder / "rows.csv", folder / "mine.toml"
-    rows.write_text(slower)
-    assert ran("calibrate", str(rows), "--base", BASE.name, "-o", str(out)) == 0
-    return out.read_text()
 
 
 @pytest.fixture

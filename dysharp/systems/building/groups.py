@@ -102,7 +102,7 @@ def _sets(need: Bools, source: I64) -> Iterator[tuple[int, Set]]:
 def _made(history: History, n_gpus: int, wanted: Wanted) -> _Made:
     """The groups that save the most rows of `history`. Each round joins multicasts and unicasts that tokens have by earlier groups."""
     cost = 1 + wanted.sent  # rows of a multicast on the links of its source
-    largest = n_gpus if n_gpus <= FEW else cost + 2
+    largest, every = n_gpus if n_gpus <= FEW else cost + 2, (1 << n_gpus) - 1
     source = np.array([own for (own, _), _ in history], np.int64)
     need = np.zeros((len(history), n_gpus), bool)
     for i, ((_, gpus), _) in enumerate(history):
@@ -110,17 +110,21 @@ def _made(history: History, n_gpus: int, wanted: Wanted) -> _Made:
     groups: list[Group] = []
     piece, group = _cover(need, source, (), wanted)
     for round_ in range(ROUNDS):
-        saved: Counter[Group] = Counter()
+        saved: Counter[int] = Counter()  # bits of the GPUs of a group, and above them its owner and 1
         for ((own, gpus), times), way in zip(history, piece.tolist(), strict=True):
             others = [g for g in gpus if g != own]
-            units: list[tuple[Set, int]] = [((g,), 1) for g in others if not way[g]]
-            units += [(tuple(g for g in others if way[g] == i), cost) for i in range(1, max(way, default=0) + 1)]
+            units = [(1 << g, 1) for g in others if not way[g]]
+            units += [(sum(1 << g for g in others if way[g] == i), cost) for i in range(1, max(way, default=0) + 1)]
+            with_own = 1 << own | (0 if wanted.sent else own + 1) << n_gpus
             for n in range(2, min(len(units), largest - 1) + 1):
                 for some in combinations(units, n):
-                    rows, members = sum(r for _, r in some) - cost, sum((m for m, _ in some), (own,))
-                    if rows > 0 and len(members) <= largest:
-                        saved[-1 if wanted.sent else own, tuple(sorted(members))] += times * rows
-        best = sorted(saved.items(), key=lambda one: (-one[1], one[0]))
+                    rows, bits = -cost, with_own
+                    for more, row in some:
+                        rows, bits = rows + row, bits | more
+                    if rows > 0 and (bits & every).bit_count() <= largest:
+                        saved[bits] += times * rows
+        named = (((bits >> n_gpus) - 1, tuple(g for g in range(n_gpus) if bits >> g & 1)) for bits in saved)
+        best = sorted(zip(named, saved.values(), strict=True), key=lambda one: (-one[1], one[0]))
         groups += [one for one, _ in best[: -(-(wanted.most - len(groups)) // (ROUNDS - round_))]]
         piece, group = _cover(need, source, tuple(groups), wanted)
     uses: Counter[tuple[int, int]] = Counter()
