@@ -1,10 +1,9 @@
 """Keyword arguments of verbs: `help` prints their texts, options of the command line are made from them."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:
@@ -221,7 +220,7 @@ class ValidateArgs(TypedDict, total=False):
     """Keyword arguments of `validate`."""
 
     hold_out: Annotated[Sequence[str], Argument((), _HOLD_OUT, "shape|gpu|nodes")]
-    constants: Annotated["Mapping[str, Fitted] | str | os.PathLike[str] | None", Argument(None, _CONSTANTS, "FILE")]
+    constants: Annotated["Mapping[str, Fitted] | AnyPath | None", Argument(None, _CONSTANTS, "FILE")]
     cluster: Annotated["ClusterSource | None", Argument(None, _JUDGED, "FILE")]
     jobs: Annotated[int, JOBS]
     progress: Annotated["Progress | None", PROGRESS]
