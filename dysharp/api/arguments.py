@@ -1,10 +1,9 @@
 """Keyword arguments of verbs: `help` prints their texts, options of the command line are made from them."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ _JUDGED = "judge the constants of a cluster file that calibrate wrote, on the ro
 _TOKENIZER = "None: the tokenizer of the folder; without one the model reads the bytes of the text, and the Recording's `origin` says so."
 
 
-def silent(done: float, total: float, text: str) -> None:
+def _silent(done: float, total: float, text: str) -> None:
     """Tell nobody."""
 
 
@@ -104,7 +103,7 @@ class ServeArgs(TypedDict, total=False):
     pools: Annotated[str | None, Argument(None, "replay on these prefill and decode workers, such as 2:tp=4;1:dp=8,ep=8.", "N:LAYOUT;N:LAYOUT")]
     fail: Annotated[str | None, Argument(None, "replicas that stop during the replay, such as 0@60+30 (at 60 s for 30 s).", "REPLICA@S[+S]")]
     price: Annotated[float, Argument(0.0, "dollars of a GPU hour, for the price of a million tokens.", "USD", (0, 10**6))]
-    tick: Annotated[Tick, Argument(silent, "called with layouts done, their number, and a name.")]
+    tick: Annotated[Tick, Argument(_silent, "called with layouts done, their number, and a name.")]
 
 
 class StepArgs(TypedDict, total=False):
@@ -144,7 +143,7 @@ class PlanArgs(TypedDict, total=False):
     scheduler: Annotated[str, SCHEDULER]
     quick: Annotated[bool, Argument(False, "a first look: a few layouts by closed forms, no search.")]
     show: Annotated[Callable[[list[str]], None] | None, Argument(None, "called with lines that say the best layout so far.")]
-    tick: Annotated[Tick, Argument(silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
+    tick: Annotated[Tick, Argument(_silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
 
 
 class EmulateArgs(TypedDict, total=False):
@@ -221,7 +220,7 @@ class ValidateArgs(TypedDict, total=False):
     """Keyword arguments of `validate`."""
 
     hold_out: Annotated[Sequence[str], Argument((), _HOLD_OUT, "shape|gpu|nodes")]
-    constants: Annotated["Mapping[str, Fitted] | str | os.PathLike[str] | None", Argument(None, _CONSTANTS, "FILE")]
+    constants: Annotated["Mapping[str, Fitted] | AnyPath | None", Argument(None, _CONSTANTS, "FILE")]
     cluster: Annotated["ClusterSource | None", Argument(None, _JUDGED, "FILE")]
     jobs: Annotated[int, JOBS]
     progress: Annotated["Progress | None", PROGRESS]

@@ -14,7 +14,7 @@ from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.formats import Given, rows_text
 from dysharp.measured.measurements import Measurement, measurements_from_csv
@@ -23,7 +23,7 @@ from dysharp.runs.request import takes
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
 
-Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Files = AnyPath | Sequence[AnyPath]
 EXPECTED = (
     "expected rows as in docs/measurements.md: several sizes of several kinds, such as ep_dispatch, ep_combine, gemm_dense, grouped_gemm_mlp, "
     "moe_layer, nccl_all_reduce, nccl_all_gather, nccl_reduce_scatter, nccl_alltoall"
@@ -66,7 +66,7 @@ class Calibration:
 
 
 @takes(CalibrateArgs)
-def calibrate(data: Files, out: str | os.PathLike[str], **request: Unpack[CalibrateArgs]) -> Calibration | Learning:
+def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Calibration | Learning:
     """Fit the constants that the measurements of files determine, and write a cluster TOML with them to `out`.
 
     `data`: files with rows of kernels and collectives (docs/measurements.md), or of whole runs of training or serving, as CSV or as logs. With a run
@@ -105,7 +105,7 @@ def _check_base(base: str) -> None:
         raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
 
 
-def _files(data: Files) -> list[str | os.PathLike[str]]:
+def _files(data: Files) -> list[AnyPath]:
     return [data] if isinstance(data, str | os.PathLike) else list(data)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import csv_text
+from dysharp.base.values import AnyPath
 from dysharp.functional.torch.extra import require_torch
 from dysharp.measured.families.blocks import HEAD, unlike
 from dysharp.measured.measurements import COLUMNS, Measurement, read_measurements
@@ -234,7 +235,7 @@ def _key(row: Measurement) -> str:
 
 
 def measure(
-    out: str | os.PathLike[str], only: Sequence[str] = PARTS, minutes: float | None = None, models: Sequence[str] = MODELS,
+    out: AnyPath, only: Sequence[str] = PARTS, minutes: float | None = None, models: Sequence[str] = MODELS,
     on_row: OnRow = lambda done, total, text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure what `out` does not have yet, and write it row by row.
@@ -280,7 +281,7 @@ def measure(
     return {"path": str(path), "rows": len(rows), "hardware": d.hardware, "refused": refused, "left": left} if rank == 0 else {}
 
 
-def write_rows(path: str | os.PathLike[str], rows: Sequence[Measurement]) -> None:
+def write_rows(path: AnyPath, rows: Sequence[Measurement]) -> None:
     """Rows in the columns that `calibrate` and `validate` read; nothing is left half-written."""
     lines = [(asdict(row) | {"config": json.dumps(dict(row.config), sort_keys=True), "value": f"{row.value:.6g}"}).values() for row in rows]
     write_text(path, csv_text(COLUMNS, map(tuple, lines)))

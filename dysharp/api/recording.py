@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from dysharp.api.arguments import CaptureArgs
 from dysharp.base.reading import decode_utf8, read_bytes
 from dysharp.base.units import MiB
+from dysharp.base.values import AnyPath
 from dysharp.runs.progress import telling
 from dysharp.runs.request import takes
 from dysharp.workload import Recording
@@ -46,7 +47,7 @@ def capture(model: Any, text: str, **request: Unpack[CaptureArgs]) -> Recording:
     return trace if tokenizer is not None else replace(trace, origin=f"{trace.origin}, text fed as bytes")
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def read_text(path: AnyPath) -> str:
     """A UTF-8 text of at most 64 MiB; raises ConfigError for anything else."""
     return decode_utf8(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
 

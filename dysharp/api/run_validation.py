@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from statistics import median
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.columns import Columns, Rows
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
@@ -86,7 +85,7 @@ class TrainingReport(_RunReport):
         return STEPS_SHORT.screen(row | {"bar": row["bar"] or 0.0} for row in self.families if row["n"])
 
 
-def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingReport:
+def validate_training(data: AnyPath | None = None) -> TrainingReport:
     """Compare the step times, the memory and the model FLOPs of training runs with measurements; `data`: a CSV, default the packaged runs.
 
     Raises `ConfigError` in one line: file, row, column, found and expected.
@@ -172,7 +171,7 @@ class ServingReport(_RunReport):
         return SERVED_SHORT.screen(row for row in self.families if row["n"])
 
 
-def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[[int, int], None] = lambda done, of: None) -> ServingReport:
+def validate_serving(data: AnyPath | None = None, tick: Callable[[int, int], None] = lambda done, of: None) -> ServingReport:
     """Compare TPOT and TTFT of serving runs with predictions; `data`: a CSV, default the packaged runs. `tick`: called after each row.
 
     Raises `ConfigError` in one line: file, row, column, found and expected.

@@ -14,6 +14,7 @@ from dysharp.api.arguments import ValidateArgs
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
+from dysharp.base.values import AnyPath
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
@@ -91,7 +92,7 @@ dysharp validate --refit fitted.toml"""
 
 
 @takes(ValidateArgs)
-def validate(data: str | os.PathLike[str] | None = None, **request: Unpack[ValidateArgs]) -> Validation:
+def validate(data: AnyPath | None = None, **request: Unpack[ValidateArgs]) -> Validation:
     """Compare predictions with measurements (a CSV; None: the packaged ones); `docs/measurements.md` says which columns and keys they have.
 
     Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`). With several `jobs`, Python must be
@@ -147,7 +148,7 @@ def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everyth
 
 
 def refit(
-    data: str | os.PathLike[str] | None, path: str | os.PathLike[str], *, jobs: int = 1, progress: Progress | None = None
+    data: AnyPath | None, path: AnyPath, *, jobs: int = 1, progress: Progress | None = None
 ) -> Mapping[str, Fitted]:
     """Fit the constants to the measurements of a CSV (None: the packaged ones) and write them to `path`.
 
@@ -158,12 +159,12 @@ def refit(
     return constants
 
 
-def _name(data: str | os.PathLike[str] | None) -> str:
+def _name(data: AnyPath | None) -> str:
     """What errors call the measurements."""
     return PACKAGED if data is None else str(data)
 
 
-def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = None) -> Classified:
+def _classified(data: AnyPath | None, cluster: Cluster | None = None) -> Classified:
     """The measurements of a file; None: the packaged measurements. With a cluster, only measurements of its GPU."""
     measurements = read_measurements(data) + ([*read_operators(), *read_calls()] if data is None else [])
     check_values(measurements, _name(data))
@@ -192,7 +193,7 @@ def _nothing(missing: Sequence[Missing]) -> str:
     return f"found no row that is predicted ({shown}), expected rows such as those of {PAGE}"
 
 
-def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
+def _cluster(cluster: AnyPath | Cluster) -> Cluster:
     """A cluster whose measurements can be judged: the datasheet of its GPU, and constants that may be its own."""
     loaded = load_cluster(cluster)
     where = f"validate: cluster {loaded.name!r}"
@@ -211,7 +212,7 @@ def _between(cluster: Cluster) -> str:
     return f"{NO_DOMAIN}, and [scale_out] has {other}: predictions know the NICs of the measured nodes only" if other else ""
 
 
-def _constants(constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
+def _constants(constants: Mapping[str, Fitted] | AnyPath | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
     """All constants: the caller's or the packaged ones, overridden by the cluster's constants."""
     if constants is None:
         constants = fitted()

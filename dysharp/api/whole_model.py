@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, field, replace
 from typing import Any, Unpack
 
@@ -10,7 +9,7 @@ from dysharp.api.arguments import DescribeArgs
 from dysharp.base.columns import Columns, Rows
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import GiB, memory_to_bytes
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.model.formats import formats_of, recipe_for, trained
@@ -63,7 +62,7 @@ class Description:
 
 
 @takes(DescribeArgs)
-def describe(model: str | os.PathLike[str] | WholeModel, **request: Unpack[DescribeArgs]) -> Description:
+def describe(model: AnyPath | WholeModel, **request: Unpack[DescribeArgs]) -> Description:
     """Parameters and FLOPs of a whole model, and the memory of its training step.
 
     Raises `ConfigError` in one line that names the constraint.
@@ -106,7 +105,7 @@ def _memory(model: WholeModel, layout: Layout, request: DescribeArgs) -> Trainin
     return memory_of(model, layout, sequence, recipe, saving, order, {name: n for name, n in fixed.items() if n})
 
 
-def _check(layout: Layout, memory: TrainingMemory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:
+def _check(layout: Layout, memory: TrainingMemory, gpu: str, cluster: AnyPath | Cluster | None) -> None:
     if cluster is not None:
         machine = load_cluster(cluster)
         check_domain(layout, machine.domain_gpus, machine.domains)

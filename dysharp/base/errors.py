@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Collection, Iterable
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import ClassVar, TypeVar
+
+T = TypeVar("T")
 
 
 def one_line(text: str) -> str:
@@ -105,3 +107,9 @@ def check_word(word: object, known: Collection[str], found: str) -> None:
     """Raises ConfigError with the text `found` and the end of `nearest`, unless `known` has `word`."""
     if word not in known:
         raise ConfigError(f"{found}{nearest(str(word), known)}")
+
+
+def entry_of(word: str, table: Mapping[str, T], found: str) -> T:
+    """What `table` has of `word`. Raises ConfigError as `check_word`."""
+    check_word(word, table, found)
+    return table[word]

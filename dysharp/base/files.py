@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import IO
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import AnyPath
 
 PREFIX = ".dysharp-"
 """Begin of the names of unfinished files. They do not carry the name of the file, which may have the full length already."""
 
 
-def check_destination(path: str | os.PathLike[str], *endings: str) -> Path:
+def check_destination(path: AnyPath, *endings: str) -> Path:
     """`path` as a `Path` to which `write_file` can write. Call it before long work.
 
     Raises ConfigError for a name without one of the `endings` (none = any), for a folder, and for a folder without write access.
@@ -42,7 +43,7 @@ def check_destination(path: str | os.PathLike[str], *endings: str) -> Path:
     return file
 
 
-def check_folder(path: str | os.PathLike[str]) -> Path:
+def check_folder(path: AnyPath) -> Path:
     """`path` as a folder to write to: one that exists, or one that can be made. Raises ConfigError for any other."""
     folder = Path(path)
     try:
@@ -107,12 +108,12 @@ def make_folder(folder: Path, what: str) -> None:
         raise ConfigError(f"{what} {folder}: {_reason(error)}, expected a folder to write to") from None
 
 
-def write_text(path: str | os.PathLike[str], text: str, *, in_place_of_links: bool = False) -> Path:
+def write_text(path: AnyPath, text: str, *, in_place_of_links: bool = False) -> Path:
     """Write `text` as UTF-8. Raises ConfigError as `write_file`."""
     return write_file(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")), in_place_of_links=in_place_of_links)
 
 
-def write_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, in_place_of_links: bool = False) -> Path:
+def write_file(path: AnyPath, write: Callable[[IO[bytes]], object], *, in_place_of_links: bool = False) -> Path:
     """Call `write` with a temporary file, rename the file to `path`, return the path. A device or a pipe is written directly.
 
     in_place_of_links  replace a link, a device or a pipe by the file, as in a folder that may come from somebody else

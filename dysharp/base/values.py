@@ -1,11 +1,14 @@
 """`frozen`, `frozen_keywords`: the decorators of values, so that flags exist once; `plain`, `named`: values for JSON; `older_name`: old names."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
+AnyPath = str | os.PathLike[str]
+"""A path as a caller names it."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

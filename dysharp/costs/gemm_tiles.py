@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.base.errors import check_word
+from dysharp.base.errors import entry_of
 from dysharp.specs.gpu import Gpu
 
 GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
@@ -83,8 +83,7 @@ class Problem(NamedTuple):
 
 def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[_Tiles]:
     """The tiles among which `library` takes the fastest. Raises ConfigError for an unknown library."""
-    check_word(library, LIBRARIES, f"GEMM library {library!r}: unknown")
-    return list(LIBRARIES[library](gpu, problem))
+    return list(entry_of(library, LIBRARIES, f"GEMM library {library!r}: unknown")(gpu, problem))
 
 
 def hides_stores(library: str, gpu: Gpu) -> bool:

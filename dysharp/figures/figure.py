@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
@@ -112,7 +112,7 @@ def list_figures() -> list[str]:
     return sorted(p.name.removesuffix(".toml") for p in files("dysharp.figures").joinpath("data").iterdir() if p.name.endswith(".toml"))
 
 
-def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
+def load_figure(name_or_path: AnyPath) -> Figure:
     """A packaged figure, or a figure from a user's TOML file.
 
     Raises ConfigError with the file, the key and the nearest valid name.

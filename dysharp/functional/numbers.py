@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, entry_of
 from dysharp.base.values import frozen
 
 
@@ -55,8 +55,7 @@ _NUMBERS = {
 
 def number(name: str) -> Number:
     """The format called `name` (int32, float32, bfloat16). Raises ConfigError with the nearest valid name."""
-    check_word(name, _NUMBERS, f"dtype {name!r}: unknown")
-    return _NUMBERS[name]
+    return entry_of(name, _NUMBERS, f"dtype {name!r}: unknown")
 
 
 def number_of(array: Array, what: str) -> Number:

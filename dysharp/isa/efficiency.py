@@ -5,7 +5,7 @@ eight GPUs, with requests and acknowledgements. Two functions give the efficienc
 trains of `framing`, the other encodes packets and counts their flits.
 """
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, entry_of
 from dysharp.base.values import frozen
 from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_channel
 from dysharp.isa.framing import Framing, push_train
@@ -38,8 +38,7 @@ FORMATS = {
 
 def _format_of(name: str) -> _StoreFormat:
     """The format with a name of FORMATS. Raises ConfigError with the nearest name."""
-    check_word(name, FORMATS, f"packet format {name[:40]!r}")
-    return FORMATS[name]
+    return entry_of(name, FORMATS, f"packet format {name[:40]!r}")
 
 
 def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, entry_of
 from dysharp.base.lazy import import_all
 from dysharp.base.reading import read_toml
 from dysharp.base.values import frozen, frozen_keywords
@@ -187,8 +187,7 @@ def families_in_bars() -> list[str]:
 def get_family(name: str) -> Family:
     """The family called `name`. Raises ConfigError with the nearest valid name."""
     families = all_families()
-    check_word(name, families, f"family {name!r}: unknown")
-    return families[name]
+    return entry_of(name, families, f"family {name!r}: unknown")
 
 
 def family_of(m: Measurement) -> Family | None:

@@ -7,14 +7,13 @@ machine raise `Unsupported` with the reason.
 import csv
 import io
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
@@ -68,7 +67,7 @@ class Unsupported(Exception):
     """A measurement without a prediction; the text is the reason."""
 
 
-def read_measurements(path: str | os.PathLike[str] | None = None) -> list[Measurement]:
+def read_measurements(path: AnyPath | None = None) -> list[Measurement]:
     """All measurements of a CSV file; None: of the packaged table.
 
     Raises `ConfigError` in one line: file, row, column, found and expected.

@@ -3,12 +3,11 @@
 import csv
 import io
 import math
-import os
 import re
 from typing import ClassVar, Self
 
 from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import TABLES, Unsupported
@@ -83,7 +82,7 @@ class Run:
         return True
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str] | None = None) -> list[Self]:
+    def read(cls, path: AnyPath | None = None) -> list[Self]:
         """All runs of a CSV file; None: the packaged table. Raises `ConfigError` in one line: file, row, column, found and expected."""
         if path is None:
             return cls.from_csv(read_table(cls.columns.table), f"packaged {cls.columns.table} runs")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from dysharp.base.errors import check_word, show
+from dysharp.base.errors import entry_of, show
 from dysharp.base.values import frozen
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
@@ -43,8 +43,7 @@ BF16 = 2
 
 def recipe_of(name: str) -> Recipe:
     """The recipe called `name`. Raises `ConfigError` with the nearest name."""
-    check_word(name, RECIPES, f"precision {show(name)}: unknown")
-    return RECIPES[name]
+    return entry_of(name, RECIPES, f"precision {show(name)}: unknown")
 
 
 @frozen

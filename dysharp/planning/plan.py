@@ -118,7 +118,7 @@ def framework_for(cluster: Cluster) -> str:
     return "mindspeed" if cluster.name.startswith(ASCEND) else "primus" if cluster.gpu.startswith("mi") else "megatron"
 
 
-def silent(*_: Any) -> None:
+def _silent(*_: Any) -> None:
     """No progress."""
 
 
@@ -132,7 +132,7 @@ class Search:
     n_best: int = 10
     folder: Path | None = None
     run: Runner[Any] = here
-    tick: Tick = silent
+    tick: Tick = _silent
     best: Callable[[list[str]], None] | None = None
     quick: bool = False
 
@@ -146,7 +146,7 @@ class Search:
             first_answer(coster, told)
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        found = first_look(coster, most) if self.quick else search(coster, most, journal, tick=self.tick if loud else silent, told=told)
+        found = first_look(coster, most) if self.quick else search(coster, most, journal, tick=self.tick if loud else _silent, told=told)
         if journal is not None:
             journal.flush()
         shown = replace(found, best=found.best[: self.n_best])
@@ -188,7 +188,7 @@ def _searched(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, .
     """Every shape, in the order of `tasks`. Several shapes run where `how.run` says."""
     if len(tasks) == 1 or how.run is here:
         return [how.of(task, cluster, given, loud=True) for task in tasks]
-    quiet = replace(how, run=here, tick=silent, best=None)
+    quiet = replace(how, run=here, tick=_silent, best=None)
     work = [Work(task.model.name, partial(quiet.of, task, cluster, given)) for task in tasks]
     results: dict[int, Planned] = {}
     with closing(how.run(work)) as ended:

@@ -1,11 +1,11 @@
 """Arguments of verbs: type, default and meaning of each, once for Python, `help` and the command line. Loads nothing heavy."""
 
-import os
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import AnyPath
 
 if TYPE_CHECKING:
     from dysharp.runs.options import Value
@@ -106,7 +106,7 @@ JOBS = Argument(1, "processes that work at once.", "N", (1, 256), "-j --jobs")
 class _SharedArgs(TypedDict, total=False):
     """Keyword arguments that `run`, `compare` and `advise` share."""
 
-    cluster: Annotated["str | os.PathLike[str] | Cluster", CLUSTER]
+    cluster: Annotated["AnyPath | Cluster", CLUSTER]
     gpus: Annotated[int | None, GPUS]
     tokens: Annotated[int | None, Argument(None, "tokens per GPU. None: tokens_per_gpu of the model.", "T")]
     layer: Annotated[int | None, Argument(None, "layer of a recording, or draw of a distribution. None: the layer of median imbalance.", "L")]
@@ -123,7 +123,7 @@ MODEL = Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, or a Hug
 
 
 class _ModelArgs(TypedDict, total=False):
-    model: Annotated["str | os.PathLike[str] | Model", MODEL]
+    model: Annotated["AnyPath | Model", MODEL]
 
 
 class RequestArgs(_ModelArgs, _SharedArgs, total=False):

@@ -1,7 +1,6 @@
 """Rows that were simulated before, so that `compare` and `advise` read an equal run in place of running it."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -12,6 +11,7 @@ from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.files import make_folder
 from dysharp.base.sources import code_digest, sources_changed
+from dysharp.base.values import AnyPath
 from dysharp.runs.job import Job, Result
 from dysharp.runs.options import options_of
 from dysharp.runs.store import RowKey, Store, digest_of, key_of_run
@@ -95,7 +95,7 @@ _kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def rows_kept_in(folder: str | os.PathLike[str]) -> Iterator[_Kept]:
+def rows_kept_in(folder: AnyPath) -> Iterator[_Kept]:
     """Calls of `compare` and `advise` inside this context read and keep Rows in `folder`. A result of other code or inputs is never read.
 
     Wall times and memory in a kept Row are those of the run that made it. Raises ConfigError for a folder that cannot be written to.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, entry_of
 from dysharp.base.values import frozen
 from dysharp.systems.facts import PHASES
 
@@ -32,8 +32,7 @@ assert tuple(_PHASES) == PHASES
 
 def get_phase(name: str) -> Phase:
     """The phase called `name`. Raises ConfigError, which names the nearest known phase."""
-    check_word(name, PHASES, f"phase: found {name[:60]!r}")
-    return _PHASES[name]
+    return entry_of(name, _PHASES, f"phase: found {name[:60]!r}")
 
 
 def replayed(phase: Phase, routing: str | Routing) -> str | Routing:

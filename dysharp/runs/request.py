@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import os
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
 from dysharp.base.errors import ConfigError, check_word, nearest, show
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.program.skew import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
@@ -29,8 +28,8 @@ MOST_IMPRECISE = 0.05
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-ModelSource = str | os.PathLike[str] | Model
-ClusterSource = str | os.PathLike[str] | Cluster
+ModelSource = AnyPath | Model
+ClusterSource = AnyPath | Cluster
 
 
 @frozen

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import check_word, show
+from dysharp.base.errors import entry_of, show
 from dysharp.base.units import MiB
 from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, Reducers
@@ -164,5 +164,4 @@ def _engines() -> dict[str, Engine]:
 
 def engine_of(name: str) -> Engine:
     """An engine by name. Raises `ConfigError` with the nearest name."""
-    check_word(name, _engines(), f"engine {show(name)}: unknown")
-    return _engines()[name]
+    return entry_of(name, _engines(), f"engine {show(name)}: unknown")

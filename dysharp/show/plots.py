@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import check_destination, write_file
+from dysharp.base.values import AnyPath
 from dysharp.program import LAYER
 from dysharp.systems import all_systems
 from dysharp.systems.collectives import all_collectives
@@ -92,7 +92,7 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def check_format(path: str | os.PathLike[str]) -> None:
+def check_format(path: AnyPath) -> None:
     """Raise ConfigError unless `path` has a known ending and can be written to. Call it before long work."""
     file = Path(path)
     ending = file.suffix.removeprefix(".").lower()
@@ -101,7 +101,7 @@ def check_format(path: str | os.PathLike[str]) -> None:
     check_destination(file)
 
 
-def save_figure(axes: Axes, path: str | os.PathLike[str]) -> Path:
+def save_figure(axes: Axes, path: AnyPath) -> Path:
     """Write the figure of `axes` as .svg or .png, complete or not at all. Returns the path.
 
     Raises ConfigError where `check_format` and `files.write_file` do.

@@ -1,7 +1,6 @@
 """The answer of `serve` as a picture and as a page: one HTML file without scripts that loads nothing."""
 
 import io
-import os
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -14,6 +13,7 @@ from dysharp.api.serving_answer import POINTS, REJECTED, SYSTEMS, WHAT_IFS, Serv
 from dysharp.api.serving_replay import REPLAYS
 from dysharp.base.columns import Columns
 from dysharp.base.files import write_text
+from dysharp.base.values import AnyPath
 from dysharp.serving.search import ServePoint
 from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE, STYLE, drawn
@@ -55,7 +55,7 @@ def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) 
         axes.plot([p.per_user for p in points], [p.tokens_per_gpu for p in points], "o", color=colour, markersize=4, label=label)
 
 
-def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Path:
+def write_page(done: Serving, path: AnyPath, command: str) -> Path:
     """Write the page. `command` repeats it. Text of files and options is escaped."""
     tables: list[tuple[str, Columns, Sequence[Any]]] = [
         ("Replay", REPLAYS, done.replays),

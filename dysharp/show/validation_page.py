@@ -1,7 +1,6 @@
 """The validation page and its correlation plot."""
 
 import functools
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from dysharp.base.errors import one_line
 from dysharp.base.files import check_destination, make_folder, write_text
 from dysharp.base.text import cell
+from dysharp.base.values import AnyPath
 from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
 from dysharp.measured.validation_tables import TABLES, Table
@@ -59,7 +59,7 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
     return axes
 
 
-def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
+def write_page(done: Validation, path: AnyPath) -> None:
     """Write the report as Markdown; beside the page its plot as `figures/NAME.svg` and long tables as `NAME-tables/*.csv`.
 
     Raises ConfigError for a folder that cannot be written to.

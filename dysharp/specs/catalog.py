@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dysharp.base.errors import ConfigError, nearest, show
+from dysharp.base.values import AnyPath
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
@@ -19,7 +20,7 @@ from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text, read_toml
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
-NameOrPath = str | os.PathLike[str]
+NameOrPath = AnyPath
 Spec = TypeVar("Spec")
 FIXED = ("base", "name", "source", "constants")
 """Keys that the text of a variant cannot give."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.errors import ConfigError, entry_of, show
 from dysharp.base.values import frozen_keywords
 from dysharp.specs.constants import Constant, Value, constants_of
 from dysharp.specs.fields import raise_if
@@ -49,9 +49,8 @@ class Choice(Constant):
 
 def choice(name: str) -> Choice:
     """The choice called `name`, such as "machine.train_bytes". Raises `ConfigError` with the nearest name."""
-    table = _table()
-    check_word(name, table, f"unknown choice {show(name)}")
-    return _overridden.get().get(name, table[name])
+    known = entry_of(name, _table(), f"unknown choice {show(name)}")
+    return _overridden.get().get(name, known)
 
 
 @contextmanager

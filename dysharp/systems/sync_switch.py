@@ -29,7 +29,7 @@ READY_COUNT = 4
 """Bytes of a count of rows in READY."""
 
 
-def ready(layer: LayerBuilder, name: str, after: I32 | None, columns: dict[str, Any], counts: int = 0) -> I32 | None:
+def _ready(layer: LayerBuilder, name: str, after: I32 | None, columns: dict[str, Any], counts: int = 0) -> I32 | None:
     """READY of every GPU for every other GPU, after the op `after[gpu]`: a sum for each destination, `counts` numbers long.
 
     Ops with `columns` wait in the switch for the sum of their destination. Returns `[gpus]` tiles that are ready with it. None: there is one GPU.
@@ -55,7 +55,7 @@ class _Synced(_Elastic):
     def begin(self, name: str, after: I32 | None) -> I32:
         start = self.delay(f"{name}.launch", self.costs.kernel_ps, after=after)
         late = self.delay(f"{name}.others", max(0, self.costs.sync_ps - self.flight_ps), after=start)
-        self.told = ready(self, name, late, self.row_columns if name == "dispatch" else self.result_columns)
+        self.told = _ready(self, name, late, self.row_columns if name == "dispatch" else self.result_columns)
         return start
 
     def counts(self, begun: I32) -> I32:
@@ -69,10 +69,10 @@ class _Synced(_Elastic):
 
 def _paper(layer: LayerBuilder, options: Options) -> None:
     """DeepEP V2's paper form behind READY in both operators."""
-    ready(layer, "dispatch", None, layer.row_columns)
+    _ready(layer, "dispatch", None, layer.row_columns)
     layer.dispatch_puts()
     finished = one_after_another(layer)
-    ready(layer, "combine", finished, layer.result_columns)
+    _ready(layer, "combine", finished, layer.result_columns)
     layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
 
 
@@ -99,7 +99,7 @@ def _plan_dysharp(layer: LayerBuilder, options: DysharpOptions) -> None:
     """DySHARP whose rows wait in the switch for READY with the counts, not at their sources for an exchange of counts."""
     dispatch, combine = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
     counts = layer.routing.placement.slots_per_gpu if layer.direction == "fwd" else 0
-    ready(layer, "dispatch", None, layer.row_columns, counts)
+    _ready(layer, "dispatch", None, layer.row_columns, counts)
     sent = layer.dispatch_multicast(dispatch, by_rows=True)
     layer.wait_first(sent, layer.target_fetch(None))
     fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, combine).of_useful_row)

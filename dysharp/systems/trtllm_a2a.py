@@ -76,7 +76,7 @@ def _real(layer: Layer, options: Options) -> type[Kernels]:
     """The paper form with the software costs of the one-sided or the two-sided kernels."""
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
-    return OneSided if options.sides == "one" else _TwoSided
+    return _OneSided if options.sides == "one" else _TwoSided
 
 
 class _Sided(Kernels):
@@ -92,7 +92,7 @@ class _Sided(Kernels):
         return self.copies(operator, durations, self.p.sent_source, issuer, self.p.token_pairs[self.p.sent], name="token", begun=begun)
 
 
-class OneSided(_Sided):
+class _OneSided(_Sided):
     """Dispatch: puts into slots that the source knows, then a barrier. Combine: a barrier, then rows and sums."""
 
     LAUNCHES = TRT_LAUNCHES + 1  # one more kernel prepares or cleans the receiver's side
@@ -189,7 +189,7 @@ FLASHINFER = replace(
 
 
 @kernels("flashinfer", FLASHINFER)
-class _Infer(OneSided):
+class _Infer(_OneSided):
     """FlashInfer's one-sided all-to-all (MoeAlltoAll): the kernels of TensorRT-LLM's one-sided all-to-all, built into FlashInfer.
 
     They are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.

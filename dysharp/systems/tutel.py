@@ -99,7 +99,7 @@ def _used(routing: Routing) -> I64:
     return (routing.placement.slot_expert[:: routing.placement.parts] >= 0).astype(np.int64)
 
 
-def padded(routing: Routing, options: Options) -> Rows:
+def _padded(routing: Routing, options: Options) -> Rows:
     """Dispatch sends the capacity to every expert of every other GPU, or with copies="gpu" a token to each of its other GPUs."""
     if _per_gpu(options):
         return one_copy_per_gpu(routing)
@@ -111,7 +111,7 @@ def padded(routing: Routing, options: Options) -> Rows:
 FACTS = Facts(
     source="Tutel (MLSys'23); https://github.com/microsoft/Tutel",
     options=Options,
-    moves=Moves(padded, serves=served),
+    moves=Moves(_padded, serves=served),
     costs=Costs(
         permutes=1,
         fused=False,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, entry_of, nearest
 from dysharp.base.values import frozen
 from dysharp.specs.reading import read_text
 from dysharp.workload.routing import Placement
@@ -55,8 +55,7 @@ def load_counts(path: Path, model: str = "") -> Counts:
     if not model and len(tables) > 1:
         raise ConfigError(f"{path}: holds {len(tables)} models, add :model=NAME{nearest('', tables)}"[:400])
     chosen = model or next(iter(tables))
-    check_word(chosen, tables, f"{path}: no model {chosen[:60]!r}")
-    return tables[chosen]
+    return entry_of(chosen, tables, f"{path}: no model {chosen[:60]!r}")
 
 
 def read_counts(path: Path) -> dict[str, Counts]:

@@ -77,7 +77,7 @@ _K = Setting("K", 1, 1 << 16, whole=True)
 _TRTLLM = "TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod"
 
 
-def pattern(name: str, source: str, *settings: Setting) -> Callable[[Draw], Draw]:
+def _pattern(name: str, source: str, *settings: Setting) -> Callable[[Draw], Draw]:
     """Register a function that draws choices as the pattern `name`. Its docstring is the summary that users see."""
 
     def register(draw: Draw) -> Draw:
@@ -101,7 +101,7 @@ def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: i
     return expert, f"{name} {text}".strip(), (note,) if absent else ()
 
 
-@pattern("spread", f"{_TRTLLM}.Balanced")
+@_pattern("spread", f"{_TRTLLM}.Balanced")
 def _spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """perfect balance: experts take turns, and a token's experts lie on as many GPUs as possible"""
     # In turn: the first expert of every GPU, then the second one. A token takes the next k of them.
@@ -112,7 +112,7 @@ def _spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return np.asarray(turn[(first[:, None] + np.arange(layout.topk)) % layout.n_experts])
 
 
-@pattern("hot-experts", f"{_TRTLLM}.ImbalancedExperts, there on every rank", _K, _SHARE)
+@_pattern("hot-experts", f"{_TRTLLM}.ImbalancedExperts, there on every rank", _K, _SHARE)
 def _hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """K experts (drawn) take this share of all choices, the others are equally likely"""
     n_hot = int(values["K"])
@@ -121,7 +121,7 @@ def _hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I3
     return _draw_pools(rng, hot, order[:n_hot], order[n_hot:], layout.topk)
 
 
-@pattern("hot-rank", f"{_TRTLLM}.ImbalancedRanks", _SHARE, Setting("rank", 0, 1 << 16, 0, whole=True))
+@_pattern("hot-rank", f"{_TRTLLM}.ImbalancedRanks", _SHARE, Setting("rank", 0, 1 << 16, 0, whole=True))
 def _hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """the experts of one GPU take this share of all choices"""
     rank = int(values["rank"])
@@ -135,7 +135,7 @@ def _hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return _draw_pools(rng, hot, order[:held], order[held:], layout.topk)
 
 
-@pattern(
+@_pattern(
     "rotating", "FlexMoE, arXiv 2304.03946: loads are skewed and change over time; the block is ours", _K, _SHARE,
     Setting("block", 1, 1 << 30, 64, whole=True),
 )  # fmt: skip
@@ -153,7 +153,7 @@ def _rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return expert
 
 
-@pattern("burst", "SGLang, layers/moe/topk.py masks padded tokens, which are all alike; the run is ours", Setting("", 0.0, 1.0))
+@_pattern("burst", "SGLang, layers/moe/topk.py masks padded tokens, which are all alike; the run is ours", Setting("", 0.0, 1.0))
 def _burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """this part of every source's tokens, in one run, repeats one token: all choose the same k experts"""
     expert = _uniform(rng, layout)
@@ -163,7 +163,7 @@ def _burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return expert
 
 
-@pattern("ragged", "DeepEP pull request 744: unequal token counts per rank", Setting("", 0.0, 1.0))
+@_pattern("ragged", "DeepEP pull request 744: unequal token counts per rank", Setting("", 0.0, 1.0))
 def _ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """sources hold between this part and all of the tokens, in even steps; experts are uniform"""
     share = np.linspace(values[""], 1.0, layout.n_gpus) if layout.n_gpus > 1 else np.ones(1)
@@ -171,7 +171,7 @@ def _ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return _without(_uniform(rng, layout), layout.place >= np.repeat(held, layout.tokens))
 
 
-@pattern("zero-tokens", "SGLang pull request 25397: ranks without a token under DP attention", Setting("", 1, 1 << 16, 1, whole=True))
+@_pattern("zero-tokens", "SGLang pull request 25397: ranks without a token under DP attention", Setting("", 1, 1 << 16, 1, whole=True))
 def _zero_tokens(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """this many sources (drawn) hold no token; experts are uniform"""
     n_empty = int(values[""])

@@ -1,7 +1,6 @@
 """`Recording`: expert choices of real tokens, in two checked `.npz` formats. The package ships some recordings."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from dysharp.base.arrays import I64, Array, Bools
 from dysharp.base.errors import ConfigError, nearest, one_line, show
 from dysharp.base.files import check_destination, write_file, write_text
 from dysharp.base.reading import json_of
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
@@ -278,7 +277,7 @@ def _ranges(numbers: tuple[int, ...]) -> str:
     return ", ".join(str(number) for number in sorted(numbers)[:20])
 
 
-def save_trace(trace: Recording, path: str | os.PathLike[str]) -> Path:
+def save_trace(trace: Recording, path: AnyPath) -> Path:
     """Write `trace` as `.npz` and return the path. `load_trace` reads the file. Equal recordings give equal bytes.
 
     The file appears complete. Raises ConfigError for another ending than `.npz` and where `files.write_file` does.
@@ -287,7 +286,7 @@ def save_trace(trace: Recording, path: str | os.PathLike[str]) -> Path:
     return write_file(path, lambda stream: np.savez_compressed(stream, **_arrays(trace)))
 
 
-def save_text(text: str, path: str | os.PathLike[str], ending: str) -> Path:
+def save_text(text: str, path: AnyPath, ending: str) -> Path:
     """Write a text as UTF-8, complete or not at all, and return the path. Raises ConfigError as `files.check_destination`."""
     check_destination(path, ending)
     return write_text(path, text)

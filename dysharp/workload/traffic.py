@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from dysharp.base.arrays import I64, Bools
-from dysharp.base.errors import check_word
+from dysharp.base.errors import entry_of
 from dysharp.workload.routing import Routing, needed_gpus, rows_by_source
 
 
@@ -112,8 +112,7 @@ def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
     """
     if not isinstance(scheme, str):
         return scheme(routing, options)
-    check_word(scheme, SCHEMES, f"unknown traffic scheme {scheme!r}")
-    return SCHEMES[scheme](routing)
+    return entry_of(scheme, SCHEMES, f"unknown traffic scheme {scheme!r}")(routing)
 
 
 def traffic(routing: Routing, scheme: Scheme, row_bytes: int, options: Any = None) -> Traffic:

@@ -7,7 +7,6 @@
 | the collector's on eight DGX H100, where one NIC or node was slow | `deepep-straggler`, predicted with one NIC at a third |
 """
 
-
 import numpy as np
 
 from dysharp.base.arrays import F64
@@ -116,7 +115,7 @@ def _case(m: Measurement, verb: str) -> _InternodeCase:
     program_us=_program_us,
     dtypes_of=sent_dtypes,
 )
-def case(m: Measurement) -> _InternodeCase:
+def _nodes_case(m: Measurement) -> _InternodeCase:
     """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, the own node too."""
     if reason := _excluded(m):
         raise Unsupported(reason)

@@ -257,7 +257,7 @@ def _case(m: Measurement) -> CallCase:
 
 
 @family("library-calls", belongs=lambda m: _is_call(m) and _nodes_of(m) == 1, program_us=program_us)
-def case(m: Measurement) -> CallCase:
+def _call_case(m: Measurement) -> CallCase:
     """The case of a call inside one NVLink domain."""
     return _case(m)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base.values import AnyPath, frozen
 from dysharp.measured.formats import deepep_test, megatron_log, nccl_tests, serving_json, torchtitan_log
 from dysharp.measured.formats.log import Log
 from dysharp.specs.reading import read_text
@@ -35,7 +35,7 @@ class Given(os.PathLike[str]):
         return self.path
 
 
-def rows_text(path: str | os.PathLike[str]) -> str:
+def rows_text(path: AnyPath) -> str:
     """The CSV of a file of rows, or of a log. Raises `ConfigError` in one line."""
     text, where = read_text(Path(path)), str(path)
     given = path.columns if isinstance(path, Given) else {}

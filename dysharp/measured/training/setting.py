@@ -159,20 +159,20 @@ def convention_of_row(row: TrainingRow) -> Convention:
     """What the framework of a row counts as model FLOPs."""
     source = row.text("source")
     outside = next((name for start, name in CONVENTION_OF.items() if source.startswith(start)), "")
-    if outside == "megatron-no-mtp" and tuned(row):
+    if outside == "megatron-no-mtp" and _tuned(row):
         return CONVENTIONS["automodel-lora"]
     return CONVENTIONS[outside or (_of_bridge(row) if source.startswith(BRIDGE) else "megatron")]
 
 
 def _of_bridge(row: TrainingRow) -> str:
-    if tuned(row):
+    if _tuned(row):
         return "bridge-lora"
     if "w/o mtp" in row.text("model").lower():
         return "megatron-no-mtp"
     return "bridge-26.04" if row.text("software").split(" ")[0] in GATE_OF_SILU else "megatron"
 
 
-def tuned(row: TrainingRow) -> bool:
+def _tuned(row: TrainingRow) -> bool:
     """Whether a row trains adapters of frozen weights."""
     return "lora" in row.text("note").lower()
 
@@ -219,7 +219,7 @@ def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
     return TrainingRecipe(
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge, hybrid) if moe else "",
         overlap_ep=overlaps or (moe and _overlaps(row, recipe)), overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own,
-        graphs=graphs or _graphs(row, recipe), counts=not own, host=True, frozen=tuned(row),
+        graphs=graphs or _graphs(row, recipe), counts=not own, host=True, frozen=_tuned(row),
         recompute=_saving_of(row).recompute, context="a2a" if own else "p2p", router_fusion=not row.text("software").startswith(LIBRARY),
     )  # fmt: skip
 

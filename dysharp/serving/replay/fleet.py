@@ -74,8 +74,8 @@ def replay(
     """
     pool, engine = pool if isinstance(pool, Pool) else Pool(pool), replace(engine, most_requests=int(min(cap, engine.most_requests)))
     draws, send = tuple(acceptance), None
-    decoders = servers(pool, engine, requests, () if prefill else tiers, draws, prefix_cache)
-    first = servers(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), prefix_cache) if prefill else []
+    decoders = _servers_of(pool, engine, requests, () if prefill else tiers, draws, prefix_cache)
+    first = _servers_of(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), prefix_cache) if prefill else []
     if prefill:
         sender, gpus = prefill.replica, pool.gpus + prefill.gpus
         send = lambda tokens: (transfer_us(sender, tokens, gpus), sender.model.n_layers)  # noqa: E731
@@ -96,7 +96,7 @@ def _steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> lis
     return found
 
 
-def servers(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[TierSize], acceptance: Sequence[float], cached: bool) -> list[Server]:
+def _servers_of(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[TierSize], acceptance: Sequence[float], cached: bool) -> list[Server]:
     """The replicas of a pool, empty. They share their table of step times."""
     replica, drafts = pool.replica, len(acceptance)
     layout, rules, one = replica.layout, schedule_of(engine.name), engine.beside(replica.layout.dp)

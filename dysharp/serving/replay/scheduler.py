@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dysharp.base.errors import check_word, show
+from dysharp.base.errors import entry_of, show
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.specs.reading import read_toml
@@ -45,9 +45,8 @@ class Schedule(NamedTuple):
 @functools.cache
 def schedule_of(name: str) -> Schedule:
     """The rules of an engine by name. Raises `ConfigError` with the nearest name."""
-    tables = read_toml(FILE)
-    check_word(name, tables, f"engine {show(name)}: unknown")
-    return Schedule(name, least=engine_of(name).reserved, **tables[name])
+    rules = entry_of(name, read_toml(FILE), f"engine {show(name)}: unknown")
+    return Schedule(name, least=engine_of(name).reserved, **rules)
 
 
 class Job:

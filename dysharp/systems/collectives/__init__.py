@@ -3,7 +3,7 @@ of sub-layers: `_scan` imports every module of this folder and of `systems/tp`, 
 
 from functools import cache
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, entry_of
 from dysharp.base.lazy import import_all
 from dysharp.systems.collective_system import REGISTERED, CollectiveSystem, collective
 from dysharp.systems.registry import all_systems
@@ -37,5 +37,4 @@ def get_collective(name: str) -> CollectiveSystem:
     if name not in systems and name in all_systems():
         lists = "`dysharp list collectives`, `dysharp list sub-layers`"
         raise ConfigError(f"system {name!r}: found a system of MoE layers, expected one of collectives or sub-layers ({lists})")
-    check_word(name, systems, f"system {name!r}: unknown")
-    return systems[name]
+    return entry_of(name, systems, f"system {name!r}: unknown")

@@ -268,13 +268,13 @@ def _choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, 
     return ("nvls", "simple") if chosen == times.NVLS else ("ring", names[chosen])
 
 
-def says(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...]:
+def _told(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...]:
     """The choice."""
     algorithm, protocol = _choice(work, cluster, options)
     return (f"NCCL's tuner takes {algorithm} with protocol {protocol}",)
 
 
-@collective("nccl", source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc)", options=Options, operations=OPERATIONS, domains=True, says=says)
+@collective("nccl", source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc)", options=Options, operations=OPERATIONS, domains=True, says=_told)
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL: the algorithm and the protocol that its tuner takes."""
     algorithm, protocol = _choice(work, cluster, options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, entry_of
 from dysharp.base.lazy import import_all
 from dysharp.base.values import frozen
 from dysharp.training.schedules.cells import Cell, Schedule, ScheduleShape, Slot, Times, equal_times
@@ -55,8 +55,7 @@ def all_schedules() -> dict[str, ScheduleFamily]:
 
 def get_schedule(name: str) -> ScheduleFamily:
     """The family `name`. Raises ConfigError with the nearest name."""
-    check_word(name, all_schedules(), f"schedule {name!r}: unknown")
-    return _REGISTRY[name]
+    return entry_of(name, all_schedules(), f"schedule {name!r}: unknown")
 
 
 def usual_schedule(chunks: int) -> str:

@@ -4,12 +4,12 @@ Files are data. No code in them is executed, and sizes are checked before memory
 """
 
 import importlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import AnyPath
 from dysharp.workload.importers.dump import Dump, read_dump
 from dysharp.workload.importers.pieces import Hints, Imported, joined
 
@@ -21,7 +21,7 @@ BARE = ("eplb", "deepep")
 __all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
 
 
-def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", hints: Hints | None = None) -> Imported:
+def import_trace(paths: Sequence[AnyPath], format: str = "auto", hints: Hints | None = None) -> Imported:
     """One recording from one or several files (of ranks or requests) of one format.
 
     `format`: one of `FORMATS`, or `auto` for the format whose names and shapes fit. Raises ConfigError that names file, layer, row and column for a
@@ -40,7 +40,7 @@ def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", 
     return parts[0] if len(parts) == 1 else joined(parts)
 
 
-def sniff(path: str | os.PathLike[str], max_bytes: int = Hints().max_bytes) -> tuple[str, ...]:
+def sniff(path: AnyPath, max_bytes: int = Hints().max_bytes) -> tuple[str, ...]:
     """The formats whose names and shapes fit the file. Raises ConfigError for a file that cannot be a dump."""
     return _fitting(read_dump(Path(path), max_bytes))
 

@@ -1,6 +1,6 @@
 """Counts per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, entry_of, nearest
 from dysharp.workload.counts import read_counts
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported, imported_counts
@@ -21,6 +21,5 @@ def load(dump: Dump, hints: Hints) -> Imported:
     if not hints.model and len(tables) > 1:
         raise ConfigError(f"{dump.path}: holds {len(tables)} models, expected --counts-of NAME{nearest('', tables)}"[:400])
     name = hints.model or next(iter(tables))
-    check_word(name, tables, f"{dump.path}: no model {name[:60]!r}")
-    table = tables[name]
+    table = entry_of(name, tables, f"{dump.path}: no model {name[:60]!r}")
     return imported_counts("counts", str(dump.path), table.model, table.count, table.layers, hints)

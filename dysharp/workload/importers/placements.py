@@ -1,13 +1,13 @@
 """Placements from the tables of load balancers, as the lists that `--placement FILE.json` reads."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import AnyPath
 from dysharp.workload.importers.dump import Dump, integer_array, read_dump
 from dysharp.workload.npz import MAX_BYTES
 
@@ -15,7 +15,7 @@ _TABLES = ("phy2log", "physical_to_logical_map", "last_physical_to_logical_map")
 _MAX_EXPERT = (1 << 16) - 1
 
 
-def import_placement(path: str | os.PathLike[str], layer: int, n_gpus: int | None = None, max_bytes: int = MAX_BYTES) -> list[list[int]]:
+def import_placement(path: AnyPath, layer: int, n_gpus: int | None = None, max_bytes: int = MAX_BYTES) -> list[list[int]]:
     """The expert ids that every GPU holds in one layer, from a dump.
 
     | dump | meaning |

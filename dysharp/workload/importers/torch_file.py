@@ -69,12 +69,12 @@ def _check_archive(path: Path, max_bytes: int) -> None:
                 raise ConfigError(f"{path}: found {len(pickles)} pickles, expected one data.pkl")
             if pickles[0].file_size > _MAX_PICKLE_BYTES:
                 raise ConfigError(f"{path}: data.pkl of {pickles[0].file_size} bytes, expected at most {_MAX_PICKLE_BYTES}")
-            scan(archive.read(pickles[0]), f"{path}: data.pkl")
+            _scan(archive.read(pickles[0]), f"{path}: data.pkl")
     except DAMAGE as error:
         raise ConfigError(f"{path}: damaged: {reason_of(error)}") from None
 
 
-def scan(pickled: bytes, where: str) -> None:
+def _scan(pickled: bytes, where: str) -> None:
     """Raises ConfigError if the pickle does more than name plain tensors. The scan executes no opcode."""
     for opcode, argument, position in pickletools.genops(io.BytesIO(pickled)):
         if opcode.name not in _OPCODES:

@@ -105,7 +105,7 @@ class Chunks:
         return np.asarray(count[which])
 
 
-def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> Chunks:
+def _cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> Chunks:
     """Chunks of at most `most` bytes, equal to one element within a share. A share has a multiple of `parts` chunks where it is that long.
 
     `whole`: the vector is one share, GPU 0's.
@@ -179,7 +179,7 @@ class Steps(GpuBuilder):
         nets, domain = nets_of(cluster), cluster.nvlink_gpus
         super().__init__(cluster, self.n, nets=nets, domain_nodes=domain, operators=operators, schema=SCHEMA)
         train = self.b.hardware.train_bytes
-        self.chunks: Chunks = cut(work, MOST_BULK if bulk else min(most or train, train), parts, whole=whole)
+        self.chunks: Chunks = _cut(work, MOST_BULK if bulk else min(most or train, train), parts, whole=whole)
         self._durations: dict[tuple[str, int], int] = {}
 
     def build(self) -> Program:
