@@ -26,7 +26,6 @@ from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.formats import Formats, recipe_for, trained
 from dysharp.planning.names import SIMULATED
 from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers
-from dysharp.planning.quick import CLOSED as CLOSED_FORM
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.precision import in_formats, layer_in, row_options, step_formats, with_rows
 from dysharp.runs.request import takes
@@ -269,7 +268,7 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
     flits = (forward.wire_bytes + backward.wire_bytes) / FLIT_BYTES
     ways = [(one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward)]
     (time, exposed, wire), (back, back_exposed, back_wire) = ways
-    busiest = forward.busiest if forward.kind == CLOSED_FORM and forward.form == "real" else 0.0
+    busiest = forward.busiest if forward.kind != BOUND and forward.form == "real" else 0.0
     return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))
 
 

@@ -15,7 +15,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np

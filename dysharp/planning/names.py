@@ -34,10 +34,9 @@ def for_step(one: Costed, task: Task, precision: str) -> str:
     order = "interleaved-overlap" if one.values["overlap"] == "pair" and one.layout.vpp > 1 else schedule_of(one)
     asked = f" --sequence {task.sequence}" + (f" --precision {precision}" if precision else "")
     if layer is not None:
-        hot, limited = task.imbalance or 1.0, layer.topk_group < layer.n_group
-        spread = task.spread if task.imbalance is None else 0.0
-        loads = f"normal-cv:{spread:g}" if spread else f"hot-rank:share={hot / one.layout.ep:.4g}" if hot > 1 else "uniform"
-        asked += f" --routing {loads}" + ":group-limited" * (limited and not loads.startswith("hot"))
+        hot, loads = task.imbalance or 1.0, f"normal-cv:{task.spread:g}" if task.spread and task.imbalance is None else "uniform"
+        loads += ":group-limited" * (layer.topk_group < layer.n_group)
+        asked += f" --routing {f'hot-rank:share={hot / one.layout.ep:.4g}' if hot > 1 else loads}"
         asked += f" \\\n  --systems {SIMULATED[one.values['system']]}" * (one.values["system"] in SIMULATED)
     return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}"
 

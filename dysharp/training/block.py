@@ -111,12 +111,8 @@ class Block(Basis):
     def experts(self, ep: EpTimes | None) -> dict[str, PassCost]:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
         if self.training_recipe.dispatcher:
-            found = routed(self)
-        elif ep is None or not ep.busiest:
-            found = {EXPERTS: self._row(ep) if ep else PassCost()}
-        else:
-            found = self._between(ep)
-        return found | expert_tensor(self)
+            return routed(self) | expert_tensor(self)
+        return (self._between(ep) if ep and ep.busiest else {EXPERTS: self._row(ep) if ep else PassCost()}) | expert_tensor(self)
 
     def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> PassCost:
         """Embedding, MTP layers, and heads with their losses."""
