@@ -274,7 +274,7 @@ def of_serving(tables: Mapping[str, str]) -> Found:
     """TPOT, TTFT and throughput. Slopes are those of every `EVERY`th row of a model, machine, engine and format."""
     fresh = serving_rows(tables)
     new, found = {row.id for row in fresh}, Found()
-    slopes: dict[str, list[list[float]]] = {}
+    slopes: list[list[float]] = []
     counts, last = dict[tuple[str, ...], int](), dict[tuple[str, ...], dict[str, list[float]]]()
     for row in [*ServingRow.read(), *fresh]:
         case = predict_row(row)
@@ -298,11 +298,10 @@ def of_serving(tables: Mapping[str, str]) -> Found:
             if real is not None:
                 off = {SEEN: math.log(real / mine[name])}
                 found.rows.append(Row(row.id, "serving", f"{name}, {group}", *place, 1e3 * mine[name], row.id in new, off, aside))
-                slopes.setdefault(name, []).append(last[cell][name])
-    for name, values in slopes.items():
-        own = [row for row in found.rows if row.family.startswith(name)]
-        groups = {"gpu": [row.gpu for row in own], "model": [row.model for row in own], "source": [row.way.split(" ")[0] for row in own]}
-        first_order(own, np.array(values), groups)
+                slopes.append(last[cell][name])
+    rows = found.rows  # one fit: a constant of serving is shared by all three
+    groups = {"gpu": [row.gpu for row in rows], "model": [row.model for row in rows], "source": [row.way.split(" ")[0] for row in rows]}
+    first_order(rows, np.array(slopes), groups)
     return found
 
 
