@@ -42,7 +42,7 @@ class Bars(NamedTuple):
     finite: Annotated[bool, Argument(False, _FINITE)]
 
 
-class _Files(NamedTuple):
+class _OutFiles(NamedTuple):
     """What is written."""
 
     report: Annotated[str | None, _REPORT, WRITTEN]
@@ -106,7 +106,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 
 @click.command()
 @click.argument("figures", nargs=-1, metavar="[FIGURE|FILE.toml]...")
-@options(Bars, _Files)
+@options(Bars, _OutFiles)
 @click.pass_context
 def reproduce(
     ctx: click.Context, /, figures: tuple[str, ...], every: Annotated[bool, Argument(False, "reproduce all packaged figures.", flag="--all")],
@@ -128,7 +128,7 @@ def reproduce(
     from dysharp.show.figure_tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
-    bars, files = Bars(**{name: flags[name] for name in Bars._fields}), _Files(**{name: flags[name] for name in _Files._fields})
+    bars, files = Bars(**{name: flags[name] for name in Bars._fields}), _OutFiles(**{name: flags[name] for name in _OutFiles._fields})
     if files.paper is not None:
         return _write_up(files.paper, command_line(ctx), names)
     if bars.finite:
@@ -223,7 +223,7 @@ def _write_up(where: str, command: str, figures: Sequence[str]) -> None:
         click.echo(f"paper: {path}", err=True)
 
 
-def _check_request(names: Sequence[str], files: _Files, *, tornado: bool, direction: str, check: bool) -> None:
+def _check_request(names: Sequence[str], files: _OutFiles, *, tornado: bool, direction: str, check: bool) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
     from dysharp.figures import list_figures
 

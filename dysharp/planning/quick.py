@@ -42,7 +42,7 @@ APART = 0.25
 FLIT_BYTES = 16
 
 
-class _Sizes(NamedTuple):
+class _LayerSizes(NamedTuple):
     """What a closed form of an exchange reads. `copies`: rows of the busiest GPU per token, its own included. Bytes: of a row forth and back."""
 
     gpu: Gpu
@@ -56,17 +56,17 @@ class _Sizes(NamedTuple):
     options: Any
 
 
-Form = Callable[[_Sizes], tuple[float, float]]
+Form = Callable[[_LayerSizes], tuple[float, float]]
 
 
-def _kernels(system: str, s: _Sizes) -> tuple[float, float]:
+def _kernels(system: str, s: _LayerSizes) -> tuple[float, float]:
     """Kernels that serving and plans have, too (`costs.exchange`)."""
     sms = getattr(s.options, "n_sm", NORMAL_SMS)
     out, home = (ExchangeWay(s.gpus, s.model.n_experts, s.model.topk, s.tokens, s.copies, *row, sms) for row in ((s.sent, False), (s.back, True)))
     return kernel_us(s.gpu, s.constants, system, out), kernel_us(s.gpu, s.constants, system, home)
 
 
-def _trtllm(s: _Sizes) -> tuple[float, float]:
+def _trtllm(s: _LayerSizes) -> tuple[float, float]:
     if s.options.sides == "one":
         return _kernels("trtllm-a2a", s)
     copies = [transfer.fifo_copy_us(s.gpu, s.constants, row, s.gpus) for row in (s.sent, s.back)]
@@ -76,18 +76,18 @@ def _trtllm(s: _Sizes) -> tuple[float, float]:
     return float(dispatch), float(transfer.alltoall_two_sided_us(*numbers, s.back, s.gpus, copies[1], summed))
 
 
-def _mori(s: _Sizes) -> tuple[float, float]:
+def _mori(s: _LayerSizes) -> tuple[float, float]:
     numbers = s.gpu, s.constants, s.tokens, s.copies
     moved = 0.0 if s.options.zero_copy else 2 * s.back  # read and written into the registered buffer
     return float(transfer.mori_dispatch_us(*numbers, s.sent, s.gpus)), float(transfer.mori_combine_us(*numbers, s.back, s.gpus, moved))
 
 
-def _all_to_all(s: _Sizes) -> tuple[float, float]:
+def _all_to_all(s: _LayerSizes) -> tuple[float, float]:
     rows = s.tokens * s.model.topk
     return tuple(float(collective_us(s.gpu, s.constants, "alltoall", s.gpus, rows * row)) for row in (s.sent, s.back))  # type: ignore[return-value]
 
 
-def _gathered(s: _Sizes) -> tuple[float, float]:
+def _gathered(s: _LayerSizes) -> tuple[float, float]:
     rows = s.tokens * s.gpus
     pairs = (("all_gather", s.sent), ("reduce_scatter", s.back))
     return tuple(float(collective_us(s.gpu, s.constants, kind, s.gpus, rows * row)) for kind, row in pairs)  # type: ignore[return-value]
@@ -231,13 +231,13 @@ def _format_bytes(options: Any, name: str, model: Model) -> float:
     return float(ROW_BYTES[getattr(options, name, "rows")](model))
 
 
-def _sizes(system: System, request: Request, routing: Routing, options: Any) -> _Sizes:
+def _sizes(system: System, request: Request, routing: Routing, options: Any) -> _LayerSizes:
     cluster, model, backward = request.cluster, request.model, request.direction == "bwd"
     needed = needed_gpus(routing)
     copies = max(float(needed.mean(axis=0).max()) * routing.n_gpus, float(needed.sum(axis=1).mean()))
     sent = 2.0 * model.hidden if backward else _format_bytes(options, "dispatch", model)  # gradients go in BF16
     back = 2.0 * model.hidden if backward or not hasattr(options, "combine") else _format_bytes(options, "combine", model)
-    return _Sizes(cluster.own_gpu, cluster.fitted, model, cluster.n_gpus, request.tokens, copies, sent, back, options)
+    return _LayerSizes(cluster.own_gpu, cluster.fitted, model, cluster.n_gpus, request.tokens, copies, sent, back, options)
 
 
 def _rows_both_ways(system: System, routing: Routing, options: Any) -> list[Rows]:

@@ -26,7 +26,7 @@ MOST_FILES = 2000
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptRows:
     """A store of results. `read`: jobs whose Rows came from the store. `ran`: jobs that were simulated. `problem`: why results are no longer kept."""
 
     store: Store
@@ -91,17 +91,17 @@ def _keys(job: Job, digests: dict[int, tuple[Routing, str]]) -> list[RowKey]:
     return [key_of_run(job.system, options, part, f"{whole} {part.routing.tokens_per_gpu}") for part in job.parts()]
 
 
-_kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+_kept: ContextVar[_KeptRows | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def rows_kept_in(folder: AnyPath) -> Iterator[_Kept]:
+def rows_kept_in(folder: AnyPath) -> Iterator[_KeptRows]:
     """Calls of `compare` and `advise` inside this context read and keep Rows in `folder`. A result of other code or inputs is never read.
 
     Wall times and memory in a kept Row are those of the run that made it. Raises ConfigError for a folder that cannot be written to.
     """
     code_digest()  # of the code that runs now, before anything is read or edited
-    kept = _Kept(Store(Path(folder)))
+    kept = _KeptRows(Store(Path(folder)))
     make_folder(kept.store.folder, "kept results")
     token = _kept.set(kept)
     try:

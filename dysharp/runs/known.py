@@ -49,7 +49,7 @@ class NoEstimate(SimulationError):
     """First tokens that do not tell the time of the whole layer. Exit code 1."""
 
 
-class _Runs(Protocol):
+class _BlockRuns(Protocol):
     """How a layer is simulated."""
 
     def layer(self, workload: Workload) -> Row:
@@ -191,7 +191,7 @@ class _Known:
         }  # fmt: skip
 
 
-def until_known(workload: Workload, runs: _Runs) -> Row:
+def until_known(workload: Workload, runs: _BlockRuns) -> Row:
     """The Row of the first tokens, with `window` = the estimate for the whole layer. Raises NoEstimate where they do not tell its time.
 
     With `Request.window`, of so many tokens; else of 512, 1024, ... tokens, until the time is known to `Request.precision`.
