@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.api.comparison import compare
 from dysharp.api.merged_blocks import merged_blocks
-from dysharp.api.training import ep_times
+from dysharp.api.training import _ep_times
 from dysharp.base.errors import DysharpError
 from dysharp.base.units import PS_PER_US, us_to_ps
 from dysharp.base.values import frozen
@@ -64,7 +64,7 @@ def _rows(coster: Coster, one: Costed) -> tuple[Row, EpTimes]:
         raise DysharpError(f"no simulated system is {one.values['system']}" if system is None else "ranks of a simulated system have whole experts")
     asked = _asked(coster, one)
     forward, backward = (compare([system], direction=way, **asked).rows[0] for way in ("fwd", "bwd"))
-    return forward, ep_times(forward, backward)
+    return forward, _ep_times(forward, backward)
 
 
 def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], tick: Tick = lambda *_: None) -> Ranked:

@@ -211,7 +211,7 @@ def step(
     layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
     rows = rows_both_ways(names, block.training_recipe.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
     ahead: list[Row] = [forward for forward, _ in rows]
-    eps = [_quick_times(*pair) for pair in layers] or [ep_times(*pair) for pair in rows]
+    eps = [_quick_times(*pair) for pair in layers] or [_ep_times(*pair) for pair in rows]
     merged = merged_blocks(ahead, eps, block, **asked) if merging else [None] * len(rows)
     firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
     done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
@@ -336,7 +336,7 @@ def _order(layout: Layout, name: str | None) -> Schedule:
     return make_schedule(family.name, layout.pp, layout.micro_batches, layout.vpp)
 
 
-def ep_times(forward: Row, backward: Row) -> EpTimes:
+def _ep_times(forward: Row, backward: Row) -> EpTimes:
     """A layer from the Rows of its passes."""
     ways = [(row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward)]
     (time, exposed, wire), (back, back_exposed, back_wire) = ways

@@ -53,6 +53,8 @@ def _compute_dtype(gpu: Gpu, wanted: str) -> str:
     return "fp8" if wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS else wanted
 
 
+WIDENED_ROWS = 16
+"""Steps of the heights of tiles that widen weights (`gemm_tiles.MARLIN_TILES`)."""
 OPTIMIZER = 0.666
 """Part of the datasheet's memory rate that kernels of an optimizer reach (SimuMax 4dcaae5, configs/system/b200_bf16_ceperm.json)."""
 
@@ -196,6 +198,12 @@ class Machine:
             time = max(time, self.floor + float(hbm_us(self.gpu, self.constants, held * n * k * groups)) / part)
         return (BLOCK_SCALED if dtype == "mxfp8" else 1.0) * time + sums / self.cluster.hbm_bytes_per_us
 
+    @cached_property
+    def widening(self) -> float:
+        """Part of the rate of BF16 products that is left where registers widen 4-bit weights: the grouped kernel of the regime on many rows."""
+        many = 8192.0, 4096.0, 4096.0, "bf16", 8.0
+        return self.gemm(*many) / self.gemm(*many, weight_bytes=FORMATS["int4"].weight_bytes) if self.cluster.gpu else 1.0
+
     def lanes(self, m: float, n: float, k: float) -> float:
         """A GEMM [m, k] x [k, n] of FP32 values, which no tensor core multiplies unless asked to (torch: float32_matmul_precision "highest")."""
         if not self.cluster.gpu:
@@ -320,17 +328,6 @@ class Machine:
         if not self.cluster.gpu:
             return 0.0
         return self.cluster.host_factor * (calls * self.constants[once] + looped * self.constants["training.launch_us"])
-
-
-WIDENED_ROWS = 16
-"""Steps of the heights of its tiles (`gemm_tiles.MARLIN_TILES`)."""
-
-
-@lru_cache(maxsize=64)
-def widening_part(cluster: Cluster, dtype: str) -> float:
-    """Part of the rate of products in `dtype` that is left where registers widen 4-bit weights: an engine's grouped kernel, many rows."""
-    machine, many = machine_of(cluster, "serving"), (8192.0, 4096.0, 4096.0, dtype, 8.0)
-    return machine.gemm(*many) / machine.gemm(*many, weight_bytes=FORMATS["int4"].weight_bytes) if cluster.gpu else 1.0
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,6 @@
 """How a layout is written: for people, and as `dysharp step` and frameworks read it."""
 
 from dysharp.planning.cost import Costed
-from dysharp.planning.space import Task
 from dysharp.training.schedules import usual_schedule
 
 SIMULATED = {
@@ -23,22 +22,6 @@ def text_of(one: Costed) -> str:
     degrees = ",".join(f"{name}={n}" for name, n in values.items() if n > 1 or name in ("tp", "pp"))
     shared = f",fsdp={one.layout.fsdp}" if one.layout.fsdp > 1 else ""
     return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
-
-
-def for_step(one: Costed, task: Task, precision: str) -> str:
-    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
-    stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
-    again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
-    if (layer := task.model.layer) is not None and (precision or layer.gemm_dtype) != "bf16":
-        precision = f"{precision or layer.gemm_dtype},sent=bf16,back=bf16"
-    order = "interleaved-overlap" if one.values["overlap"] == "pair" and one.layout.vpp > 1 else schedule_of(one)
-    asked = f" --sequence {task.sequence}" + (f" --precision {precision}" if precision else "")
-    if layer is not None:
-        hot, loads = task.imbalance or 1.0, f"normal-cv:{task.spread:g}" if task.spread and task.imbalance is None else "uniform"
-        loads += ":group-limited" * (layer.topk_group < layer.n_group)
-        asked += f" --routing {f'hot-rank:share={hot / one.layout.ep:.4g}' if hot > 1 else loads}"
-        asked += f" \\\n  --systems {SIMULATED[one.values['system']]}" * (one.values["system"] in SIMULATED)
-    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}"
 
 
 def short_of(one: Costed) -> str:

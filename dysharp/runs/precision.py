@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
 from dysharp.costs.machine import Machine
 from dysharp.model.formats import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
@@ -59,12 +58,6 @@ def default_formats(products: str, state: str = "") -> Formats:
     """Formats where nobody said any: those of the precision that is named like its products, for every linear; BF16 rows."""
     own = formats_of(EVERY.get(products, products))
     return replace(own, state=state or own.state, sent="bf16", back="bf16")
-
-
-def held_formats(layer: Model) -> Formats:
-    """Formats of a simulated forward pass where nobody said any: 4-bit weights of a checkpoint stay as they are."""
-    narrow = held_bytes(layer) < ELEMENT_BYTES[layer.gemm_dtype]
-    return replace(default_formats(layer.checkpoint if narrow else layer.gemm_dtype), products=layer.gemm_dtype if narrow else "")
 
 
 def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | None) -> Formats:

@@ -9,7 +9,6 @@ import numpy as np
 
 from dysharp.base.values import frozen
 from dysharp.costs.collectives import link_us
-from dysharp.serving.exchange import domain_of
 from dysharp.serving.work import Loads, Replica
 from dysharp.specs import choice_int
 from dysharp.specs.whole import WholeModel
@@ -79,7 +78,7 @@ def rearranging(replica: Replica, slots: int) -> Rearranging:
     own = layer.n_experts // layout.ep + slots
     moved = own * layers * expert
     out = rates.cluster.scale_out
-    inside = layout.ep <= domain_of(replica) or out is None
+    inside = layout.ep <= replica.machine.domain or out is None
     us = float(link_us(rates.gpu, rates.constants, moved)) if inside or out is None else moved / (out.nic_GBps * out.nics_per_gpu * 1e3)
     total = layout.ep * own - layer.n_experts
     return Rearranging(slots, hottest(replica.loads, layout.ep, total), slots * layers * expert, moved, us / 1e6)

@@ -46,11 +46,6 @@ def ep_system_of(replica: Replica) -> str:
     return "deepep-normal" if name == "deepep" and replica.ep_by_flag else name
 
 
-def domain_of(replica: Replica) -> int:
-    """GPUs of one NVLink domain of the machine."""
-    return replica.machine.domain
-
-
 def _peers_of(replica: Replica) -> Peers:
     """The GPUs that share experts."""
     return Peers(replica.layout.ep, slots=replica.layout.slots)

@@ -8,7 +8,7 @@ from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels,
 from dysharp.model.batch import StepBatch
 from dysharp.model.operators import SHARED, Core, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
-from dysharp.serving.exchange import BOUNDS, FREE, GATHERS, domain_of, exchange, least_us
+from dysharp.serving.exchange import BOUNDS, FREE, GATHERS, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
 
 CASTS, CAST_AND_SCALED, UNFUSED = 4, 7.0, 3
@@ -128,7 +128,7 @@ def _moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tu
         gathered, scattered = (r.machine.collective(kind, row * everybody, layout.stage_gpus) for kind in ("all_gather", "reduce_scatter"))
         return [OpTime("dispatch", gathered)], [OpTime("combine", scattered)]
     shared = [OpTime("combine", r.machine.collective("all_gather", row * tokens, layout.tp))] if layout.tp > 1 else []
-    if r.ep_system in BOUNDS and layout.ep <= domain_of(r):
+    if r.ep_system in BOUNDS and layout.ep <= r.machine.domain:
         return [OpTime("dispatch", least_us(r, tokens / layout.tp, experts_us), 0)], shared
     moved = exchange(r, tokens / layout.tp, busiest(r, everybody))
     return [OpTime("dispatch", moved.dispatch, moved.kernels // 2)], [OpTime("combine", moved.combine, moved.kernels // 2), *shared]

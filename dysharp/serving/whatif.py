@@ -6,7 +6,7 @@ from dataclasses import replace
 from dysharp.base.values import frozen
 from dysharp.costs.machine import machine_of
 from dysharp.serving.engine import Engine
-from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, domain_of, ep_system_of
+from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, ep_system_of
 from dysharp.serving.launch import tables
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import closed_loop
@@ -85,7 +85,7 @@ def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
     cluster = start.machine.cluster
     if cluster.scale_out is None:
         return
-    for size in sorted({*(n for n in LARGER if domain_of(start) < n <= gpus and gpus % n == 0), gpus} - {domain_of(start)}):
+    for size in sorted({*(n for n in LARGER if start.machine.domain < n <= gpus and gpus % n == 0), gpus} - {start.machine.domain}):
         larger = replace(cluster, scale_out=replace(cluster.scale_out, domain_gpus=size))
         yield f"NVLink domains of {size} GPUs", replace(start, machine=machine_of(larger, "serving"))
     faster = replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)

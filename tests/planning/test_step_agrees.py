@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from dysharp.api.planning import Answer, plan
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.planning.names import for_step
+from dysharp.cli.texts.plan_text import _for_step
 from dysharp.specs import load_cluster
 
 APART = {1: 0.01, 2: 0.03, 4: 0.08}
@@ -63,7 +63,7 @@ def stepped(cell: Cell, *more: str) -> tuple[float, float]:
     """Seconds of a step by the plan, and by the command that it prints."""
     model, cluster, precision, *_ = cell
     one = planned(cell).plan.first
-    options = shlex.split(for_step(one.found.best[0], one.task, precision).replace("\\\n", " "))
+    options = shlex.split(_for_step(one.found.best[0], one.task, precision).replace("\\\n", " "))
     done = CliRunner().invoke(cli, ["step", model, "--cluster", cluster, *options, *more, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -249,7 +249,7 @@ def small() -> Iterator[tuple[str, Any]]:
     )
     yield "polled", [replace(rules, polled_steps=float(n)).first_us(cut, 9e3) for n in (1, 10)]
     fewer = replace(shared, machine=Machine(load_cluster("hw-dgx-h200").with_gpus(4), regime_of("serving")))
-    yield "domains", (exchange.domain_of(fewer), list(layouts_of(fewer, 4)))
+    yield "domains", (fewer.machine.domain, list(layouts_of(fewer, 4)))
     yield "hops", [list(hops(replica(name), n)) for name in ("stages", "experts in stages", "cut") for n in (1.0, 700.0)]
     yield "engines", [(rules, rules.reducers, rules.beside(3)) for rules in map(engine_of, ENGINES)]
     yield "loads", [loads_of(load_whole(name), "uniform", 3)[:5] for name in ("deepseek-v3", "llama3-70b")]

@@ -6,7 +6,7 @@ import pytest
 
 import dysharp
 from dysharp.costs.gemm import held_bytes
-from dysharp.costs.machine import machine_of, widening_part
+from dysharp.costs.machine import machine_of
 from dysharp.model.formats import FORMATS
 from dysharp.specs import load_cluster, load_model
 
@@ -42,7 +42,7 @@ def test_the_layer_and_a_served_model_multiply_alike() -> None:
 
 
 def test_training_and_paper_machines_have_no_widening() -> None:
-    assert widening_part(load_cluster("paper-dgx-h100"), "bf16") == 1.0
+    assert machine_of(load_cluster("paper-dgx-h100"), "serving").widening == 1.0
     back = [dysharp.run("deepep", model=model, cluster=H100, tokens=64, direction="bwd").time_us for model in (NARROW, WIDE)]
     assert back[0] == back[1]
 

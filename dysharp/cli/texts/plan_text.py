@@ -3,7 +3,7 @@
 import click
 
 from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES, Answer
-from dysharp.planning.names import for_step
+from dysharp.planning.names import SIMULATED, schedule_of, text_of
 from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
 from dysharp.show.output import print_columns, print_header, print_lines
 from dysharp.specs import load_whole
@@ -16,7 +16,7 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
     name = next((text for text in map(str.strip, models.split(",")) if load_whole(text).name == one.task.model.name), "MODEL")
-    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {for_step(one.found.best[0], one.task, done.precision)}")
+    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {_for_step(one.found.best[0], one.task, done.precision)}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_columns(SHAPES, done.shape_rows())
@@ -39,6 +39,22 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     if any(one.read for one in done.plan.shapes):
         print_lines([f"Costs of an earlier search: {sum(one.read for one in done.plan.shapes):,}."])
     print_lines(["Not considered: " + "; ".join(NOT_CONSIDERED) + "."])
+
+
+def _for_step(one: Costed, task: Task, precision: str) -> str:
+    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
+    stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
+    again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
+    if (layer := task.model.layer) is not None and (precision or layer.gemm_dtype) != "bf16":
+        precision = f"{precision or layer.gemm_dtype},sent=bf16,back=bf16"
+    order = "interleaved-overlap" if one.values["overlap"] == "pair" and one.layout.vpp > 1 else schedule_of(one)
+    asked = f" --sequence {task.sequence}" + (f" --precision {precision}" if precision else "")
+    if layer is not None:
+        hot, loads = task.imbalance or 1.0, f"normal-cv:{task.spread:g}" if task.spread and task.imbalance is None else "uniform"
+        loads += ":group-limited" * (layer.topk_group < layer.n_group)
+        asked += f" --routing {f'hot-rank:share={hot / one.layout.ep:.4g}' if hot > 1 else loads}"
+        asked += f" \\\n  --systems {SIMULATED[one.values['system']]}" * (one.values["system"] in SIMULATED)
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}"
 
 
 def print_check(done: Answer) -> None:

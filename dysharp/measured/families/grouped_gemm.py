@@ -52,7 +52,7 @@ def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) ->
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
 
-def operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
+def _operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
     """Type of the products of a layer, and of its weights where memory holds narrower ones."""
     wide = held_bytes(model) == ELEMENT_BYTES[model.gemm_dtype]
     return (model.gemm_dtype,) if wide else (f"weights {model.checkpoint}",)
@@ -62,7 +62,7 @@ def operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
     "grouped-gemm",
     belongs=lambda m: m.kind.startswith("grouped_gemm") and not is_training_gemm(m),
     closed_us=_closed_us,
-    dtypes_of=operand_dtypes,
+    dtypes_of=_operand_dtypes,
 )
 def _case(m: Measurement) -> _GroupedCase | _MlpCase:
     """A kernel (a latency, TFLOPS or GB/s), or a whole MLP (a latency)."""

@@ -11,7 +11,7 @@ from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import LayerCase, layer_fields
-from dysharp.measured.families.grouped_gemm import operand_dtypes
+from dysharp.measured.families.grouped_gemm import _operand_dtypes
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number
 from dysharp.measured.predictions import hashable_constants
@@ -119,7 +119,7 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
-@family("layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=operand_dtypes)
+@family("layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=_operand_dtypes)
 def _case(m: Measurement) -> _LayerCase:
     """A latency. Gated experts have the key `inter` and rows in FP8, experts of training the key `ffn` and BF16."""
     gpu = gpu_of(m)

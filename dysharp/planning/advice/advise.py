@@ -11,6 +11,7 @@ from dysharp.analysis.surroundings import host_line
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.text import sentences, table
 from dysharp.base.values import frozen, named, plain
+from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
 from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.model.formats import Formats, formats_of, trained
@@ -22,9 +23,10 @@ from dysharp.runs.arguments import AdviseArgs, RequestArgs, arguments_of
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
-from dysharp.runs.precision import default_formats, held_formats, layer_in, row_options, with_rows
+from dysharp.runs.precision import default_formats, layer_in, row_options, with_rows
 from dysharp.runs.request import ModelSource, Request, make_request, takes
 from dysharp.runs.together import Workers
+from dysharp.specs import Model
 from dysharp.systems import System, get_system
 
 PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "around": "other kernels"}
@@ -209,6 +211,12 @@ def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase |
     return asked, phase, formats
 
 
+def _held_formats(layer: Model) -> Formats:
+    """Formats of a simulated forward pass where nobody said any: 4-bit weights of a checkpoint stay as they are."""
+    narrow = held_bytes(layer) < ELEMENT_BYTES[layer.gemm_dtype]
+    return dataclasses.replace(default_formats(layer.checkpoint if narrow else layer.gemm_dtype), products=layer.gemm_dtype if narrow else "")
+
+
 def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers, formats: Formats | None) -> Advice:
     """The advice on a request that is complete."""
     chosen, not_ranked = candidates(systems, asked, phase)
@@ -238,7 +246,7 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
     routing, layers = runs.workload().routing, whole_layers(scope)
     changes, without = what_ifs(runs, best)
-    usual = held_formats(asked.model) if asked.direction == "fwd" else default_formats(asked.model.gemm_dtype)
+    usual = _held_formats(asked.model) if asked.direction == "fwd" else default_formats(asked.model.gemm_dtype)
     known = with_rows(formats or usual, best.row.options, asked.model)
     run_in = Machine(asked.cluster).products
     return Advice(
