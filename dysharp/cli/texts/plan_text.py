@@ -3,8 +3,10 @@
 import click
 
 from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES, Answer
+from dysharp.planning.cost import Costed
 from dysharp.planning.names import SIMULATED, schedule_of, text_of
 from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
+from dysharp.planning.space import Task
 from dysharp.show.output import print_columns, print_header, print_lines
 from dysharp.specs import load_whole
 
