@@ -27,7 +27,7 @@ FOLDER = Path(__file__).with_name("made")
 
 
 def short(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in values.items())
+    return ", ".join(f"{name} {value}" if isinstance(value, str) else f"{name} {value:.5g}" for name, value in values.items())
 
 
 def made_pair(system: str, *, real: bool) -> tuple[Row, Row]:

@@ -88,9 +88,7 @@ def attention_tiles() -> Columns:
         ]
         for dtype in ("bf16", "fp8") for width in widths
     }  # fmt: skip
-    out |= {f"fmha {dtype}": [attention.fmha_tile(width, dtype) for width in widths] for dtype in ("bf16", "fp8")}
-    rows = np.array([1.0, 8.0, 9.0, 16.0, 17.0, 32.0, 33.0, 64.0, 65.0, 128.0])
-    return out | {f"few rows {latent}": attention._few_rows(rows, latent) for latent in (False, True)}
+    return out | {f"fmha {dtype}": [attention.fmha_tile(width, dtype) for width in widths] for dtype in ("bf16", "fp8")}
 
 
 def delta_times(gpu: Gpu) -> Columns:
