@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba import njit
+from numba import njit, typeof
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -30,6 +30,11 @@ __all__ = ["block", "by_address", "kernel", "kernel_files", "lowest", "prefetch"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGEST_BYTES = 16
+
+
+def _is_compiled(kernel: Any, *args: Any) -> bool:
+    """Whether a kernel is compiled, or loaded from the cache, for arguments of these types."""
+    return tuple(map(typeof, args)) in kernel.signatures
 
 
 def kernel_files() -> list[Path]:

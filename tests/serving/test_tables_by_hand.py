@@ -59,7 +59,7 @@ def test_a_gpu_has_its_part_of_the_tokens_of_its_group(decodes: float, tokens: i
 
     monkeypatch.setattr(serving_systems, "compare", compare)
     point: Any = SimpleNamespace(replica=replica("dp=2,tp=4,ep=8", "deepseek-v3"))
-    assert serving_systems._layers(point, ["deepep"], StepBatch(decodes=decodes), None, 0, None) == []
+    assert serving_systems._layers(point, ["deepep"], StepBatch(decodes=decodes), None) == []
     assert (asked["tokens"], asked["model"].tokens_per_gpu, asked["gpus"]) == (tokens, tokens, 8)
 
 

@@ -140,7 +140,7 @@ MUTANTS = {
     "Dispatch does not wait": ("layer.wait_each(batch.op,", "layer.wait_each(batch.op[:0],", "", "fwd"),
     "weights do not wait": ("layer.wait_first(Batch(op=op, node=node), after)", "pass", "", "fwd"),
     "tiles do not wait": ("layer.wait_each(ops[after >= 0], after[after >= 0])", "pass", "", "fwd"),
-    "wrong width": ("layer.model.expert_weights * width", "layer.model.expert_weights * 2 * width", "", "fwd"),
+    "wrong width": ("layer.expert_bytes", "2 * layer.expert_bytes", "", "fwd"),
     "before is beside": ('== "before"', '== "never"', BOTH, "fwd"),
     "beside is before": ('== "before"', '!= "never"', "", "bwd"),
     "no relay": ("if relay else", "if relay and False else", "weights=relay", "fwd"),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numba import typeof
 
 from dysharp.base.errors import SimulationError
 from dysharp.base.values import frozen
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
+from dysharp.engine.kernel import _is_compiled
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 
@@ -70,11 +69,6 @@ def run_burst_counted(program: Program, progress: Callable[[int, int], None] | N
     if x[col.RUN_DONE] < program.n_ops:
         raise SimulationError(deadlock_text(program, state))
     return trace_of(program, state), Timing(compile_s, lower_s, engine_s), table_reads(program, state)
-
-
-def _is_compiled(kernel: Any, *args: Any) -> bool:
-    """Whether a kernel is compiled, or loaded from the cache, for arguments of these types."""
-    return tuple(map(typeof, args)) in kernel.signatures
 
 
 def table_reads(program: Program, state: BurstState) -> TableReads:
