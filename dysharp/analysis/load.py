@@ -8,7 +8,7 @@ from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.base.arrays import I64
 from dysharp.base.units import PS_PER_US
 from dysharp.base.values import frozen
-from dysharp.costs.gemm import held_bytes
+from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.tables import Program
@@ -93,7 +93,7 @@ def load_of(routing: Routing, domain_gpus: int = 0) -> Load:
 
 def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[str, ...]:
     """A line when the experts of all layers of a model do not fit the memory of a GPU."""
-    each = model.expert_weights * held_bytes(model)
+    each = model.expert_weights * (narrow_bytes(model) or ELEMENT_BYTES[model.gemm_dtype])
     needed = model.n_layers * routing.placement.slots_per_gpu * each
     if needed <= cluster.hbm_bytes:
         return ()

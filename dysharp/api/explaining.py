@@ -189,7 +189,8 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
         exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
         tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
-        layout_of(asked["layout"]).ep if asked["layout"] else 1, model.pair_bytes if model else {}, tuple(ranks),
+        (serve_layout_of if asked["batch"] else layout_of)(asked["layout"]).ep if asked["layout"] else 1,
+        model.pair_bytes if model else {}, tuple(ranks),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_o
 from dysharp.serving.balance import loads_of
 from dysharp.serving.disaggregated import best_disaggregated
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.exchange import LOW_LATENCY, ep_system_of
+from dysharp.serving.exchange import ep_system_of
 from dysharp.serving.launch_reader import Launch, read_launch
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.replay.requests import requests_of
@@ -55,7 +55,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
         request = {**request, "isl": max(1, round(traced.prompt)), "osl": max(2, round(traced.output))}
     worker = _start(whole, machine.with_gpus(count), rules, request)  # of prompts or of decoding
     start = replace(worker, ep_by_flag=rules.ep_by_flag)
-    if launch and start.ep_system in LOW_LATENCY:  # a line of one server names one kind of DeepEP's kernels; pools have both
+    if launch and start.ep_system.startswith("deepep"):  # a line of one server names one kind of DeepEP's kernels; pools have both
         worker = replace(worker, ep_system="deepep")
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted

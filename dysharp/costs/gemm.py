@@ -48,10 +48,11 @@ class GemmTask(NamedTuple):
     """Bytes from the memory that all SMs share (`Program.task_bytes`)."""
 
 
-def held_bytes(model: Model) -> float:
-    """Memory bytes of a weight of an expert, with its scales: those of the checkpoint where they are fewer than those of the products."""
-    form, wide = FORMATS.get(model.checkpoint.partition("-")[0]), ELEMENT_BYTES[model.gemm_dtype]
-    return min(wide, form.weight_bytes) if form else wide
+def narrow_bytes(model: Model, direction: str = "fwd") -> float | None:
+    """Memory bytes of a weight of an expert, with its scales, where the checkpoint has fewer than the products. None: those of the products, as in
+    every backward pass, for nothing here trains such weights."""
+    form = FORMATS.get(model.checkpoint.partition("-")[0]) if direction == "fwd" else None
+    return form.weight_bytes if form and form.weight_bytes < ELEMENT_BYTES[model.gemm_dtype] else None
 
 
 def gemm_gang(columns: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dysharp.base.arrays import F64, Ints
 from dysharp.base.units import PS_PER_US, ns_to_ps
-from dysharp.costs.gemm import held_bytes, mean_share, tile_task
+from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task
 from dysharp.isa.framing import Framing, pull_train, push_train
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building import DYMULTIMEM, STORE
@@ -127,7 +127,7 @@ class _ClosedLayer:
         share, found = mean_share(high, len(self.x.slot) / max(1, len(np.unique(self.x.slot)))), []
         for (gemm, *_) in stages(self.model, "fwd"):
             shape = self.cluster, self.model.gemm_dtype, gemm.columns, gemm.depth, high, share
-            task = tile_task(*shape, gemm.epilogue_bytes, weight_bytes=held_bytes(self.model))
+            task = tile_task(*shape, gemm.epilogue_bytes, weight_bytes=narrow_bytes(self.model))
             found.append((task.ps / PS_PER_US, task.bytes / self.cluster.shared_memory_rate, gang(gemm)))
         return found
 

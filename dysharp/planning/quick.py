@@ -21,7 +21,7 @@ from dysharp.base.values import frozen
 from dysharp.costs import transfer
 from dysharp.costs.collectives import collective_us
 from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
-from dysharp.costs.gemm import held_bytes, mean_share, tile_task, weight_grad_task
+from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task, weight_grad_task
 from dysharp.costs.machine import machine_of
 from dysharp.costs.operators import ELEMENT_BYTES, Constants
 from dysharp.measured.trust import PredictionScope, trust_of
@@ -284,7 +284,7 @@ def _weights_us(request: Request, routing: Routing, options: Any) -> float:
     """Weights of the experts with rows of one GPU, at most, once through memory."""
     model, cluster = request.model, request.cluster
     experts = int((rows_per_slot(routing).reshape(routing.n_gpus, -1) > 0).sum(axis=1).max(initial=0))
-    width = WEIGHT_BYTES.get(getattr(options, "weights", ""), None) or held_bytes(model)
+    width = WEIGHT_BYTES.get(getattr(options, "weights", ""), None) or narrow_bytes(model, request.direction) or ELEMENT_BYTES[model.gemm_dtype]
     return experts * model.expert_weights * width / cluster.hbm_bytes_per_us
 
 
@@ -293,14 +293,13 @@ def _gemms_us(request: Request, routing: Routing) -> float:
     model, cluster, slots = request.model, request.cluster, len(rows_per_slot(routing)) // routing.n_gpus
     if not cluster.gpu:
         return _tiles_us(request, routing)
-    held = held_bytes(model)
-    narrow = held < ELEMENT_BYTES[model.gemm_dtype]
-    machine, rows = machine_of(cluster, "serving" if narrow else "benchmark"), _hot_rows(routing) / slots
+    held = narrow_bytes(model, request.direction)
+    machine, rows = machine_of(cluster, "serving" if held else "benchmark"), _hot_rows(routing) / slots
     inner = (model.n_matrices - 1) * model.expert_hidden
     total = 0.0
     for n, k in ((inner, model.hidden), (model.hidden, model.expert_hidden)):
         if request.direction == "fwd":
-            total += machine.gemm(rows, n, k, model.gemm_dtype, slots, weight_bytes=held if narrow else None)
+            total += machine.gemm(rows, n, k, model.gemm_dtype, slots, weight_bytes=held)
         else:
             total += machine.gemm(rows, k, n, model.gemm_dtype, slots) + machine.gemm(n, k, rows, model.gemm_dtype, slots, accumulate=True)
     return total
@@ -309,7 +308,7 @@ def _gemms_us(request: Request, routing: Routing) -> float:
 def _tiles_us(request: Request, routing: Routing) -> float:
     """Waves of tiles as the Programs of paper forms have them, or their bytes through memory, on the GPU with most tiles."""
     model, cluster, high = request.model, request.cluster, choice_int("gemm.tile_rows")
-    rows = rows_per_slot(routing).reshape(routing.n_gpus, -1)
+    rows, held = rows_per_slot(routing).reshape(routing.n_gpus, -1), narrow_bytes(model, request.direction)
     tiles = -(-rows // high)
     own = rows[int(tiles.sum(axis=1).argmax())]
     own = own[own > 0]
@@ -321,7 +320,7 @@ def _tiles_us(request: Request, routing: Routing) -> float:
         compute = moved = 0.0
         for gemm in stage:
             shape = cluster, model.gemm_dtype, gemm.columns, gemm.depth, high, share
-            task = weight_grad_task(*shape) if gemm.of_weights else tile_task(*shape, gemm.epilogue_bytes, weight_bytes=held_bytes(model))
+            task = weight_grad_task(*shape) if gemm.of_weights else tile_task(*shape, gemm.epilogue_bytes, weight_bytes=held)
             ps, n_bytes = (np.broadcast_to(cost, high + 1) for cost in task)
             compute += float(ps[heights].mean()) * -(-gang(gemm) * len(heights) // cluster.n_sms) / PS_PER_US
             moved += gang(gemm) * float(n_bytes[heights].sum())

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
+from dysharp.costs.gemm import narrow_bytes
 from dysharp.measured.trust import no_rows
 from dysharp.runs.formats import formats_of
 from dysharp.runs.phase import Phase
@@ -71,7 +71,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
         lines.append(f"leading tokens: {few}; the time of all {request.tokens} is an estimate")
     elif request.precision is not None:
         lines.append(f"precision of time: {100 * request.precision:g} %, and all tokens where fewer do not tell; --exact simulates all")
-    if request.direction == "fwd" and held_bytes(model) < ELEMENT_BYTES[model.gemm_dtype]:
+    if narrow_bytes(model, request.direction):
         lines.append(f"weights: {model.checkpoint} in memory, widened as they are read; products {model.gemm_dtype}")
     elif model.checkpoint.partition("-")[0] not in ("", model.gemm_dtype):
         lines.append(f"warning: the checkpoint holds {model.checkpoint} weights; this layer reads and multiplies {model.gemm_dtype} ones")

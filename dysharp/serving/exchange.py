@@ -4,8 +4,6 @@
 group share them.
 """
 
-from math import inf
-
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import ExchangeTimes, Peers, Rows
@@ -15,9 +13,9 @@ from dysharp.serving.work import Replica
 LL_MOST_TOKENS = 1024
 """Tokens of one GPU up to which engines take low-latency kernels (DeepEP: NUM_MAX_NVL_PEERS and the buffers of its users)."""
 GATHERS = "allgather"
-LOW_LATENCY = {"deepep": LL_MOST_TOKENS, "deepep-ll": inf, "deepep-normal": 0}
-"""Most tokens of a GPU for low-latency kernels: an engine that has both, one that has these alone, one that has them not."""
-EP_SYSTEMS = (*LOW_LATENCY, "trtllm-a2a", GATHERS, "alltoall")
+NORMAL = "deepep-normal"
+EP_SYSTEMS = ("deepep", "deepep-ll", NORMAL, "trtllm-a2a", GATHERS, "alltoall")
+"""`deepep`: low-latency kernels up to `LL_MOST_TOKENS`, else normal ones; the two behind it have one kind alone."""
 FREE, IN_SWITCH, HUB = "free", "dysharp", "moe-hub"
 BOUNDS = {FREE: costs.FREE, IN_SWITCH: costs.IN_SWITCH, HUB: costs.HUB}
 """EP systems that are lower bounds, as `costs.exchange` names them."""
@@ -43,7 +41,7 @@ def ep_system_of(replica: Replica) -> str:
     if not name or name in BOUNDS:
         name = "trtllm-a2a" if cluster.domain_gpus > 8 else "deepep"
     check_word(name, EP_SYSTEMS, f"EP system {show(name)}: no closed form for serving")
-    return "deepep-normal" if name == "deepep" and replica.ep_by_flag else name
+    return NORMAL if name == "deepep" and replica.ep_by_flag else name
 
 
 def _peers_of(replica: Replica) -> Peers:
@@ -61,8 +59,8 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> ExchangeTime
             raise ConfigError(f"cluster {machine.cluster.name}: found EP{replica.layout.ep} beyond one NVLink domain and no [scale_out] network")
     elif name == "trtllm-a2a" and replica.formats.experts == "nvfp4" and not replica.formats.sent:
         sent = layer.hidden * ROW_BYTES["nvfp4"]
-    rows, least = Rows(tokens, sent, back, most), LOW_LATENCY.get(name, 0)
-    return costs.exchange(machine, layer, _peers_of(replica), rows, "deepep" if name in LOW_LATENCY else name, low_latency=least)
+    least, system = LL_MOST_TOKENS if name == "deepep" else 0, "deepep" if name == NORMAL else name
+    return costs.exchange(machine, layer, _peers_of(replica), Rows(tokens, sent, back, most), system, low_latency=least)
 
 
 def least_us(replica: Replica, tokens: float, experts_us: float) -> float:

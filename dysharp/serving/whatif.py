@@ -31,7 +31,7 @@ class Asked:
     layouts: tuple[ServeLayout, ...] | None
     ttft: float
     tpot: float
-    acceptance: float = 0.8
+    acceptance: float
     """Part of draft tokens that are accepted if those before were."""
 
     def best(self) -> ServePoint | None:

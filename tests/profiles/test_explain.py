@@ -170,6 +170,8 @@ def test_a_decode_step_of_several_ranks_needs_the_layout_of_its_server(tmp_path:
     parts = [step_time(Replica(model, formats_of("bf16", model=model), ServeLayout(n), machine_for(load_cluster("hw-dgx-h100"), False)), batch).parts
              for n in (4, 1)]  # fmt: skip
     assert {row.operator: row.expected for row in done.operators}["attention"] == parts[0]["attention decode"] < parts[1]["attention decode"]
+    spread = dysharp.explain(*files, layout="dp=4,ep=4,slots=4", **(given | {"model": "qwen3-30b"}))
+    assert isinstance(spread, Explanation)
 
 
 def test_a_gpu_without_a_cluster_is_asked_for(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
 
 def asked(name: str, gpus: int, *layouts: str, tpot: float = 60e3, engine: str = "sglang", scenario: Scenario = SCENARIO) -> whatif.Asked:
     """A search over few layouts."""
-    return whatif.Asked(replica(name), engine_of(engine), scenario, gpus, tuple(map(serve_layout_of, layouts)) or None, 4e6, tpot)
+    return whatif.Asked(replica(name), engine_of(engine), scenario, gpus, tuple(map(serve_layout_of, layouts)) or None, 4e6, tpot, 0.8)
 
 
 def searches() -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,7 @@ def replica(cluster: str = "hw-dgx-h200", layout: str = "tp=8", model: str = "de
 
 def asked(cluster: str, gpus: int, *, tpot_ms: float = 50.0, layouts: str = "tp=8,ep=8;dp=8,ep=8;tp=4,dp=2,ep=8") -> Asked:
     named = tuple(serve_layout_of(one) for one in layouts.split(";"))
-    return Asked(replica(cluster, "tp=1"), engine_of("sglang"), Scenario(1.0, 2000.0, 500.0), gpus, named, 3 * SECOND, tpot_ms * 1e3)
+    return Asked(replica(cluster, "tp=1"), engine_of("sglang"), Scenario(1.0, 2000.0, 500.0), gpus, named, 3 * SECOND, tpot_ms * 1e3, 0.8)
 
 
 def point(layouts: str, tpot_ms: float = 200.0) -> ServePoint:

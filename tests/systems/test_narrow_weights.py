@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import dysharp
-from dysharp.costs.gemm import held_bytes
+from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.costs.machine import machine_of
 from dysharp.model.formats import FORMATS
 from dysharp.specs import load_cluster, load_model
@@ -21,7 +21,9 @@ WIDE = replace(NARROW, checkpoint="")
      ("mxfp4-fp8", "fp8", FORMATS["mxfp4"].weight_bytes), ("fp8-block", "fp8", 1.0), ("fp8", "bf16", 1.0), ("bf16", "fp8", 1.0)],
 )  # fmt: skip
 def test_memory_holds_the_narrower_weights(checkpoint: str, products: str, held: float) -> None:
-    assert held_bytes(replace(NARROW, checkpoint=checkpoint, gemm_dtype=products)) == held
+    model = replace(NARROW, checkpoint=checkpoint, gemm_dtype=products)
+    assert (narrow_bytes(model) or ELEMENT_BYTES[products]) == held
+    assert narrow_bytes(model, "bwd") is None
 
 
 @pytest.mark.parametrize(("tokens", "low", "high"), [(32, 0.4, 0.75), (2048, 1.4, 2.4)])
@@ -33,7 +35,7 @@ def test_few_tokens_gain_what_memory_reads_and_many_lose_what_registers_widen(to
 
 def test_the_layer_and_a_served_model_multiply_alike() -> None:
     """Many rows: the GEMMs of the simulated layer take what the machine of serving says, within 15 %."""
-    tokens, machine, held = 2048, machine_of(H100, "serving"), held_bytes(NARROW)
+    tokens, machine, held = 2048, machine_of(H100, "serving"), narrow_bytes(NARROW)
     even = replace(NARROW, routing="uniform")
     run = dysharp.run("ideal", model=even, cluster=H100, tokens=tokens)
     rows, groups, h, i = tokens * even.topk * 8 / even.n_experts, even.n_experts / 8, even.hidden, even.expert_hidden

@@ -6,7 +6,7 @@ from typing import Any
 from dysharp.base.arrays import F64
 from dysharp.base.values import frozen_keywords
 from dysharp.costs import moe, operators
-from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
+from dysharp.costs.gemm import narrow_bytes
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
@@ -54,8 +54,7 @@ def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) ->
 
 def _operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
     """Type of the products of a layer, and of its weights where memory holds narrower ones."""
-    wide = held_bytes(model) == ELEMENT_BYTES[model.gemm_dtype]
-    return (model.gemm_dtype,) if wide else (f"weights {model.checkpoint}",)
+    return (f"weights {model.checkpoint}",) if narrow_bytes(model) else (model.gemm_dtype,)
 
 
 @family(

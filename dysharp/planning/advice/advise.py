@@ -11,7 +11,7 @@ from dysharp.analysis.surroundings import host_line
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.text import sentences, table
 from dysharp.base.values import frozen, named, plain
-from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
+from dysharp.costs.gemm import narrow_bytes
 from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.model.formats import Formats, formats_of, trained
@@ -211,10 +211,11 @@ def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase |
     return asked, phase, formats
 
 
-def _held_formats(layer: Model) -> Formats:
-    """Formats of a simulated forward pass where nobody said any: 4-bit weights of a checkpoint stay as they are."""
-    narrow = held_bytes(layer) < ELEMENT_BYTES[layer.gemm_dtype]
-    return dataclasses.replace(default_formats(layer.checkpoint if narrow else layer.gemm_dtype), products=layer.gemm_dtype if narrow else "")
+def _held_formats(layer: Model, direction: str) -> Formats:
+    """Formats of a simulated pass where nobody said any: forward, narrow weights of a checkpoint stay as they are."""
+    if narrow_bytes(layer, direction):
+        return dataclasses.replace(default_formats(layer.checkpoint), products=layer.gemm_dtype)
+    return default_formats(layer.gemm_dtype)
 
 
 def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers, formats: Formats | None) -> Advice:
@@ -246,8 +247,7 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
     routing, layers = runs.workload().routing, whole_layers(scope)
     changes, without = what_ifs(runs, best)
-    usual = _held_formats(asked.model) if asked.direction == "fwd" else default_formats(asked.model.gemm_dtype)
-    known = with_rows(formats or usual, best.row.options, asked.model)
+    known = with_rows(formats or _held_formats(asked.model, asked.direction), best.row.options, asked.model)
     run_in = Machine(asked.cluster).products
     return Advice(
         ranking=ranking,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.costs.gemm import ELEMENT_BYTES, held_bytes
+from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.costs.machine import WIDENED_ROWS, machine_of
 from dysharp.program import I32, I64, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Ints, Kind, Tail, Template
 from dysharp.program.csr import runs, spans, stable_order
@@ -84,8 +84,8 @@ class LayerBase(GpuBuilder):
         self.tokens, self.ways = routing.tokens_per_gpu, ways.of(cluster)
         super().__init__(cluster, routing.n_gpus, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA)
         self.tiling = tiling or Tiling(choice_int("gemm.tile_rows"))
-        held, dtype = held_bytes(model), self.tiling.dtype or model.gemm_dtype
-        if self.tiling.weight_bytes is None and self.tiling.dtype is None and direction == "fwd" and held < ELEMENT_BYTES[dtype]:
+        held, dtype = narrow_bytes(model, direction), self.tiling.dtype or model.gemm_dtype
+        if held and self.tiling.weight_bytes is None and self.tiling.dtype is None:
             slowed, step = machine_of(cluster, "serving").widening if dtype == "bf16" else 1.0, WIDENED_ROWS if cluster.gpu else None
             self.tiling = replace(self.tiling, weight_bytes=held, part=self.tiling.part * slowed, row_step=self.tiling.row_step or step)
         self.expert_bytes = model.expert_weights * (self.tiling.weight_bytes or ELEMENT_BYTES[dtype])  # of an expert in memory
