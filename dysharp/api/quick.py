@@ -9,10 +9,8 @@ from dysharp.analysis.row import Row
 from dysharp.api.comparison import chosen_systems, place_of_fastest
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
-from dysharp.planning.advice.advise import DEFAULT_CLUSTER, asked_for
-from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
-from dysharp.runs.arguments import AdviseArgs, RequestArgs
+from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs
 from dysharp.runs.collective import running
 from dysharp.runs.header import header_of
 from dysharp.runs.request import ModelSource, make_collective_request, takes
@@ -112,9 +110,12 @@ def _collectives(names: Sequence[str] | None, request: RequestArgs) -> QuickAnsw
     return QuickAnswer(tuple(layers), tuple(rows), (f"{asked.work.description}, {asked.cluster.n_gpus} GPUs of {asked.cluster.name}",), {})
 
 
-@takes(AdviseArgs, cluster=DEFAULT_CLUSTER)
+@takes(AdviseArgs, cluster=MEASURED_CLUSTER)
 def quick_advise(model: ModelSource, **request: Unpack[AdviseArgs]) -> QuickAnswer:
     """The systems that `advise` ranks, each with its default options, by closed forms and bounds. Raises what `advise` raises before it simulates."""
+    from dysharp.planning.advice.advise import asked_for
+    from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
+
     asked, phase, _ = asked_for(model, request)
     chosen, not_ranked = candidates(request["systems"], asked, phase)
     options, _ = options_to_run(chosen, asked)

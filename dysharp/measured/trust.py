@@ -11,7 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from dysharp.analysis.row import form_of
+from dysharp.analysis.row import Row, form_of
 from dysharp.base.values import frozen
 from dysharp.costs.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
@@ -374,3 +374,8 @@ def _is_known(family: str, gpu: str) -> bool:
     """Whether a family was measured on a GPU, or on several others."""
     own = family_errors().get((family, gpu))
     return (own is not None and own.n >= FEWEST) or (family, OTHER) in family_errors()
+
+
+def eager_is_known(row: Row) -> bool:
+    """Whether eager layers of the system were measured, so that its launches are known."""
+    return row.form == "real" and bool(row.surroundings_us) and "sum" in judges_of(row.system)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
+MEASURED_CLUSTER = "hw-dgx-h100"
 
 
 class Argument(NamedTuple):

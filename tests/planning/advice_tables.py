@@ -14,10 +14,11 @@ from unittest.mock import patch
 
 from dysharp.base.errors import DysharpError
 from dysharp.measured.intervals import Interval
+from dysharp.measured.trust import eager_is_known
 from dysharp.planning.advice.advise import Advice, _answer_lines, percent
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.libraries import advise_libraries
-from dysharp.planning.advice.prediction import AdviceRuns, Predicted, eager_is_known
+from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import KNOBS, _grid, _has_knob, _values_of, default_of, search
 from dysharp.planning.advice.what_if import WhatIf, _sizes, _trials, what_ifs
 from dysharp.runs.arguments import RequestArgs

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.planning.advice.prediction import eager_is_known
+from dysharp.measured.trust import eager_is_known
 from dysharp.program.nets import INSIDE, NET_KINDS
 from dysharp.runs.causes import STALLS, answer_of, short_names
 from dysharp.runs.formats import resource_words

@@ -19,7 +19,7 @@ from dysharp.planning.advice.candidates import candidates, nothing_to_rank, opti
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
 from dysharp.planning.advice.what_if import WhatIf, what_ifs
-from dysharp.runs.arguments import AdviseArgs, RequestArgs, arguments_of
+from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs, arguments_of
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
@@ -108,9 +108,6 @@ def _help_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
     return f"Change of the layer time: {', '.join(parts)}." if parts else "No change was simulated."
 
 
-DEFAULT_CLUSTER = "hw-dgx-h100"
-
-
 @frozen
 class Advice:
     """What `dysharp advise` prints; `to_dict` is its `--json`.
@@ -177,7 +174,7 @@ class Advice:
         return found | named(self, "not_ranked", "formats") | {"layer_errors": plain(self.layers), "header": list(self.header)}
 
 
-@takes(AdviseArgs, cluster=DEFAULT_CLUSTER)
+@takes(AdviseArgs, cluster=MEASURED_CLUSTER)
 def advise(model: ModelSource, **request: Unpack[AdviseArgs]) -> Advice:
     """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
 

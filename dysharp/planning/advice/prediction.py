@@ -9,9 +9,8 @@ from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.base.errors import DysharpError
 from dysharp.base.values import frozen, named, plain
-from dysharp.measured.family import judges_of
 from dysharp.measured.intervals import Interval
-from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
+from dysharp.measured.trust import PredictionScope, eager_is_known, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
 from dysharp.runs.header import header_of
 from dysharp.runs.job import Job, Result
@@ -122,11 +121,6 @@ def _until(job: Job, like: Row | None) -> Job:
     if system.moves.sent == "none" or (not like.window if like else layer_rows(request, system) <= WHOLE_ROWS):
         return job
     return job.to(PRECISION, like.window["tokens"] if like else None)
-
-
-def eager_is_known(row: Row) -> bool:
-    """Whether eager layers of the system were measured, so that its launches are known."""
-    return row.form == "real" and bool(row.surroundings_us) and "sum" in judges_of(row.system)
 
 
 def _gemm_busy_us(row: Row) -> float:
