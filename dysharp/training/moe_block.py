@@ -4,6 +4,7 @@ Dispatch and combine by dispatcher are `costs.exchange` under balanced routing. 
 measured steps, and searches over layouts.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from dysharp.base.values import frozen
@@ -17,16 +18,26 @@ from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMU
 from dysharp.specs.model import Model
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import PassCost, passes
-from dysharp.training.recipe import SMS, TrainingRecipe
+from dysharp.training.recipe import SINGLE, SMS, TrainingRecipe
 
 ELEMENT = 2
+PROBABILITY = 4
+PAD_COPIES = 2
+"""Copies of all rows each way where FP8 pads those of an expert: in and out (Megatron-LM, experts.py, TEGroupedMLP.forward)."""
 
 
 def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, training_recipe: TrainingRecipe) -> costs.ExchangeTimes:
-    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one."""
-    row = float(ELEMENT * layer.hidden)
+    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one.
+
+    Hybrid-EP stores the own GPU's rows as all others, and beside a row of Dispatch, or of its gradient's Combine, a probability for each expert of the
+    domain (DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md).
+    """
+    row, single = float(ELEMENT * layer.hidden), training_recipe.dispatcher == SINGLE
     peers = costs.Peers(layout.ep, stride=layout.stride("ep"))
-    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), training_recipe.dispatcher, sms=SMS["deepep"])
+    beside = PROBABILITY * layer.n_experts * min(1.0, machine.domain / layout.ep) if single else 0.0
+    done = costs.exchange(machine, layer, peers, costs.Rows(tokens, row + beside, row), training_recipe.dispatcher, sms=SMS["deepep"])
+    own = layout.ep / (layout.ep - 1) if single and layout.ep > 1 else 1.0
+    return replace(done, dispatch=own * done.dispatch, combine=own * done.combine)
 
 
 NO_RECIPE = TrainingRecipe()
@@ -104,13 +115,15 @@ def routed(block: Basis) -> dict[str, PassCost]:
     each = routed_rows(block)
     rows, local = tokens * layer.topk * layout.etp, each.groups
     sent = exchange(machine, layout, layer, tokens, block.training_recipe)
-    early = sent.wait + sent.maps  # before a forward pass knows how many rows come
-    one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
+    late = sent.dispatch if block.training_recipe.dispatcher == SINGLE else 0.0  # its executor sums counts behind the kernel
+    early = sent.wait + sent.maps + late  # before a forward pass knows how many rows come
+    one, back = sent.dispatch + sent.combine + sent.wait - late, sent.dispatch + sent.combine + 2 * sent.wait
     counts, moved = (PassCost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
     sorts = block.training_recipe.dispatcher == "alltoall"
     own, got = (tokens + rows, 2 * rows if local > 1 else 0) if sorts else (0.0, tokens * sent.received + rows)
     permuted = machine.permute(2 * width * (own + got))
+    permuted += machine.memory(PAD_COPIES * 2 * width * rows, PAD_COPIES) if block.training_recipe.pads else 0.0
     found = dict.fromkeys((EXPERTS, ACTIVATION), PassCost())
     fused = block.training_recipe.fused_experts  # kernels that end with the activation and its cast
     for op in operators(block.model, block.model.last_moe, layout.cut):

@@ -21,6 +21,7 @@ from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import step_costs
 from dysharp.training.graph import replay, step_graph
+from dysharp.training.moe_block import exchange
 from dysharp.training.recipe import WHOLE, TrainingRecipe
 from dysharp.training.schedules import make_schedule
 
@@ -274,12 +275,33 @@ def hybrid(**training_recipe: Any) -> Block:
 
 
 def test_a_forward_pass_knows_its_counts_behind_maps_and_the_last_rank() -> None:
-    """Hybrid-EP gathers a byte per token and expert of the group; alltoall gathers none."""
-    counts = hybrid().experts(None)["counts"]
-    plain = Block(hybrid().model, hybrid().machine, hybrid().layout, 4096, TrainingRecipe(dispatcher="alltoall")).experts(None)["counts"]
-    machine, n_bytes = hybrid().machine, 4096 * 128 * 8
-    assert (plain.forward, plain.backward, counts.backward) == (machine.wait, 0.0, 0.0)
-    assert counts.forward - plain.forward == pytest.approx(machine.memory(n_bytes) + machine.group(n_bytes, 8, 1))
+    """Hybrid-EP gathers a byte per token and expert of the group and sums its counts behind Dispatch; alltoall gathers none."""
+    block = hybrid()
+    plain = Block(block.model, block.machine, block.layout, 4096, TrainingRecipe(dispatcher="alltoall")).experts(None)
+    machine, n_bytes, pieces = block.machine, 4096 * 128 * 8, block.experts(None)
+    counts, alone = pieces["counts"], plain["counts"]
+    assert (alone.forward, alone.backward, counts.backward) == (machine.wait, 0.0, 0.0)
+    assert block.model.layer is not None
+    sent = exchange(machine, block.layout, block.model.layer, 4096, block.training_recipe)
+    assert counts.forward - alone.forward == pytest.approx(machine.memory(n_bytes) + machine.group(n_bytes, 8, 1) + sent.dispatch)
+    assert pieces["exchange"].forward == pytest.approx(sent.combine + machine.wait)
+
+
+def test_hybrid_ep_stores_own_rows_and_probabilities() -> None:
+    """A GPU of eight stores eight rows where libraries send seven, and beside a row of Dispatch four bytes for each of the domain's experts."""
+    block = hybrid()
+    assert block.model.layer is not None
+    kinds = (block.training_recipe, TrainingRecipe(dispatcher="alltoall"))
+    single, plain = (exchange(block.machine, block.layout, block.model.layer, 65536, kind) for kind in kinds)
+    assert single.dispatch / single.combine == pytest.approx(1 + 4 * 128 / (2 * 2048), rel=0.02)
+    assert plain.dispatch == pytest.approx(plain.combine, rel=0.02)
+
+
+def test_rows_of_narrow_experts_are_padded_but_in_a_whole_graph() -> None:
+    rows, width = 4096 * 8, 2 * 2048
+    padded, plain, graph = (hybrid(dtype=d, graphs=g).experts(None)["permutations"] for d, g in (("fp8", ()), ("bf16", ()), ("fp8", (WHOLE,))))
+    assert padded.forward - plain.forward == pytest.approx(hybrid().machine.memory(2 * 2 * width * rows, 2))
+    assert graph.forward == plain.forward
 
 
 def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
@@ -288,7 +310,7 @@ def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
     before = sum((one.forward for one in block.pieces(1)[0].values()), 0.0)
     ahead = before + block.pieces(1)[1]["router"].forward + block.experts(None)["counts"].forward
     rest = block._launched_ops(1)[1]
-    assert block.training_recipe.launches(rest, 16)[0] == (15, 16 * 2)
+    assert block.training_recipe.launches(rest, 16)[0] == (5, 16 * 2 + 5 + 2)
     behind = block.machine.launch(*block.training_recipe.launches(rest, 16)[0], "forward")
     assert block.layer(1, None).forward == pytest.approx(ahead + behind)
     eager = replace(
