@@ -84,7 +84,7 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
         served = together * _prompt_us(first, scenario, together)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
-        own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
+        own = text + first.stages * served + sent + _first_us(second, step)
         busy = waits + own + scenario.steps * step
         new = min(places / busy, fastest)
         settled = abs(new - rate) < EQUAL * rate
@@ -94,7 +94,17 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
             break
     queued = max(0.0, scenario.concurrency / rate - busy)
     batch = requests / decode.workers / second.groups
-    return Served(step / scenario.accepted, waits + own + queued, rate * 1e6, batch, share, step, queued)
+    return Served(_tpot(second.engine, scenario, step), waits + own + queued, rate * 1e6, batch, share, step, queued)
+
+
+def _first_us(decode: StepTable, step: float) -> float:
+    """Time from the end of a transfer to the first token that a client sees."""
+    return decode.engine.first_us(decode.replica, step) + (decode.engine.answered - 1) * step
+
+
+def _tpot(engine: Engine, scenario: Scenario, step: float) -> float:
+    """Microseconds of a token behind the first that a client sees: those that came with it take none."""
+    return step / scenario.accepted * max(0.0, 1 - (engine.answered - 1) / scenario.steps)
 
 
 def _together(table: StepTable, scenario: Scenario, rate: float, most: float) -> float:
@@ -125,12 +135,12 @@ def run_pools(
     text = table.engine.token_us * scenario.isl
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
     for _ in range(REPEATS):
-        tail = after + text + second.engine.first_us(second.replica, step)
+        tail = after + text + _first_us(second, step)
         waited, end = _prompt_step(users, prefill.workers, took, (lengths * step).tolist())
         ttft, rate = waited + tail, users * rounds / end * 1e6
         requests = min(scenario.concurrency, rate / 1e6 * scenario.osl / scenario.accepted * step)
         step = 0.5 * (step + second.decode_us(requests / decode.workers))
-    return replace(start, tpot=step / scenario.accepted, ttft=ttft, rate=rate, batch=requests / decode.workers / second.groups, decode=step)
+    return replace(start, tpot=_tpot(second.engine, scenario, step), ttft=ttft, rate=rate, batch=requests / decode.workers / second.groups, decode=step)
 
 
 def _prompt_step(users: int, workers: int, took: list[float], decoding: list[float]) -> tuple[float, float]:

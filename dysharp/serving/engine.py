@@ -87,6 +87,9 @@ class Engine:
     """Time in which the one process that turns text into tokens makes a token."""
     ep_by_flag: bool = False
     """A flag names DeepEP's kernels, and none takes both."""
+    answered: Annotated[int, Field(strict=True, ge=1)] = 1
+    """Step of a disaggregated request whose token is the first that a client sees. TensorRT-LLM's decode worker passes over the first token and
+    answers once in `stream_interval` steps (_torch/pyexecutor/py_executor.py, _handle_responses)."""
     cdna3_casts: bool = False
     """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 

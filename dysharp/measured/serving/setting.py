@@ -77,6 +77,8 @@ FROM_NOTHING = "sgl-cookbook|token_position"
 """Sources whose lengths are uniform from nothing to twice their mean (SGLang's bench_serving; InferenceX, benchmark_serving_random.py)."""
 DRAWN_TOKEN_US = 3.3
 """`Engine.token_us` of drawn ids, whose words no tokenizer has seen (docs/notebook/2026-11-28-prompt-time-found.md)."""
+ANSWERED = 20
+"""`Engine.answered` of InferenceX's runs with TensorRT-LLM: `stream_interval` of decode workers (NVIDIA/srt-slurm, recipes/trtllm)."""
 ACCEPTANCE = 0.8
 """Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
 MTP_OF_VLLM = "nightly 2026-02", 0.04
@@ -157,7 +159,8 @@ def _disaggregated(row: ServingRow, engine: Engine) -> ServeSetting:
     first, second = _layout(row, "p_"), _layout(row, "d_")
     workers = row.degrees["p_workers"], row.degrees["d_workers"]
     gpus = first.gpus * workers[0] + second.gpus * workers[1]
-    rules = replace(_launched(row, engine, 1.0), mixed=False, gathered_steps=0)
+    late = ANSWERED if engine.name == "trtllm" and "InferenceX" in row.text("where") else 1
+    rules = replace(_launched(row, engine, 1.0), mixed=False, gathered_steps=0, answered=late)
     made = _setting(row, rules, float(row.degrees["concurrency"] or row.degrees["batch"]), _replica(row, rules, first, gpus))
     return replace(made, decode=_replica(row, rules, second, gpus), workers=workers)
 
