@@ -38,7 +38,7 @@ READ, READ_BACK = 2, 3
 """Times that a norm moves its rows, forward (read, write) and backward (read the rows and their gradient, write)."""
 ADDED, ADDED_BACK = 3, 2
 """Times that an addition to the residual stream moves its rows (two reads and a write; a copy of the gradient)."""
-PASSES, MLA_PASSES = 2, 3
+PASSES = 2
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
 ACTIVATION_BACK = 5 / 3
 """Bytes of an activation's backward pass over those of its forward pass: inputs and the gradient are read, gradients are written."""
@@ -372,7 +372,7 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
         yield matrix("attention", "index key and weights", hidden, rows, cut, "none", name="indexer", piece=PROJECTIONS)
         yield vector("attention", "index norm", 2 * a.index_dim)
     yield replace(matrix("attention", "kv up", a.kv_rank, a.heads * (a.nope_dim + a.v_dim), cut, name="kv up", piece=UP), expands=True)
-    moved = 2 * (MLA_PASSES + a.qk_norm) * 2 * heads * a.qk_dim
+    moved = 2 * (PASSES + a.qk_norm) * 2 * heads * a.qk_dim
     yield MemoryOp(
         name="rope and cache", piece=UP, launches=(3, 5), scope="attn", served=2 * (heads * a.rope_dim + latent), forward=moved, backward=moved
     )

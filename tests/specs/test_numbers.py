@@ -126,7 +126,7 @@ def test_numbers_that_were_chosen_in_sight_of_measurements_are_counted() -> None
 
 
 CHOSEN = (
-    *("training.recipe: SAVE_STATES", "costs.operators: KEPT", "model.operators: PASSES", "model.operators: MLA_PASSES"),
+    *("training.recipe: SAVE_STATES", "costs.operators: KEPT", "model.operators: PASSES"),
     *("measured.training.setting: NEW_FROM", "measured.families.attention: XQA_HEADS", "measured.families.operator: GemmsCase()"),
     *("measured.families.attention: _with_surroundings()", "measured.families.blocks: BlockCase()", "measured.serving.setting: _setting()"),
     *("serving.balance: SPREAD", "serving.balance: BALANCED_FROM"),
