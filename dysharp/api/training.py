@@ -54,7 +54,7 @@ from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, slot_name, step_graph
 from dysharp.training.megatron import arguments_from
 from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
-from dysharp.training.recipe import Dispatcher, TrainingRecipe
+from dysharp.training.recipe import SINGLE, Dispatcher, TrainingRecipe
 from dysharp.training.schedules import Schedule, Slot, get_schedule, in_flight, make_schedule, usual_schedule
 from dysharp.training.schedules.cells import FORWARD, WGRAD
 
@@ -346,8 +346,9 @@ def _ep_times(forward: Row, backward: Row) -> EpTimes:
 
 
 def _computed_by(system: str, busiest: float) -> tuple[float, Dispatcher]:
-    """`busiest` and `dispatcher` of `EpTimes`: who computes the experts under a system. Only NCCL's all-to-all sorts rows before it sends them."""
-    return busiest if system in FRAMEWORK_GEMMS else 0.0, "alltoall" if system == SIMULATED["alltoall"] else "deepep"
+    """`busiest` and `dispatcher` of `EpTimes`: who computes the experts under a system, and whose operations the host launches."""
+    own: tuple[Dispatcher, ...] = ("alltoall", SINGLE)
+    return busiest if system in FRAMEWORK_GEMMS else 0.0, next((name for name in own if SIMULATED[name] == system), "deepep")
 
 
 def _exposed_us_of(row: Row) -> float:

@@ -140,7 +140,8 @@ def run_pools(
         ttft, rate = waited + tail, users * rounds / end * 1e6
         requests = min(scenario.concurrency, rate / 1e6 * scenario.osl / scenario.accepted * step)
         step = 0.5 * (step + second.decode_us(requests / decode.workers))
-    return replace(start, tpot=_tpot(second.engine, scenario, step), ttft=ttft, rate=rate, batch=requests / decode.workers / second.groups, decode=step)
+    batch = requests / decode.workers / second.groups
+    return replace(start, tpot=_tpot(second.engine, scenario, step), ttft=ttft, rate=rate, batch=batch, decode=step)
 
 
 def _prompt_step(users: int, workers: int, took: list[float], decoding: list[float]) -> tuple[float, float]:

@@ -33,8 +33,8 @@ from dysharp.model.operators import (
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
-from dysharp.training.moe_block import ELEMENT, LOADED, Basis, expert_tensor, routed
-from dysharp.training.recipe import MODULES, MOE_PIECES, TrainingRecipe
+from dysharp.training.moe_block import ELEMENT, LOADED, Basis, exchange, expert_tensor, routed
+from dysharp.training.recipe import MODULES, MOE_PIECES, SINGLE, Dispatcher, TrainingRecipe
 
 NOT_MODELLED = (
     "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -72,9 +72,21 @@ class Block(Basis):
         moe = self.model.is_moe(number)
         behind |= self.experts(ep) if moe else {}
         done = sum(self.with_replays({**before, **behind}).values(), PassCost())
-        ahead = (*before.values(), *(behind[name] for name in AHEAD if name in behind)) if moe else ()
-        last = behind.get(COUNTS, PassCost()).forward
-        return self._launched(sum(ahead, PassCost()), last, done, *self._launched_ops(number), ep)
+        late = self._late(ep) if moe else 0.0
+        ahead = late + sum(one.forward for one in (*before.values(), *(behind[name] for name in AHEAD if name in behind))) if moe else 0.0
+        last = late + behind.get(COUNTS, PassCost()).forward
+        return self._launched(ahead, last, done, *self._launched_ops(number), ep)
+
+    def _dispatcher(self, ep: EpTimes | None) -> Dispatcher:
+        """The dispatcher whose operations the host launches; "": kernels of a system that computes its experts itself."""
+        return self.training_recipe.dispatcher or (ep.dispatcher if ep and ep.busiest else "")
+
+    def _late(self, ep: EpTimes | None) -> float:
+        """Dispatch of a forward pass whose host waits for a count behind it: `SINGLE`'s executor sums counts after the kernel."""
+        dispatcher, layer = self._dispatcher(ep), self.model.layer
+        if dispatcher != SINGLE or layer is None:
+            return 0.0
+        return exchange(self.machine, self.layout, layer, self.tokens / self.layout.tp, replace(self.training_recipe, dispatcher=SINGLE)).dispatch
 
     def _launched_ops(self, number: int) -> tuple[tuple[LayerOperator, ...], tuple[LayerOperator, ...]]:
         """Operators of a layer that the host launches before it waits for counts, and behind."""
@@ -137,19 +149,19 @@ class Block(Basis):
         return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
     def _launched(
-        self, ahead: PassCost, last: float, done: PassCost, first: tuple[LayerOperator, ...], rest: tuple[LayerOperator, ...], ep: EpTimes | None
+        self, ahead: float, last: float, done: PassCost, first: tuple[LayerOperator, ...], rest: tuple[LayerOperator, ...], ep: EpTimes | None
     ) -> PassCost:  # fmt: skip
-        """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its operators.
+        """`done` no faster than its host launches it. `ahead`: microseconds of `done` before the host knows counts, `first` its operators.
 
         The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
-        long as their launches, if those take longer. Of `ahead` the exchange of counts is launched last and takes `last`, while the host waits.
+        long as their launches, if those take longer. Of `ahead` what brings the counts is launched last and takes `last`, while the host waits.
         """
         if self.training_recipe.overlap_ep:
             done = done.overlapped(self.held)
         if not self.training_recipe.host:
             return done
         h1, h2, hosted = self._host(first, rest, ep)
-        d1, d2 = ahead.forward, done.forward - ahead.forward
+        d1, d2 = ahead, done.forward - ahead
         waits = bool(first) and self.training_recipe.counts and not (self.training_recipe.whole_graph or self.training_recipe.overlap_ep)
         forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
         replayed = waits and not {FULL, "moe"}.isdisjoint(self.training_recipe.recompute)
@@ -166,12 +178,11 @@ class Block(Basis):
 
         The framework's grouped GEMM is one launch for each local expert, that of a system with kernels of its own (`EpTimes.busiest`) one.
         """
-        layer, own = self.model.layer, ep is not None and not ep.busiest and not self.training_recipe.dispatcher
-        dispatcher = self.training_recipe.dispatcher or ("" if ep is None or own else ep.dispatcher)
-        local = 0 if layer is None else 1 if own else layer.n_experts // self.layout.ep
-        counted, sorted_ = self.training_recipe.sorts(dispatcher) if first else ((0.0, 0.0), (0.0, 0.0))
-        one, other = self.training_recipe.launches(first, local, counted), self.training_recipe.launches(rest, local, sorted_)
-        saved, again = self.training_recipe.replays((*first, *rest), local)
+        layer, recipe = self.model.layer, replace(self.training_recipe, dispatcher=self._dispatcher(ep))
+        local = 0 if layer is None else 1 if ep is not None and not recipe.dispatcher else layer.n_experts // self.layout.ep
+        counted, sorted_ = recipe.sorts() if first else ((0.0, 0.0), (0.0, 0.0))
+        one, other = recipe.launches(first, local, counted), recipe.launches(rest, local, sorted_)
+        saved, again = recipe.replays((*first, *rest), local)
         ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
         return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")

@@ -29,8 +29,8 @@ PAD_COPIES = 2
 def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, training_recipe: TrainingRecipe) -> costs.ExchangeTimes:
     """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one.
 
-    Hybrid-EP stores the own GPU's rows as all others, and beside a row of Dispatch, or of its gradient's Combine, a probability for each expert of the
-    domain (DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md).
+    Hybrid-EP stores the own GPU's rows as all others, and beside a row of Dispatch a probability for each expert of the domain (DeepEP, branch
+    hybrid-ep, docs/Hybrid-EP_Implementation.md).
     """
     row, single = float(ELEMENT * layer.hidden), training_recipe.dispatcher == SINGLE
     peers = costs.Peers(layout.ep, stride=layout.stride("ep"))
@@ -115,9 +115,8 @@ def routed(block: Basis) -> dict[str, PassCost]:
     each = routed_rows(block)
     rows, local = tokens * layer.topk * layout.etp, each.groups
     sent = exchange(machine, layout, layer, tokens, block.training_recipe)
-    late = sent.dispatch if block.training_recipe.dispatcher == SINGLE else 0.0  # its executor sums counts behind the kernel
-    early = sent.wait + sent.maps + late  # before a forward pass knows how many rows come
-    one, back = sent.dispatch + sent.combine + sent.wait - late, sent.dispatch + sent.combine + 2 * sent.wait
+    early = sent.wait + sent.maps  # before a forward pass knows how many rows come
+    one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
     counts, moved = (PassCost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
     sorts = block.training_recipe.dispatcher == "alltoall"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dysharp.base.values import frozen
 from dysharp.model.formats import Formats
-from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, RowExchange, Weight
+from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL
 
@@ -35,10 +35,10 @@ CAST_KERNELS = {"": 0, "bf16": 0, "fp8": 3, "mxfp8": 2, "fp4": 3}
 """Kernels that quantise one tensor: largest value, cast and transpose; with MX scales the cast and a reordering of the scales."""
 UNFUSED = 72 / 31
 """Kernels of a router without and with Megatron-LM's fusion (its guide of DeepSeek-V3 on GB200)."""
-SINGLE = "hybrid-ep"
+SINGLE: Dispatcher = "hybrid-ep"
 """Permutes, exchanges and permutes in one operation each way (Megatron-LM, fused_a2a.py: HybridEPDispatch, HybridEPCombine)."""
 STEPS = {"dispatch": ((2.0, 1.0), (5.0, 2.0)), "combine": ((1.0, 1.0), (2.0, 2.0))}
-"""Operations of `SINGLE` forward and backward, and kernels inside them: Dispatch has a sum of its counts, maps, a scan, counts, rows, a permutation."""
+"""Operations of `SINGLE` forward and backward, and kernels inside them: Dispatch has a sum of counts, maps, a scan, counts, rows, a permutation."""
 PADS = 3
 """Operations each way that pad rows and probabilities of experts and take the padding off (Megatron-LM, experts.py, TEGroupedMLP.forward)."""
 SMS = {"": 0, "alltoall": 0, "deepep": 20, "uccl": 20, "hybrid-ep": 32}
@@ -110,10 +110,10 @@ class TrainingRecipe:
         """Whether rows of each expert are padded for products narrower than BF16: a whole graph cannot wait for counts on the host."""
         return self.dtype not in ("", "bf16") and not self.whole_graph
 
-    def sorts(self, dispatcher: str) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Operations of a dispatcher beside those of `model.operators`, before the host waits for counts and behind."""
+    def sorts(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Operations of the dispatcher beside those of `model.operators`, before the host waits for counts and behind."""
         none = 0.0, 0.0
-        if dispatcher != "alltoall":
+        if self.dispatcher != "alltoall":
             return none, none
         return none if self._in_graph("moe_preprocess") else SORTS[0], none if self.whole_graph else SORTS[1]
 
@@ -129,7 +129,7 @@ class TrainingRecipe:
             if self._in_graph(op.scope):
                 continue
             product = isinstance(op, Weight) and op.product
-            counts, inside = STEPS[op.name] if isinstance(op, RowExchange) and self.dispatcher == SINGLE else (op.launches, (0.0, 0.0))
+            counts, inside = STEPS[op.name] if self.dispatcher == SINGLE and op.name in STEPS else (op.launches, (0.0, 0.0))
             casts = CAST_KERNELS[self._type(op)] if isinstance(op, Weight) and op.product and op.piece != ROUTER else 0
             for way in (0, 1):
                 if product and op.piece == EXPERTS:
