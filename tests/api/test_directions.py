@@ -129,3 +129,12 @@ def test_more_sms_beside_a_few_tiles_are_no_slower_on_a_measured_gpu(system: str
     clusters = ("hw-dgx-h100,n_sms=66", "hw-dgx-h100", "hw-dgx-h100,n_sms=264", "hw-dgx-h100,n_sms=528")
     times = [ds.run(system, model="S-8", cluster=one, gpus=8, tokens=64, routing="uniform").time_us for one in clusters]
     assert all(more <= 1.0001 * few for few, more in pairwise(times))  # shares of bytes are rounded up
+
+
+@pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-b200", "hw-dgx-a100"])
+@pytest.mark.parametrize("system", ["deepep-ll", "deepep-v2", "sync-switch", "nccl-ring"])
+def test_a_shorter_hop_makes_a_measured_exchange_shorter(cluster: str, system: str) -> None:
+    """The measured exchange of flags contains the flight of its own machine, not that of the variant: a DELAY has what is left of it."""
+    asked = {"workload": "all-reduce:1MiB"} if system == "nccl-ring" else {"model": "S-8", "tokens": 16, "routing": "uniform"}
+    near, packaged, far = (ds.run(system, cluster=cluster + key, **asked).time_us for key in (",link_latency_ns=100", "", ",link_latency_ns=1000"))
+    assert near < packaged < far
