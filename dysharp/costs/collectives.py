@@ -104,7 +104,7 @@ ALLTOALL_CHANNELS, ALLTOALL_CHUNK = 32, 512 * KIB
 """Channels that all peers of an alltoall share, and the bytes of which a channel makes one chunk."""
 SYNC_GPUS = 8
 """The constant `ARCH.sync_us` is the time of a flag exchange between this number of GPUs."""
-FLIGHT_US = {"hopper": 0.5, "blackwell": 0.95}
+FLIGHT_US = {"ampere": 0.5, "ada": 1.0, "hopper": 0.5, "blackwell": 0.95, "cdna3": 0.5}
 """Time from GPU over the switch to another GPU: two hops (`link_latency_ps`) of the packaged clusters."""
 
 

@@ -124,7 +124,7 @@ def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: 
     gpu, fitted = cluster.own_gpu, cluster.fitted
     rate = sustained_flops_per_us(gpu, fitted, dtype) * part / cluster.n_sms
     if fill_us is None:
-        stored = 0.0 if hides_stores("deepgemm", gpu) else float(hbm_us(gpu, fitted, 2 * tile_rows * columns * cluster.n_sms))
+        stored = 0.0 if hides_stores("deepgemm", gpu) else float(hbm_us(gpu, fitted, 2 * tile_rows * columns * gpu.datasheet.n_sms))
         fill_us = fitted["gemm.tile_us"] + stored
     return round((flops / rate + fill_us) * PS_PER_US)
 

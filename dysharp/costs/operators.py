@@ -113,7 +113,7 @@ def gemm_us(
     best = np.full(p.m.shape, np.inf)
     for rows, columns, split, core, step_us in tiles_of(library, gpu, p):
         waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
-        stored = hbm_us(gpu, constants, 2.0 * rows * columns * gpu.n_sms) * (1.0 if hides_stores(library, gpu) else waves)
+        stored = hbm_us(gpu, constants, 2.0 * rows * columns * gpu.datasheet.n_sms) * (1.0 if hides_stores(library, gpu) else waves)
         rate = reached / gpu.n_sms * np.minimum(core, feed(gpu, element, peak, rows, columns))
         tile = np.maximum(2 * rows * columns * (p.k / split) / rate, p.k * step_us)
         compute = waves * (tile + constants["gemm.tile_us"]) + stored

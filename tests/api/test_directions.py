@@ -6,6 +6,7 @@ import importlib
 import random
 import shlex
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dysharp as ds
 from dysharp.api.serving import serve
 from dysharp.cli.app import SETTINGS, cli
 from dysharp.specs import Model, load_cluster, load_model
@@ -119,3 +121,20 @@ def test_command_lines_are_read(directions: ModuleType) -> None:
         after = directions.changed(verb, inputs, kind) if kind.key != "what-if" and inputs["model"] != "llama3-70b" else inputs
         name, *rest = shlex.split(directions.command_of(verb, after).rpartition("dysharp ")[2])
         cli.commands[name].make_context(name, rest, **SETTINGS)
+
+
+@pytest.mark.parametrize("system", ["comet", "deepep", "deepep-ll", "megatron-a2a"])
+def test_more_sms_beside_a_few_tiles_are_no_slower_on_a_measured_gpu(system: str) -> None:
+    """An SM stores and casts at its share of the datasheet's memory rate: SMs without work take none of it."""
+    clusters = ("hw-dgx-h100,n_sms=66", "hw-dgx-h100", "hw-dgx-h100,n_sms=264", "hw-dgx-h100,n_sms=528")
+    times = [ds.run(system, model="S-8", cluster=one, gpus=8, tokens=64, routing="uniform").time_us for one in clusters]
+    assert all(more <= 1.0001 * few for few, more in pairwise(times))  # shares of bytes are rounded up
+
+
+@pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-b200", "hw-dgx-a100"])
+@pytest.mark.parametrize("system", ["deepep-ll", "deepep-v2", "sync-switch", "nccl-ring"])
+def test_a_shorter_hop_makes_a_measured_exchange_shorter(cluster: str, system: str) -> None:
+    """The measured exchange of flags contains the flight of its own machine, not that of the variant: a DELAY has what is left of it."""
+    asked = {"workload": "all-reduce:1MiB"} if system == "nccl-ring" else {"model": "S-8", "tokens": 16, "routing": "uniform"}
+    near, packaged, far = (ds.run(system, cluster=cluster + key, **asked).time_us for key in (",link_latency_ns=100", "", ",link_latency_ns=1000"))
+    assert near < packaged < far

@@ -190,3 +190,10 @@ def test_unknown_gpu_and_dtype():
         load_gpu("h100-sxm5")
     with pytest.raises(ConfigError, match="no peak for dtype 'int8'"):
         H100.peak_TFLOPS("int8")
+
+
+@pytest.mark.parametrize("library", ["cublas", "cutlass", "deepgemm"])
+def test_more_sms_do_not_slow_a_gemm_of_one_tile(library):
+    """An SM stores a tile at its share of the datasheet's memory rate; SMs without a tile take none of it."""
+    few, many = (replace(H100, n_sms=n * H100.n_sms, bf16_TFLOPS=n * H100.bf16_TFLOPS) for n in (1, 4))
+    assert gemm_us(many, fitted_values(), 64, 64, 512, "bf16", library=library) <= gemm_us(few, fitted_values(), 64, 64, 512, "bf16", library=library)

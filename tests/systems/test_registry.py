@@ -15,6 +15,8 @@ from outside import Options, PaperOptions, plan_paper, plan_real, registered
 import dysharp as ds
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.systems import Costs, Facts, Moves, Shown, get_system, registry, system
+from dysharp.systems.building.paper_layers import begun
+from dysharp.systems.facts import Layer
 
 FACTS = Facts(source="a test", options=PaperOptions, moves=Moves("one_copy_per_gpu"), costs=Costs(permutes=0, fused=False))
 
@@ -133,6 +135,20 @@ def test_one_kernel_by_fact_or_by_option():
     assert get_system("dysharp").is_one_kernel({})
     assert not get_system("dysharp-basic").is_one_kernel({})
     assert [ideal.is_one_kernel({"gemms": word}) for word in ideal.costs.gemms] == [False, True]
+
+
+ONE_KERNEL = sorted(name for name, one in registry.all_systems().items() if one.costs.fused)
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+@pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-b200", "paper-gh200-nvl32"])
+def test_one_kernel_has_tiles_of_a_fused_kernel_with_or_without_the_option_weights(name, cluster):
+    """`nvls-groups` beside `fusion-only` compares how rows move, so their GEMMs are alike."""
+    model = ds.load_model("gpt-oss-20b")
+    machine = ds.load_cluster(cluster).with_gpus(4)
+    layer = Layer(model, machine, ds.make_routing("uniform", model, 4, 64), "fwd")
+    tiling, fused = (begun(one, get_system(one), layer, get_system(one).options()).tiling for one in (name, "fusion-only"))
+    assert (tiling.rows, tiling.row_step, tiling.part, tiling.fill_us) == (fused.rows, fused.row_step, fused.part, fused.fill_us)
 
 
 def test_layers_are_whole_unless_asked_otherwise():

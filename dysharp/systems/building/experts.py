@@ -96,7 +96,7 @@ class MemoryKernels:
             return
         tasks = -(-layer.tiling.rows // CAST_ROWS)
         each = np.ceil(moved / tasks)
-        took = [costs.stream_ps(n * layer.cluster.n_sms) for n in each.tolist()]
+        took = [costs.stream_ps(n * layer.cluster.own_gpu.datasheet.n_sms) for n in each.tolist()]
         cast = self._delay("cast", tasks, took, each, self.issuer, layer.tile_rows, layer.tile_gpu)
         layer.wait_each(cast, begun[layer.tile_gpu])
         layer.wait_tiles(cast, layer.tiles)

@@ -138,8 +138,9 @@ class GpuBuilder:
         """`program`: further arguments of `ProgramBuilder`; the hardware is the cluster's by default."""
         self.b = ProgramBuilder(program.pop("hardware", None) or hardware_of(cluster), n_gpus, classes, **program)
         self.cluster, self.n_gpus, self.gpus = cluster, n_gpus, ids(0, n_gpus)
-        self.flight_ps = 2 * self.b.hardware.lat
-        """From a GPU over the switch to another GPU."""
+        measured = times.FLIGHT_US.get(cluster.own_gpu.arch) if cluster.gpu else None
+        self.flight_ps = round(measured * PS_PER_US) if measured else 2 * self.b.hardware.lat
+        """From a GPU over the switch to another GPU, in measured times that contain it; a flight of the Program takes two hops of the cluster."""
         self.traffic: dict[str, dict[str, int]] = {}
         self._once: dict[Template | Framing, int] = {}
 

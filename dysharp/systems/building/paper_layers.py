@@ -88,7 +88,7 @@ def tile_rows(rows_per_expert: float, arch: str = "blackwell") -> int:
     return next(rows for most, rows in heights if rows_per_expert <= most)
 
 
-def _fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str = "model", dtype: str | None = None) -> Tiling:
+def _fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str, dtype: str | None) -> Tiling:
     """Tiles of a fused kernel that reads weights in the format `weights`, an option of `system`.
 
     On a paper cluster every system has the same tiles.
@@ -105,16 +105,17 @@ def _fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str 
 def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerBuilder] = LayerBuilder, **more: Any) -> LayerBuilder:
     """The builder of `layer` for the system `name`: rows, results and weights in the formats of its `options`, GEMMs unless `compute` is False.
 
-    One kernel (`Facts.is_one_kernel`) with the option `weights` has tiles of a fused kernel, other systems those of a GEMM library. `kind`, `more`:
-    another builder, and its further keywords. Raises ConfigError for a format that the system does not have.
+    One kernel (`Facts.is_one_kernel`) has tiles of a fused kernel, other systems those of a GEMM library. `kind`, `more`: another builder, and its
+    further keywords. Raises ConfigError for a format that the system does not have.
     """
     chosen: dict[str, Any] = {"dispatch": "rows", "combine": "rows", "sums": "rows", "compute": True, "weights": "", "al_misses": 0, "gemms": ""}
     chosen = {option: getattr(options, option, usual) for option, usual in chosen.items()}
     dispatch, weights = chosen["dispatch"], chosen["weights"]
     sent = row_bytes(f"{name}.dispatch", dispatch, facts.moves.formats, layer.model)
     back = row_bytes(f"{name}.combine", chosen["combine"], facts.moves.results, layer.model)
-    if weights and facts.is_one_kernel(chosen):
-        more["tiling"] = _fused_tiling(name, layer.cluster, layer.routing, weights, "fp4" if dispatch == weights == "nvfp4" else None)
+    if facts.is_one_kernel(chosen):
+        products = "fp4" if dispatch == weights == "nvfp4" else None
+        more.setdefault("tiling", _fused_tiling(name, layer.cluster, layer.routing, weights or "model", products))
     elif weights:
         check(f"{name}.weights", weights, WEIGHT_BYTES)
         more["tiling"] = Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])

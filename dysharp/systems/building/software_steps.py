@@ -35,8 +35,8 @@ class SoftwareBase(LayerBase):
 
     @property
     def visible_ps(self) -> int:
-        """Time until the source has the acknowledgement of the receiver."""
-        return self.flight_ps + self.b.hardware.ack
+        """Time until the source has the acknowledgement of the receiver, in measured times that contain it."""
+        return 2 * self.flight_ps
 
     def alltoall_ps(self, sent_bytes: int, own_bytes: int) -> int:
         """`Software.alltoall_ps`, and a step of the network where there are several NVLink domains."""

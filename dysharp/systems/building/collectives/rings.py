@@ -74,7 +74,7 @@ class _Rings(Steps):
         self.exchange_ps = round(constants["nccl.simple_syncs"] * float(times.sync_us(gpu, constants, 2)) * PS_PER_US) - self.flight_ps
         own_us = float(times.ring_us(gpu, constants["nccl.self_copy"] * work.size / self.n)) / protocol.part
         # A kernel ends when its last store is acknowledged. The start, which is known as a part of whole times, is shorter by what that adds.
-        late = max(0, self.b.hardware.ack - max(1, near)) if self.n > 1 else 0
+        late = max(0, self.flight_ps - max(1, near)) if self.n > 1 else 0
         self.begun = self.start("launch", round((times.start_us(gpu, constants, protocol) + own_us) * PS_PER_US) - late)
         self.before: list[I32] = [np.repeat(self.begun, len(self.rings))]  # [streams] each: what the next step of a stream waits for
 

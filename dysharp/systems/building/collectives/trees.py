@@ -47,7 +47,7 @@ class Trees(Steps):
         self.hops = round(way.hop_us * PS_PER_US) - self.flight_ps, 0
         if self.b.nets:
             self.hops = self.hops[0], round(way.net_us * PS_PER_US) - 2 * self.b.nets[BETWEEN_NET - 1].lat
-        late = max(0, self.b.hardware.ack - max(1, self.hops[0])) if self.n > 1 else 0  # as in `rings`
+        late = max(0, self.flight_ps - max(1, self.hops[0])) if self.n > 1 else 0  # as in `rings`
         self.begun = self.start("launch", round(way.start_us * PS_PER_US) - late)
         many = max(1, len(self.tree) * self.n)
         self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=many)
