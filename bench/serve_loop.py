@@ -24,7 +24,7 @@ from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 
 CASES = (("qwen3-30b", "hw-dgx-h100", 8), ("qwen3-235b", "hw-dgx-b200", 8), ("deepseek-v3", "hw-dgx-h200-x2", 16))
-LENGTHS = ((1024, 256), (4096, 1024), (1024, 1024), (8192, 128))
+LENGTHS = ((1024, 256), (4096, 1024), (1024, 1024), (8192, 128), (20000, 64), (20000, 512))
 ENGINES = ("vllm", "sglang", "trtllm")
 
 

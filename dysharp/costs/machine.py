@@ -47,10 +47,9 @@ NO_DEEPGEMM = {"cdna3": "ck", "ada": "cutlass"}
 
 
 def _compute_dtype(gpu: Gpu, wanted: str) -> str:
-    """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
-    if gpu.arch == "ampere":
-        return "bf16"
-    return "fp8" if wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS else wanted
+    """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else engines widen the weights to BF16 (vLLM, marlin_utils_fp4.py:
+    "Weight-only FP4 compression will be used"); Ampere has BF16 alone."""
+    return "bf16" if gpu.arch == "ampere" or (wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS) else wanted
 
 
 WIDENED_ROWS = 16
@@ -111,7 +110,7 @@ class Machine:
         return arch_of(self.gpu) if self.cluster.gpu else ""
 
     def products(self, wanted: str) -> str:
-        """Type in which the GPU multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
+        """Type in which the GPU multiplies: `_compute_dtype`."""
         return _compute_dtype(self.gpu, wanted) if self.cluster.gpu else "fp8" if wanted == "fp4" else wanted
 
     def cast_bytes(self, dtype: str) -> float:

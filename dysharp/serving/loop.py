@@ -138,18 +138,24 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
     longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
-    if not engine.mixed:  # requests end in decode steps, so no prompt comes while one's own is computed
-        delay *= 1 + passes / (steps * (decode + delay))
-    tpot = decode + delay
+    own_us = requests / max(1.0, places) * passes / steps  # none comes in the time of one's own: tpot = decode + delay / (1 - own_us / tpot)
+    both = decode + delay + own_us
+    tpot = (both + math.sqrt(both**2 - 4 * decode * own_us)) / 2
+    tpot = min(tpot, decode + longer) if engine.mixed else tpot
     joined = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
-    text, load = engine.token_us * scenario.isl, min(0.99, come / apart / whole)
-    if engine.mixed:  # a prompt comes when a step has ended and its text is read; then parts of others may fill the budget
-        rest = tpot - text if text < decode else (decode**2 + some * longer * (2 * decode + longer)) / (2 * tpot)
-        waits = rest + load / (2 * (1 - load)) * (decode + longer)
-    else:
-        waits = tpot / 2 + own * parts * prompt**2 / (2 * decode)
+    text, beyond = engine.token_us * scenario.isl, some * (1.0 if engine.mixed else 1 - 1 / apart)
+    step = tpot if engine.mixed else decode + beyond * longer  # in which a request ends; those with prompts of its own group are between them
+    waits = step - text if text < decode else (decode**2 + beyond * longer * (2 * decode + longer)) / (2 * step)
+    if engine.mixed:  # parts of prompts that came before fill the budget, of a number of users who come again
+        load = others * min(1.0, come / apart / whole * (tpot - decode) / max(delay, 1e-9))
+        waits += load / (2 * (1 - load)) * (decode + longer) * parts * (1 + scenario.spread)
+    else:  # prompts of its group that are read before it begins: those behind the first wait for it and for each other
+        before = max(step, text + step / 2)
+        met = others * come / parts / groups * before / step
+        waits += met / (1 + met) * (max(0.0, passes - before / 2) + passes * met / 2)
     waits = others * waits + joined
-    first = engine.first_us(table.replica, *((decode, tpot) if others else (0.0,)))
+    busy = 1 - (1 - min(1.0, requests / max(1.0, places))) ** (max(1.0, places) - 1)  # another one is decoding
+    first = engine.first_us(table.replica, busy * decode, busy * tpot)
     alone = passes + (decode if engine.mixed else 0.0) + text + first
     rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)

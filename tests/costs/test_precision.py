@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dysharp.api.serving import serve
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.model.formats import COPIES, FORMATS, PRECISIONS, Formats, formats_of, trained
@@ -81,7 +82,16 @@ def test_the_line_names_parts_where_they_differ() -> None:
     assert formats_of("mxfp4").line(EXPERTS) == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
     assert formats_of("fp8").line(DENSE) == "formats: weights fp8-block; products fp8; KV bf16; state fp8"
     assert formats_of("fp4").line(load_whole("qwen3-30b")).startswith("formats: weights nvfp4 (experts), bf16;")  # which has no dense FFN
-    assert formats_of("fp4").line(DENSE, run=lambda _: "fp8").startswith("formats: weights nvfp4 (dense), bf16; products fp8;")
+    assert formats_of("fp4").line(DENSE, run=lambda _: "bf16").startswith("formats: weights nvfp4 (dense), bf16; products bf16;")
+
+
+def test_four_bits_are_widened_to_bf16_where_no_tensor_core_has_fp4() -> None:
+    """Engines run NVFP4 weights there by the kernels of INT4 (Marlin), not at the rate of FP8: the same time but for the bytes of scales."""
+    for name, products in (("hw-dgx-h200", "bf16"), ("hw-mi300x", "bf16"), ("hw-pcie-l40s", "bf16"), ("hw-dgx-b200", "fp4"), ("hw-mi355x", "fp4")):
+        assert machine_of(load_cluster(name), "serving").products("fp4") == products
+    fp8, int4, nvfp4 = (serve("qwen3-30b", "hw-dgx-h200", gpus=1, precision=name, kv="bf16").best[0] for name in ("fp8", "int4", "nvfp4"))
+    assert nvfp4.tokens_per_gpu == pytest.approx(int4.tokens_per_gpu, rel=0.02)
+    assert nvfp4.tokens_per_gpu < fp8.tokens_per_gpu
 
 
 def test_weights_of_a_step_are_copies_in_the_type_of_their_products() -> None:

@@ -77,6 +77,32 @@ def test_prompts_take_no_more_than_all_the_time(users: int) -> None:
     assert said.rate == pytest.approx(ran.rate, rel=0.2)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("users", [2, 8])
+def test_the_formula_is_the_replay_of_long_prompts(engine: str, users: int) -> None:
+    """30,000 tokens in, 64 out: of few users most are in their own prompts, and the others' prompts come in the rest of their time."""
+    asked = requests_of(f"users={users},isl=30000,osl=64,ratio=0.2,n=400")
+    lengths = [row.prompt for row in asked.rows[40:]]
+    mean = sum(lengths) / len(lengths)
+    scenario = Scenario(users, mean, 64, spread=sum((n / mean - 1) ** 2 for n in lengths) / len(lengths))
+    steps = table(engine, scenario)
+    said, ran = closed_loop(steps, scenario), replay(steps.replica, steps.engine, asked)
+    assert said.rate == pytest.approx(ran.rate, rel=0.05)
+    assert said.tpot == pytest.approx(ran.tpot.mean, rel=0.12)
+    assert said.ttft == pytest.approx(ran.ttft.mean, rel=0.25)
+
+
+def test_two_users_are_served_at_least_as_fast_as_one() -> None:
+    """Prompts of 30,000 tokens on a slow GPU, where prompts go first: a server with requests never rests."""
+    replica = Replica(load_whole("qwen2.5-32b"), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster("hw-hgx-h20"), "serving"))
+    rates = []
+    for users in (1, 2, 4):
+        scenario = Scenario(users, 30000, 64)
+        steps = StepTable(replica, engine_of("sglang"), scenario)
+        rates.append(closed_loop(steps, scenario).rate)
+    assert rates == sorted(rates)
+
+
 def test_one_process_reads_the_text_of_all_prompts() -> None:
     """Its rate is that of the run, and users beyond it wait."""
     steps, scenario = many("vllm", 3000)

@@ -233,7 +233,7 @@ class _Fleet:
             self.record.steps += server.jump
             first, ended = server.finish(self.gaps)
             for job in first:
-                job.later = self._later(server, job, server.first)
+                job.beside = self._beside(server, job, server.first)
             for job in ended:
                 self._ended(server, job, now)
         if self.heap and self.heap[0][0] <= now and self.heap[0][1] < STEP:  # who comes now may be in the next step
@@ -261,16 +261,17 @@ class _Fleet:
         self.line.add(now, *self.load)
 
     @staticmethod
-    def _later(server: Server, job: Job, step: float) -> float:
-        """Time of a first token from its step to its user. A lone request waits for nobody's steps."""
+    def _beside(server: Server, job: Job, step: float) -> tuple[int, float, float]:
+        """What `StepPrices.first_us` asks of a first token on its way to its user. A lone request waits for nobody's steps."""
         assert job.group is not None
         n = max(1, job.group.n) if sum(len(group.running) for group in server.groups) > 1 else 0
-        return server.prices.first_us(n, job.group.context / max(1, n), step)
+        return n, job.group.context / max(1, n), step
 
     def _ended(self, server: Server, job: Job, now: float) -> None:
         """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
         sends one prompt after the other."""
         if self.send is None or server in self.decoders or not self.steps[job.index]:
+            job.later = server.prices.first_us(*job.beside, (now - job.first) / max(1, self.steps[job.index]))
             self.record.add(job)
             self._gone(job, now)
             return
@@ -279,7 +280,7 @@ class _Fleet:
         job.first = max(now + took / parts, server.sent)
         job.todo, job.left, job.admitted = self.steps[job.index], 0, False
         other, job.group = self._route(job, self.decoders)
-        job.later = self._later(other, job, 0.0)
+        job.beside = self._beside(other, job, 0.0)
         self._push(job.first, READY, (job, job.version, other))
 
     def _gone(self, job: Job, now: float) -> None:

@@ -57,8 +57,8 @@ class Job:
     """
 
     __slots__ = (
-        "admitted", "arrived", "begun", "blocks", "end", "first", "group", "growth", "hit", "index", "last", "later", "left", "made", "most", "names",
-        "request", "slot", "todo", "total", "version",
+        "admitted", "arrived", "begun", "beside", "blocks", "end", "first", "group", "growth", "hit", "index", "last", "later", "left", "made", "most",
+        "names", "request", "slot", "todo", "total", "version",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request, arrived: float, steps: int) -> None:
@@ -70,6 +70,7 @@ class Job:
         self.left = -1
         self.total = request.prompt
         self.first = self.last = self.end = self.later = 0.0
+        self.beside = (0, 0.0, 0.0)
         self.group: Group | None = None
 
 

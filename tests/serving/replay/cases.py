@@ -34,7 +34,7 @@ class Linear(StepPrices):
         """Microseconds."""
         return 50 + 2.0 * requests + 0.01 * requests * context + 0.5 * tokens + 1e-4 * tokens * (past + new / 2) + 3 * even
 
-    def first_us(self, requests: float, context: float, step: float) -> float:
+    def first_us(self, requests: float, context: float, step: float, mean: float) -> float:
         """None."""
         return 0.0
 

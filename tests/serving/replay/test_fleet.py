@@ -93,6 +93,16 @@ def test_a_lone_request_waits_for_nobodys_steps() -> None:
     assert both.columns["ttft"].max() > own + 3 * prices.us(1, 1000)
 
 
+def test_steps_that_are_scheduled_before_a_first_token_have_prompts_too() -> None:
+    """As in the formula and in the step-by-step run: the steps in flight are as long as those between the tokens of a request, not decode steps."""
+    replica, engine = replica_of(), engine_of("vllm")
+    done = replay(replica, engine, requests_of("users=32,isl=8192,osl=64,ratio=0.2,n=640"))
+    decode = StepPrices(replica, engine).us(32, 8192)
+    assert done.tpot.mean > 3 * decode
+    assert done.columns["later"] == pytest.approx([engine.first_us(replica, decode, step) for step in done.columns["tpot"]], rel=0.15, abs=3 * decode)
+    assert done.columns["later"].mean() == pytest.approx(engine.first_us(replica, decode, done.tpot.mean), rel=0.05)
+
+
 def test_prompts_that_come_at_once_go_to_different_groups() -> None:
     """The first has a step of its own; the others, which come before it ends, have one step together, as each fills the budget of a group."""
     asked = Requests(tuple(Request(0.0, 4000, 2) for _ in range(4)), "", 0)
