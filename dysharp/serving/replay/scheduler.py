@@ -57,8 +57,8 @@ class Job:
     """
 
     __slots__ = (
-        "admitted", "arrived", "begun", "beside", "blocks", "end", "first", "group", "growth", "hit", "index", "last", "later", "left", "made", "most",
-        "names", "request", "slot", "todo", "total", "version",
+        "admitted", "arrived", "begun", "beside", "blocks", "end", "first", "group", "growth", "hit", "index", "last", "later", "left", "made",
+        "most", "names", "request", "slot", "todo", "total", "version",
     )  # fmt: skip
 
     def __init__(self, index: int, request: Request, arrived: float, steps: int) -> None:
