@@ -167,6 +167,8 @@ def compare(
     formats = {row.system: formats_of(row.system, row.options, asked.model) for row in rows} if asked.cluster.family == "hw" else {}
     us = {row.system: row.layer_us for row in rows}
     parts = _why(target_of(us), rows, asked) if why else None
+    if parts and (alone := [key for key in asked.options if key.partition(".")[0] == parts.target]):
+        header = (*header, f"why: {', '.join(alone)}: {parts.target} alone has it, so its last part contains what it changes")
     sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
     table = gain_map(asked, lambda tokens: _us_at(request, tokens)) if mapped else None
     said = f"{sentence} {table.sentence}" if table else sentence
@@ -197,7 +199,8 @@ def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
     """Why `target` is faster than its baseline: `rows`, and runs of the systems that are missing."""
     known = {row.system: row for row in rows if row.form == "paper"}
     missing = {name: get_system(name) for name in systems_of(target) if name not in known}
-    found, without = _rows(missing, _in_form(asked, "paper", list(missing))) if missing else ((), {})
+    theirs = replace(asked, options={key: value for key, value in asked.options.items() if key.partition(".")[0] in (*missing, "fabric")})
+    found, without = _rows(missing, _in_form(theirs, "paper", list(missing))) if missing else ((), {})
     for error in without.values():
         raise error
     return why_of(target, known | {row.system: row for row in found})
