@@ -64,7 +64,7 @@ def test_the_default_answer_says_what_the_switch_does() -> None:
 
 
 def test_a_gain_without_parts_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"why: found deepep, ideal, expected one whose gain has parts \(dysharp, moe-hub, cais; forms paper or all\)"):
+    with pytest.raises(ConfigError, match=r"found deepep, ideal, expected one whose gain has parts \(dysharp, moe-hub, cais; forms paper or all\)"):
         compare(["deepep", "ideal"], why=True, **LAYER)
 
 
@@ -103,3 +103,19 @@ def test_paper_forms_of_an_hw_cluster_have_parts() -> None:
     assert why.target == "dysharp"
     with pytest.raises(ConfigError, match=r"expected one whose gain has parts \(dysharp, moe-hub, cais; forms paper or all\)"):
         compare(["deepep"], why=True, cluster="hw-dgx-h100", model="S-8", gpus=4, tokens=16, routing="uniform")
+
+
+def test_finite_hardware_takes_options_of_systems_that_are_not_the_fastest() -> None:
+    layer = LAYER | {"gpus": 4, "tokens": 16}
+    done = compare(["deepep", "nvls", "dysharp"], finite=True, options={"dysharp.dispatch": "fp8", "fabric.reduction_entries": 2}, **layer)
+    assert done.finite is not None
+    assert done.finite.name == "nvls over deepep"
+
+
+@pytest.mark.parametrize(("given", "found"), [
+    ({"options": {"dysharp.dispatch": "fp8"}}, "dysharp.dispatch"), ({"slow": "rank=0:2"}, "slow or late ranks"),
+    ({"placement": "contiguous", "layer": 3}, "a placement, a layer"),
+])  # fmt: skip
+def test_a_map_refuses_what_its_closed_forms_leave_out(given: dict[str, Any], found: str) -> None:
+    with pytest.raises(ConfigError, match=f"map: found {found}, expected none"):
+        compare(mapped=True, **given, **LAYER | {"gpus": 4, "tokens": 16})
