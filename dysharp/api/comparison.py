@@ -167,6 +167,8 @@ def compare(
     formats = {row.system: formats_of(row.system, row.options, asked.model) for row in rows} if asked.cluster.family == "hw" else {}
     us = {row.system: row.layer_us for row in rows}
     parts = _why(target_of(us), rows, asked) if why else None
+    if parts and (alone := [key for key in asked.options if key.partition(".")[0] == parts.target]):
+        header = (*header, f"why: {', '.join(alone)}: {parts.target} alone has it, so its last part contains what it changes")
     sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
     table = gain_map(asked, lambda tokens: _us_at(request, tokens)) if mapped else None
     said = f"{sentence} {table.sentence}" if table else sentence
@@ -188,7 +190,8 @@ def _on_finite(systems: Iterable[str] | None, baseline: str | None, forms: str |
         return done
     best = others[place_of_fastest([(row.system, row.form, row.dropped_rows, row.layer_us) for row in others])]
     base = done.baselines[best.form]
-    ratio = {name: compare([base, best.system], base, forms, **args).speedup[best.system] for name, args in asked.items()}
+    pair = {name: args | {"options": _options_of((base, best.system), args["options"])} for name, args in asked.items()}
+    ratio = {name: compare([base, best.system], base, forms, **args).speedup[best.system] for name, args in pair.items()}
     found = Survival(f"{best.system} over {base}", ratio.pop("headline"), done.speedup[best.system], ratio)
     return replace(done, sentence=f"{found.sentence} {done.sentence}", finite=found)
 
@@ -197,10 +200,16 @@ def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
     """Why `target` is faster than its baseline: `rows`, and runs of the systems that are missing."""
     known = {row.system: row for row in rows if row.form == "paper"}
     missing = {name: get_system(name) for name in systems_of(target) if name not in known}
-    found, without = _rows(missing, _in_form(asked, "paper", list(missing))) if missing else ((), {})
+    theirs = _in_form(replace(asked, options=_options_of(missing, asked.options)), "paper", list(missing))
+    found, without = _rows(missing, theirs) if missing else ((), {})
     for error in without.values():
         raise error
     return why_of(target, known | {row.system: row for row in found})
+
+
+def _options_of(names: Iterable[str], options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Those of `options` that are of the systems `names`, or of the fabric."""
+    return {key: value for key, value in (options or {}).items() if key.partition(".")[0] in (*names, "fabric")}
 
 
 def chosen_systems(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:

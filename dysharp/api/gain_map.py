@@ -56,13 +56,16 @@ class GainMap:
 def gain_map(asked: Request, run: Callable[[int], Mapping[str, float]]) -> GainMap:
     """The map of a forward layer with drawn routing. `run`: {system: us} of `gain.SYSTEMS` at so many tokens, simulated.
 
-    Raises ConfigError for other layers, and for a cluster that is no paper cluster of one NVLink domain with switches.
+    Raises ConfigError for other layers, for what closed forms leave out, and for a cluster other than a paper cluster of one domain with switches.
     """
     cluster, text = asked.cluster, asked.routing
     may_vary = isinstance(text, str) and text.partition(":")[0] in ("uniform", "powerlaw", "normal", "lognormal")
     if cluster.family == "hw" or cluster.domains > 1 or cluster.nvlink_gpus == 1 or asked.direction != "fwd" or not may_vary:
         found = f"{cluster.name}, {asked.direction}, routing {text if isinstance(text, str) else text.description}"
         raise ConfigError(f"map: found {found}, expected a paper cluster of one NVLink domain with switches, fwd, and a drawn routing")
+    told = {"slow or late ranks": asked.skew, "a placement": asked.placement != "auto", "a layer": asked.layer is not None}
+    if beyond := [*(key for key in asked.options if not key.endswith(".form")), *filter(told.get, told)]:
+        raise ConfigError(f"map: found {', '.join(beyond)}, expected none, which its closed forms leave out")
     seen: dict[tuple[Any, ...], Gains] = {}
 
     def line(model: Model, machine: Cluster, routing: str) -> Gains:

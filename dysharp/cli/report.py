@@ -32,6 +32,8 @@ def command_line(ctx: click.Context, begins: str = "", only: Collection[str] | N
             continue
         value = parameter.type.separator.join(value) if isinstance(parameter.type, Words) else value
         values = list(value) if isinstance(value, list | tuple) else [value]
+        if begins and parameter.name == "settings":  # `run` refuses options of other systems
+            values = [each for each in values if each.partition(".")[0] in (*begins.split(), "fabric")]
         if isinstance(parameter, click.Argument):
             words = [*map(str, values), *words]
         elif isinstance(value, bool):

@@ -19,11 +19,12 @@ from dysharp.base.columns import Column, Columns
 from dysharp.base.units import PS_PER_US
 from dysharp.base.values import frozen
 from dysharp.costs import transfer
-from dysharp.costs.collectives import collective_us
+from dysharp.costs.collectives import alltoall_start_us, collective_us
 from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
 from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task, weight_grad_task
 from dysharp.costs.machine import machine_of
-from dysharp.costs.operators import ELEMENT_BYTES, Constants
+from dysharp.costs.moe import permute_us
+from dysharp.costs.operators import ELEMENT_BYTES, Constants, launch_us
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
 from dysharp.runs.run import prepare
@@ -33,6 +34,8 @@ from dysharp.specs.gpu import Gpu
 from dysharp.systems import System
 from dysharp.systems.building.experts import gang, stages
 from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES
+from dysharp.systems.megatron_a2a import COUNT_BYTES
+from dysharp.systems.megatron_ag import MAP_BYTES, PROB_BYTES
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.traffic import Rows, scheme_rows
 
@@ -43,7 +46,8 @@ FLIT_BYTES = 16
 
 
 class _LayerSizes(NamedTuple):
-    """What a closed form of an exchange reads. `copies`: rows of the busiest GPU per token, its own included. Bytes: of a row forth and back."""
+    """What a closed form of an exchange reads. `copies`: rows of the busiest GPU per token, its own included. `hot`: (token, expert) rows that it
+    computes. Bytes: of a row forth and back."""
 
     gpu: Gpu
     constants: Constants
@@ -51,9 +55,19 @@ class _LayerSizes(NamedTuple):
     gpus: int
     tokens: int
     copies: float
+    hot: int
     sent: float
     back: float
+    backward: bool
     options: Any
+
+    def sorts(self, tokens: int, rows: int) -> float:
+        """A kernel that scatters rows of `tokens` to `rows` rows, or gathers them."""
+        return float(permute_us(self.gpu, self.constants, tokens, rows, self.model.hidden, self.back / self.model.hidden)) / 2
+
+    def collective(self, kind: str, n_bytes: float) -> float:
+        """NCCL's."""
+        return float(collective_us(self.gpu, self.constants, kind, self.gpus, n_bytes))
 
 
 Form = Callable[[_LayerSizes], tuple[float, float]]
@@ -83,14 +97,20 @@ def _mori(s: _LayerSizes) -> tuple[float, float]:
 
 
 def _all_to_all(s: _LayerSizes) -> tuple[float, float]:
+    """Sorted on both sides; an all-to-all of gates, and before a forward pass the counts of rows by expert."""
     rows = s.tokens * s.model.topk
-    return tuple(float(collective_us(s.gpu, s.constants, "alltoall", s.gpus, rows * row)) for row in (s.sent, s.back))  # type: ignore[return-value]
+    out, home = (s.collective("alltoall", rows * row) + s.sorts(s.tokens, rows) + s.sorts(s.hot, s.hot) for row in (s.sent, s.back))
+    counts = s.collective("all_gather", COUNT_BYTES * s.model.n_experts * s.gpus) + launch_us(s.gpu, s.constants)
+    return out + float(alltoall_start_us(s.gpu, s.constants, 0.0, 0.0)) + counts * (not s.backward), home
 
 
 def _gathered(s: _LayerSizes) -> tuple[float, float]:
-    rows = s.tokens * s.gpus
-    pairs = (("all_gather", s.sent), ("reduce_scatter", s.back))
-    return tuple(float(collective_us(s.gpu, s.constants, kind, s.gpus, rows * row)) for kind, row in pairs)  # type: ignore[return-value]
+    """Sorted at the receiver; maps and probabilities go before a forward pass, gradients of probabilities behind a backward pass."""
+    tokens, cells = s.tokens * s.gpus, s.tokens * s.gpus * s.model.n_experts
+    beside = sum(s.collective("all_gather", size * cells) for size in (MAP_BYTES, PROB_BYTES))
+    out = s.collective("all_gather", tokens * s.sent) + s.sorts(s.hot, s.hot) + beside * (not s.backward)
+    home = s.collective("reduce_scatter", tokens * s.back) + s.sorts(tokens, s.hot)
+    return out, home + s.collective("reduce_scatter", PROB_BYTES * cells) * s.backward
 
 
 FORMS: Mapping[str, Form] = {
@@ -237,7 +257,8 @@ def _sizes(system: System, request: Request, routing: Routing, options: Any) -> 
     copies = max(float(needed.mean(axis=0).max()) * routing.n_gpus, float(needed.sum(axis=1).mean()))
     sent = 2.0 * model.hidden if backward else _format_bytes(options, "dispatch", model)  # gradients go in BF16
     back = 2.0 * model.hidden if backward or not hasattr(options, "combine") else _format_bytes(options, "combine", model)
-    return _LayerSizes(cluster.own_gpu, cluster.fitted, model, cluster.n_gpus, request.tokens, copies, sent, back, options)
+    rows = request.tokens, copies, _hot_rows(routing), sent, back
+    return _LayerSizes(cluster.own_gpu, cluster.fitted, model, cluster.n_gpus, *rows, backward, options)
 
 
 def _rows_both_ways(system: System, routing: Routing, options: Any) -> list[Rows]:
@@ -280,17 +301,24 @@ def _bound(system: System, request: Request, routing: Routing, options: Any, mov
     return max(least, gemms, wire), gemms, wire
 
 
+def _experts_with_rows(routing: Routing) -> int:
+    """Of one GPU, at most."""
+    return int((rows_per_slot(routing).reshape(routing.n_gpus, -1) > 0).sum(axis=1).max(initial=0))
+
+
 def _weights_us(request: Request, routing: Routing, options: Any) -> float:
     """Weights of the experts with rows of one GPU, at most, once through memory."""
-    model, cluster = request.model, request.cluster
-    experts = int((rows_per_slot(routing).reshape(routing.n_gpus, -1) > 0).sum(axis=1).max(initial=0))
+    model, cluster, experts = request.model, request.cluster, _experts_with_rows(routing)
     width = WEIGHT_BYTES.get(getattr(options, "weights", ""), None) or narrow_bytes(model, request.direction) or ELEMENT_BYTES[model.gemm_dtype]
     return experts * model.expert_weights * width / cluster.hbm_bytes_per_us
 
 
 def _gemms_us(request: Request, routing: Routing) -> float:
-    """The GEMMs of the busiest GPU; a backward pass has gradients of data and of weights."""
-    model, cluster, slots = request.model, request.cluster, len(rows_per_slot(routing)) // routing.n_gpus
+    """The GEMMs of the busiest GPU without their starts, which are `around`; a backward pass has gradients of data and of weights.
+
+    Memory reads no expert without rows.
+    """
+    model, cluster, slots = request.model, request.cluster, max(1, _experts_with_rows(routing))
     if not cluster.gpu:
         return _tiles_us(request, routing)
     held = narrow_bytes(model, request.direction)
@@ -299,9 +327,10 @@ def _gemms_us(request: Request, routing: Routing) -> float:
     total = 0.0
     for n, k in ((inner, model.hidden), (model.hidden, model.expert_hidden)):
         if request.direction == "fwd":
-            total += machine.gemm(rows, n, k, model.gemm_dtype, slots, weight_bytes=held)
+            times = [machine.gemm(rows, n, k, model.gemm_dtype, slots, weight_bytes=held)]
         else:
-            total += machine.gemm(rows, k, n, model.gemm_dtype, slots) + machine.gemm(n, k, rows, model.gemm_dtype, slots, accumulate=True)
+            times = [machine.gemm(rows, k, n, model.gemm_dtype, slots), machine.gemm(n, k, rows, model.gemm_dtype, slots, accumulate=True)]
+        total += sum(times) - len(times) * machine.floor
     return total
 
 

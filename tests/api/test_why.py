@@ -64,7 +64,7 @@ def test_the_default_answer_says_what_the_switch_does() -> None:
 
 
 def test_a_gain_without_parts_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"why: found deepep, ideal, expected one whose gain has parts \(dysharp, moe-hub, cais\)"):
+    with pytest.raises(ConfigError, match=r"found deepep, ideal, expected one whose gain has parts \(dysharp, moe-hub, cais; forms paper or all\)"):
         compare(["deepep", "ideal"], why=True, **LAYER)
 
 
@@ -82,3 +82,40 @@ def test_the_printed_commands_repeat_a_part(cluster: str) -> None:
     shown = CliRunner().invoke(cli, words, catch_exceptions=False).stdout
     assert max(map(len, shown.splitlines())) <= 100
     assert "from deepep" in shown
+
+
+def test_an_option_of_the_target_stays_with_the_target() -> None:
+    """The systems between do not know it; its last part says that it contains what the option changes, and the commands leave it out."""
+    given = ["--model", "S-8", "--gpus", "4", "--tokens", "16", "--routing", "uniform", "--set", "dysharp.dispatch=nvfp4"]
+    done = CliRunner().invoke(cli, ["compare", "--why", "--json", *given])
+    assert done.exit_code == 0, done.output
+    assert "why: dysharp.dispatch: dysharp alone has it, so its last part contains what it changes" in done.stderr
+    why = json.loads(done.stdout)["why"]
+    for system, command in why["commands"].items():
+        again = CliRunner().invoke(cli, [*shlex.split(command)[1:], "--json"])
+        us = {one["system"]: one["us"] for order in why["orders"] for one in order} | {why["baseline"]: why["baseline_us"]}
+        assert json.loads(again.stdout)["time_us"] == us[system]
+
+
+def test_paper_forms_of_an_hw_cluster_have_parts() -> None:
+    why = compare(why=True, forms="paper", cluster="hw-dgx-h100", model="S-8", gpus=4, tokens=16, routing="uniform").why
+    assert why is not None
+    assert why.target == "dysharp"
+    with pytest.raises(ConfigError, match=r"expected one whose gain has parts \(dysharp, moe-hub, cais; forms paper or all\)"):
+        compare(["deepep"], why=True, cluster="hw-dgx-h100", model="S-8", gpus=4, tokens=16, routing="uniform")
+
+
+def test_finite_hardware_takes_options_of_systems_that_are_not_the_fastest() -> None:
+    layer = LAYER | {"gpus": 4, "tokens": 16}
+    done = compare(["deepep", "nvls", "dysharp"], finite=True, options={"dysharp.dispatch": "fp8", "fabric.reduction_entries": 2}, **layer)
+    assert done.finite is not None
+    assert done.finite.name == "nvls over deepep"
+
+
+@pytest.mark.parametrize(("given", "found"), [
+    ({"options": {"dysharp.dispatch": "fp8"}}, "dysharp.dispatch"), ({"slow": "rank=0:2"}, "slow or late ranks"),
+    ({"placement": "contiguous", "layer": 3}, "a placement, a layer"),
+])  # fmt: skip
+def test_a_map_refuses_what_its_closed_forms_leave_out(given: dict[str, Any], found: str) -> None:
+    with pytest.raises(ConfigError, match=f"map: found {found}, expected none"):
+        compare(mapped=True, **given, **LAYER | {"gpus": 4, "tokens": 16})

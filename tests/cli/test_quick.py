@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from dysharp import run
+from dysharp.api.quick import quick_compare
 from dysharp.base.errors import ConfigError
 from dysharp.cli import progress_bar as progress_module
 from dysharp.cli.progress_bar import bar_below, progress_bar
 from dysharp.cli.quick import MARK
+from dysharp.planning.quick import APART
 
 SMALL = ("--tokens", "32", "--gpus", "4")
 STEP = ("step", "deepseek-v2-lite", "--layout", "ep=8,mbs=1,m=2", "--systems", "deepep,dysharp", "--sequence", "512")
@@ -165,3 +168,15 @@ def test_a_whole_command_shows_its_first_answer_before_the_last() -> None:
     assert MARK in seen
     assert MARK not in piped.stderr
     assert out.split("\n\n")[0] == piped.stdout.split("\n\n")[0]  # below: seconds and memory of the run
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "cluster"), [("deepseek-v3", 1, "hw-dgx-h100"), ("S-8", 8, "hw-dgx-b200"), ("qwen3-30b", 64, "hw-dgx-b200")]
+)
+def test_a_closed_form_of_few_rows_is_near_the_whole_layer(model: str, tokens: int, cluster: str) -> None:
+    """Experts without rows cost nothing, starts of GEMMs count once, and Megatron's dispatchers sort rows and exchange counts, maps and gates."""
+    layer = {"model": model, "tokens": tokens, "cluster": cluster, "gpus": 8}
+    names = ["deepep", "deepep-ll", "flashinfer", "trtllm-a2a", "megatron-a2a", "megatron-ag"]
+    for row in quick_compare(names, **layer).rows:
+        assert row["kind"] == "closed form"
+        assert row["time_us"] == pytest.approx(run(row["system"], **layer).layer_us, rel=APART)
