@@ -26,18 +26,18 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout, recipe: Reci
         whole, again, transient, late = layer_bytes(model, cut, moe, saving, recipe)
         gone = offloaded_bytes(model, cut, moe, saving, recipe, values["offload"]) if values["offload"] else 0.0
         kept[moe], waiting[moe], beside[moe] = whole - gone, late, again + transient + LAYERS * gone
-    chunks, out = chunks_of(model, layout), []
-    places = ranks_of(values["schedule"], layout)
+    chunks, places, out = chunks_of(model, layout), ranks_of(values["schedule"], layout), []
     held, copied = (held_by_rank(model, layout, values["schedule"], linears) for linears in (None, recipe.fp8))
-    copies = 1 + (values["schedule"] == "dualpipe")
     for rank, (parameters, narrow) in enumerate(zip(held, copied, strict=True)):
         own = [chunks[at] for at in places[rank]]
         kinds = [[model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp for chunk in own]
         bytes_of = [tokens * sum(by[moe] for moe in some) for by in (kept, waiting) for some in kinds]
         flying = float((peaks(values["schedule"], layout, rank, values["overlap"] == "pair") @ np.asarray(bytes_of)).max())
         heads = [tokens * head_bytes(model, layout, saving) * chunk.head for chunk in own]
-        transient = max([0.0, *heads, *(tokens * beside[moe] for some in kinds for moe in some)])
-        state = sum(state_bytes(RankParameters(*parameters), RankParameters(*narrow), layout, recipe, copies).values())
+        received = [BF16 * model.hidden / layout.tp * (layout.pp > 1 and not chunk.head) for chunk in own]
+        transient = max([0.0, *heads, *(tokens * (beside[moe] + more) for some, more in zip(kinds, received, strict=True) for moe in some)])
+        ways = 1 + (values["schedule"] == "dualpipe")
+        state = sum(state_bytes(RankParameters(*parameters), RankParameters(*narrow), layout, recipe, ways).values())
         if layout.fsdp > 1:
             largest = max((sum(astuple(layer_shards(model, cut, layer))) for layer in {chunk.first for chunk in own if chunk.n_layers}), default=0.0)
             state += (GATHERED * BF16 + recipe.gradients) * largest

@@ -96,11 +96,10 @@ def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf"))
     low, high = 0.0, places
     if engine.mixed:  # every decoding request gets a token in each step, so no more prompts come than a step takes
         high = min(high, scenario.steps * engine.step_tokens * table.groups / (scenario.isl + scenario.steps))
-    text = engine.token_us * scenario.isl
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         state = _steady(table, scenario, middle, places)
-        room = state.rate * state.latency(scenario) < places * 1e6 and state.rate * text < 1e6 and state.prompt_share < 1
+        room = state.rate * state.latency(scenario) < places * 1e6 and state.rate * engine.token_us * scenario.isl < 1e6 and state.prompt_share < 1
         low, high = (middle, high) if room else (low, middle)
     queued = max(0.0, scenario.concurrency / state.rate * 1e6 - state.latency(scenario))
     return replace(state, ttft=state.ttft + queued, queued=queued)
@@ -138,10 +137,9 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
     longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
-    own_us = requests / max(1.0, places) * passes / steps  # none comes in the time of one's own: tpot = decode + delay / (1 - own_us / tpot)
-    both = decode + delay + own_us
-    tpot = (both + math.sqrt(both**2 - 4 * decode * own_us)) / 2
-    tpot = min(tpot, decode + longer) if engine.mixed else tpot
+    # None comes in the time of one's own (`own_us` of the time of a token): tpot = decode + delay / (1 - own_us / tpot), at most the longest step.
+    both = decode + delay + (own_us := requests / max(1.0, places) * passes / steps)
+    tpot = min((both + math.sqrt(both**2 - 4 * decode * own_us)) / 2, decode + longer if engine.mixed else math.inf)
     joined = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     text, beyond = engine.token_us * scenario.isl, some * (1.0 if engine.mixed else 1 - 1 / apart)
     step = tpot if engine.mixed else decode + beyond * longer  # in which a request ends; those with prompts of its own group are between them
@@ -150,15 +148,13 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
         load = others * min(1.0, come / apart / whole * (tpot - decode) / max(delay, 1e-9))
         waits += load / (2 * (1 - load)) * (decode + longer) * parts * (1 + scenario.spread)
     else:  # prompts of its group that are read before it begins: those behind the first wait for it and for each other
-        before = max(step, text + step / 2)
-        met = others * come / parts / groups * before / step
+        met = others * come / parts / groups * (before := max(step, text + step / 2)) / step
         waits += met / (1 + met) * (max(0.0, passes - before / 2) + passes * met / 2)
-    waits = others * waits + joined
+    ttft = others * waits + joined + passes + decode * engine.mixed + text
     busy = 1 - (1 - min(1.0, requests / max(1.0, places))) ** (max(1.0, places) - 1)  # another one is decoding
-    first = engine.first_us(table.replica, busy * decode, busy * tpot)
-    alone = passes + (decode if engine.mixed else 0.0) + text + first
-    rate, share = requests / steps / tpot * 1e6, min(1.0, some * prompt / (tpot * (1 - lost)))
-    return Served(tpot / scenario.accepted, waits + alone, rate, requests / groups, share, decode, 0.0)
+    ttft += engine.first_us(table.replica, busy * decode, busy * tpot)
+    share = min(1.0, some * prompt / (tpot * (1 - lost)))
+    return Served(tpot / scenario.accepted, ttft, requests / steps / tpot * 1e6, requests / groups, share, decode, 0.0)
 
 
 SEED = 0
@@ -269,8 +265,7 @@ class _Loop:
     def _take(self, count: int) -> tuple[float, list[int]]:
         """Tokens of prompts of one step, first come first served, and the prompts that end in it. Only a mixed step takes part of a prompt."""
         engine = self.table.engine
-        budget = _budget(self.table, count)
-        taken, ended = 0.0, list[int]()
+        budget, taken, ended = _budget(self.table, count), 0.0, list[int]()
         while self.queue and budget > 0 and count + len(ended) < self.room:
             request = self.queue[0]
             if self.ready[request] > self.now:

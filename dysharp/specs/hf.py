@@ -210,9 +210,9 @@ def quantised(config: Mapping[str, Any]) -> tuple[str, str]:
 
 def _of_method(quant: Mapping[str, Any]) -> tuple[str, str]:
     method = str(quant.get("quant_method"))
-    if method in ("awq", "gptq"):
+    if method in ("awq", "gptq", "auto-round"):
         return ("int4", "") if quant.get("bits") == 4 else ("", "")
-    return (method, "") if method in ("fp8", "mxfp4") else ("", "")
+    return {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(method, ""), ""
 
 
 def _of_modelopt(quant: Mapping[str, Any]) -> tuple[str, str]:

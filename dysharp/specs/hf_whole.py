@@ -54,6 +54,8 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     faults += [f"{key}: missing" for key in family.get("needs", ()) if config.get(key) is None]
     raise_faults(faults, where)
     known = "" if config.get("model_type") else "; a config without model_type is taken as Llama is"
+    if isinstance(quant := config.get("quantization_config"), dict) and not values["checkpoint"]:
+        known += f"; weights count as BF16: its quantization {show(quant.get('quant_method'))} is not known, and --precision names another"
     try:
         model = WholeModel(
             name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), stack=" ".join(words), **values,

@@ -272,9 +272,10 @@ class _Chunk:
             for_weights += (kept + gradient_bytes(model, layout, kind, saving, recipe)) * tokens
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
             transient = max(transient, tokens * layer_transient(model, layout, kind, saving))
-        received = tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
-        at_head = tokens * head_bytes(model, layout, saving) * chunk.head
-        return cls(chunk, {op: n for op, n in ops.items() if n}, for_weights, again, max(transient + received, at_head))
+        transient += tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
+        if (at_head := tokens * head_bytes(model, layout, saving) * chunk.head) > again + transient:  # gone before a layer is computed again
+            again, transient = 0.0, at_head
+        return cls(chunk, {op: n for op, n in ops.items() if n}, for_weights, again, transient)
 
 
 def _rank(
@@ -283,6 +284,7 @@ def _rank(
     own = [chunks[stage].chunk for stage in stages]
     parameters = rank_parameters(model, layout, own)
     activations, held, ops, waiting = _peak(schedule, rank, chunks)
+    most = max((chunks[stage] for stage in stages), key=lambda chunk: chunk.again + chunk.transient)
     lines = state_bytes(parameters, rank_parameters(model, layout, own, recipe.fp8), layout, recipe, schedule.directions)
     if layout.fsdp > 1:
         largest = _largest_layer(model, layout, own)
@@ -290,9 +292,7 @@ def _rank(
         lines["gradients"] += recipe.gradients * largest
     lines |= {
         "activations": activations,
-        "recomputed layer": max((chunks[stage].again for stage in stages), default=0.0),
-        "dummy gradients": dummy_bytes(model, layout, own),
-        "backward pass": max((chunks[stage].transient for stage in stages), default=0.0),
+        "recomputed layer": most.again, "dummy gradients": dummy_bytes(model, layout, own), "backward pass": most.transient,
     }
     return _RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages), waiting)
 

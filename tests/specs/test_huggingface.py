@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
-from dysharp.specs.hf_whole import _checkpoint_of
+from dysharp.specs.hf_whole import _checkpoint_of, lines_on, whole_from_config
 
 QWEN2_MOE = {  # Qwen1.5-MoE-A2.7B
     "model_type": "qwen2_moe",
@@ -234,7 +234,9 @@ GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "gro
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True, "fp8"),
         ({"quant_method": "fp8"}, False, "fp8-tensor"),
         ({"quant_method": "awq", "bits": 4}, False, "int4-all"),
+        ({"quant_method": "auto-round", "bits": 4}, False, "int4-all"),
         ({"quant_method": "gptq", "bits": 8}, False, ""),
+        ({"quant_method": "fbgemm_fp8"}, False, "fp8-tensor"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, True, "fp4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, False, "fp4-all"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, False, "fp8-tensor"),
@@ -262,6 +264,15 @@ def test_a_dense_model_has_no_layer(tmp_path: Path) -> None:
 
 
 FP8_GROUPS = {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}}
+
+
+def test_a_quantization_that_is_not_known_is_said() -> None:
+    """Its weights count as BF16, four times their size."""
+    base = {**MIXTRAL, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}
+    whole, known, none = ({**base, "quantization_config": quant} for quant in ({"quant_method": "bitsandbytes"}, {"quant_method": "fp8"}, None))
+    said = "m: Hugging Face config.json; weights count as BF16: its quantization 'bitsandbytes' is not known, and --precision names another."
+    assert lines_on(whole_from_config(whole, "m", "x")) == (said,)
+    assert all(lines_on(whole_from_config(one, "m", "x")) == ("m: Hugging Face config.json.",) for one in (known, none))
 
 
 @pytest.mark.parametrize(

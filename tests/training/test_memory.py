@@ -101,10 +101,10 @@ def test_peaks_of_one_chunk_and_state_are_below() -> None:
 
 @pytest.mark.parametrize("module", [*MODULES, "full"])
 def test_recomputation_never_raises_what_is_held(module: str) -> None:
-    plain, less = (_memory(_small_v3(), "ep=8", saving=Saving(recompute=which)) for which in ((), (module,)))
+    plain, less = (_memory(_small_v3(), "pp=3,ep=8", saving=Saving(recompute=which)) for which in ((), (module,)))
     assert less.peak.lines["activations"] <= plain.peak.lines["activations"]
     assert less.peak.allocated <= plain.peak.allocated
-    assert (less.peak.lines["recomputed layer"] > 0) == (module != "core_attn")
+    assert any(rank.lines["recomputed layer"] > 0 for rank in less.ranks) == (module != "core_attn")
 
 
 def test_what_moe_drops_contains_its_parts() -> None:

@@ -67,8 +67,7 @@ class Job:
         self.names: tuple[Hashable, ...] = ()
         self.admitted = False
         self.made = self.hit = self.blocks = self.most = self.begun = self.slot = self.version = 0
-        self.left = -1
-        self.total = request.prompt
+        self.left, self.total = -1, request.prompt
         self.first = self.last = self.end = self.later = 0.0
         self.beside = (0, 0.0, 0.0)
         self.group: Group | None = None
@@ -290,11 +289,10 @@ class Server:
     def __init__(self, engine: Engine, groups: list[Group], prices: StepPrices, queries: int = 1) -> None:
         self.engine, self.groups, self.prices, self.queries = engine, groups, prices, queries
         self.loading: list[tuple[float, int, Job]] = []
-        self.start, self.jump, self.first, self.slope = 0.0, 0, 0.0, 0.0
-        self.prompts = self.cuts = False
+        self.start, self.jump, self.first, self.slope, self.load = 0.0, 0, 0.0, 0.0, (0, 0)
+        self.prompts = self.cuts = self.down = False
         self.decoding: list[Group] = []
         self.steps = self.since = self.version = 0
-        self.down, self.load = False, (0, 0)
         self.busy = self.reader = self.sent = 0.0
         """`reader`, `sent`: when the process that turns text into tokens, and the way out for caches, are free."""
 
