@@ -137,9 +137,9 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
     longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
-    # None comes in the time of one's own (`own_us` of the time of a token): tpot = decode + delay / (1 - own_us / tpot), at most the longest step.
+    # None comes in the time of one's own (`own_us` of the time of a token): tpot = decode + delay / (1 - own_us / tpot).
     both = decode + delay + (own_us := requests / places * passes / steps)
-    tpot = min((both + math.sqrt(both**2 - 4 * decode * own_us)) / 2, decode + longer if engine.mixed else math.inf)
+    tpot = (both + math.sqrt(both**2 - 4 * decode * own_us)) / 2
     joined = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     text, beyond = engine.token_us * scenario.isl, some * (engine.mixed or 1 - 1 / apart)
     step = tpot if engine.mixed else decode + beyond * longer  # in which a request ends; those with prompts of its own group are between them
