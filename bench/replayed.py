@@ -1,7 +1,8 @@
 """Bars of `serve --requests`: `python bench/replayed.py [--traces DIR] [--million] [--rows FILE]`. DIR, FILE: real ones, read where they lie.
 
 Scheduler against step-by-step references, Little's law, the formula against the replay, hits against a plain LRU, the grid of step times against
-`step_time`, seconds and memory. Expectations: docs/notebook/2026-11-28-replay-expected.md; last result: 2026-11-29-formula-and-replay-found.md.
+`step_time`, seconds and memory. Expectations: docs/notebook/2026-11-28-replay-expected.md; last results: 2026-11-29-formula-and-replay-found.md,
+2026-11-29-long-prompts-found.md.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.formats import Formats, recipe_for, trained
 from dysharp.planning.names import SIMULATED
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.precision import in_formats, layer_in, row_options, step_formats, with_rows
@@ -294,7 +295,8 @@ def _planned(
     memory = memory_of(whole, plan, sequence, recipe_for(formats), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
-    training_recipe = TrainingRecipe(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
+    usual = training_recipe_for(whole, machine)
+    training_recipe = replace(usual, overlap_tp=(written or usual).overlap_tp, recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, training_recipe = in_formats(whole, training_recipe, formats, machine)
@@ -421,6 +423,6 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators: {rates}{attention}.",
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
-        "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
+        "Not modelled: " + "; ".join(one for one in NOT_MODELLED if not block.training_recipe.overlap_tp or "tensor" not in one) + ".",
         "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
     )

@@ -46,12 +46,6 @@ NO_DEEPGEMM = {"cdna3": "ck", "ada": "cutlass"}
 """What multiplies instead where DeepGEMM has no kernels (its README: Hopper and Blackwell with tensor memory)."""
 
 
-def _compute_dtype(gpu: Gpu, wanted: str) -> str:
-    """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else engines widen the weights to BF16 (vLLM, marlin_utils_fp4.py:
-    "Weight-only FP4 compression will be used"); Ampere has BF16 alone."""
-    return "bf16" if gpu.arch == "ampere" or (wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS) else wanted
-
-
 WIDENED_ROWS = 16
 """Steps of the heights of tiles that widen weights (`gemm_tiles.MARLIN_TILES`)."""
 OPTIMIZER = 0.666
@@ -110,8 +104,11 @@ class Machine:
         return arch_of(self.gpu) if self.cluster.gpu else ""
 
     def products(self, wanted: str) -> str:
-        """Type in which the GPU multiplies: `_compute_dtype`."""
-        return _compute_dtype(self.gpu, wanted) if self.cluster.gpu else "fp8" if wanted == "fp4" else wanted
+        """Type in which the GPU multiplies: FP4 only where its tensor cores have FP4, else engines widen the weights to BF16 (vLLM,
+        marlin_utils_fp4.py: "Weight-only FP4 compression will be used"); Ampere has BF16 alone."""
+        if not self.cluster.gpu:
+            return "fp8" if wanted == "fp4" else wanted
+        return "bf16" if self.gpu.arch == "ampere" or (wanted == "fp4" and self.gpu.fp4_TFLOPS <= self.gpu.fp8_TFLOPS) else wanted
 
     def cast_bytes(self, dtype: str) -> float:
         """Bytes of memory per element that is cast from BF16 for products in `dtype`."""

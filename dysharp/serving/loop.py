@@ -137,21 +137,21 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
     longer = prompt if engine.mixed else max(prompt, decode * (apart > 1)) - decode
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
-    # None comes in the time of one's own (`own_us` of the time of a token): tpot = decode + delay / (1 - own_us / tpot), at most the longest step.
-    both = decode + delay + (own_us := requests / max(1.0, places) * passes / steps)
-    tpot = min((both + math.sqrt(both**2 - 4 * decode * own_us)) / 2, decode + longer if engine.mixed else math.inf)
+    # None comes in the time of one's own (`own_us` of the time of a token): tpot = decode + delay / (1 - own_us / tpot).
+    both = decode + delay + (own_us := requests / places * passes / steps)
+    tpot = (both + math.sqrt(both**2 - 4 * decode * own_us)) / 2
     joined = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
-    text, beyond = engine.token_us * scenario.isl, some * (1.0 if engine.mixed else 1 - 1 / apart)
+    text, beyond = engine.token_us * scenario.isl, some * (engine.mixed or 1 - 1 / apart)
     step = tpot if engine.mixed else decode + beyond * longer  # in which a request ends; those with prompts of its own group are between them
     waits = step - text if text < decode else (decode**2 + beyond * longer * (2 * decode + longer)) / (2 * step)
     if engine.mixed:  # parts of prompts that came before fill the budget, of a number of users who come again
-        load = others * min(1.0, come / apart / whole * (tpot - decode) / max(delay, 1e-9))
+        load = others * min(1.0, come / apart / whole * (tpot - decode) / (delay + 1e-9))
         waits += load / (2 * (1 - load)) * (decode + longer) * parts * (1 + scenario.spread)
     else:  # prompts of its group that are read before it begins: those behind the first wait for it and for each other
-        met = others * come / parts / groups * (before := max(step, text + step / 2)) / step
-        waits += met / (1 + met) * (max(0.0, passes - before / 2) + passes * met / 2)
+        met = others * come / parts / groups * max(1, text / step + 0.5)
+        waits += passes * met * (1 + met / 2) / (1 + met)
     ttft = others * waits + joined + passes + decode * engine.mixed + text
-    busy = 1 - (1 - min(1.0, requests / max(1.0, places))) ** (max(1.0, places) - 1)  # another one is decoding
+    busy = 1 - (1 - requests / places) ** (places - 1)  # another one is decoding
     ttft += engine.first_us(table.replica, busy * decode, busy * tpot)
     share = min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, ttft, requests / steps / tpot * 1e6, requests / groups, share, decode, 0.0)
@@ -182,8 +182,7 @@ def run_closed_loop(
     `cap`: requests of an attention group that fit its memory. `middle`: of the times of requests.
     """
     users = max(1, round(scenario.concurrency))
-    draw = np.random.default_rng(SEED)
-    longest = 2 / (1 + ratio)
+    draw, longest = np.random.default_rng(SEED), 2 / (1 + ratio)
     prompts = (scenario.isl * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
     outputs = np.maximum(1, np.round(scenario.osl * longest * draw.uniform(ratio, 1.0, users * rounds) / scenario.accepted)).astype(int).tolist()
     return _Loop(table, scenario, cap, users, prompts, outputs).run(middle)
@@ -199,10 +198,9 @@ class _Loop:
         self.issued = users
         self.arrived, self.first, self.ready = ([0.0] * len(prompts) for _ in range(3))
         self.text = [table.engine.token_us * n for n in prompts]
-        self.reader = 0.0
-        """When the process that turns text into tokens is free."""
         self.running: list[tuple[int, int]] = []
-        self.now, self.busy, self.decoded = 0.0, 0.0, 0.0
+        self.now = self.busy = self.decoded = self.reader = 0.0
+        """`reader`: when the process that turns text into tokens is free."""
         self.steps = self.since = 0
         self.tpots: list[float] = []
         self.ttfts: list[float] = []
@@ -253,8 +251,7 @@ class _Loop:
         taken, ended = self._take(count)
         took = self.table.prompts_us(taken, _busiest(self.table, self.scenario, taken), count if engine.mixed else 0)
         beside = self.table.decode_us(count) if engine.mixed and count else 0.0
-        self.now += took
-        self.busy += took
+        self.now, self.busy = self.now + took, self.busy + took
         self.steps += engine.mixed
         for request in ended:
             self.first[request] = self.now

@@ -172,6 +172,8 @@ class _StepArguments:
     recompute: tuple[str, ...] = ()
     precision: str = ""
     notes: tuple[str, ...] = ()
+    overlap_tp: bool = False
+    """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
 
 
 def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
@@ -191,10 +193,9 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
         keys.pop("gbs", None)
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
     if _sharded(values) and "fsdp" not in own:
-        plan = layout_of(layout)
-        layout += f",fsdp={plan.dp * plan.cp}"
-    sequence = _number(values, "seq_length")
-    return _StepArguments(layout, sequence, _recompute(values), _precision(values), _notes(values))
+        layout += f",fsdp={(plan := layout_of(layout)).dp * plan.cp}"
+    overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
+    return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), _precision(values), _notes(values), overlap_tp)
 
 
 def _check(values: Values, model: WholeModel) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.machine import Machine, Reducers, _compute_dtype, machine_of
+from dysharp.costs.machine import Machine, Reducers, machine_of
 from dysharp.costs.regime import regime_of
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.cache import _operator_bytes
@@ -28,7 +28,7 @@ from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, step_t
 from dysharp.serving.two_batches import _alternated_us, _stages_of, overlapped_us
 from dysharp.serving.work import Replica, Scenario, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
-from dysharp.specs.gpu import list_gpus, load_gpu
+from dysharp.specs.gpu import list_gpus
 from tests.stored_values import Cases, Table, checksum
 
 STORED = Table(__file__, close=1e-8, zero=1e-8)
@@ -217,7 +217,7 @@ def small() -> Iterator[tuple[str, Any]]:
             for name in PRECISIONS
         ],
     )
-    yield "compute", [[_compute_dtype(load_gpu(gpu), form.compute) for form in FORMATS.values()] for gpu in list_gpus()]
+    yield "compute", [[Machine(load_cluster(f"hw-dgx-h100,gpu={gpu}")).products(form.compute) for form in FORMATS.values()] for gpu in list_gpus()]
     yield "graphs", GRAPH_BATCHES
     yield "touched", [touched(8.0, 3, 12, tokens, loads) for tokens in (0.0, 1.0, 9.0) for loads in ((), (0.1, 0.2, 0.7))]
     yield "decode batch", [decode_batch(SCENARIO, n, groups) for n in (0.5, 1.0, 30.0) for groups in (1, 6)]

@@ -44,7 +44,7 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
 
 
 def _for_step(one: Costed, task: Task, precision: str) -> str:
-    """Options of `dysharp step` for a layout, in lines of a shell; offload is not among them. `precision`: as it was asked for, or ""."""
+    """Options of `dysharp step` for a layout, in lines of a shell that say where offload is missing. `precision`: as it was asked for, or ""."""
     stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
     again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
     if (layer := task.model.layer) is not None and (precision or layer.gemm_dtype) != "bf16":
@@ -56,7 +56,7 @@ def _for_step(one: Costed, task: Task, precision: str) -> str:
         loads += ":group-limited" * (layer.topk_group < layer.n_group)
         asked += f" --routing {f'hot-rank:share={hot / one.layout.ep:.4g}' if hot > 1 else loads}"
         asked += f" \\\n  --systems {SIMULATED[one.values['system']]}" * (one.values["system"] in SIMULATED)
-    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}"
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}{'  # which does not offload' * bool(one.values['offload'])}"
 
 
 def print_check(done: Answer) -> None:

@@ -271,7 +271,7 @@ class _Fleet:
         """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
         sends one prompt after the other."""
         if self.send is None or server in self.decoders or not self.steps[job.index]:
-            job.later = server.prices.first_us(*job.beside, (now - job.first) / max(1, self.steps[job.index]))
+            job.later = server.prices.first_us(*job.beside, (now - job.first) / (self.steps[job.index] or 1))
             self.record.add(job)
             self._gone(job, now)
             return

@@ -115,4 +115,5 @@ class StepPrices:
     def first_us(self, requests: float, context: float, step: float, mean: float) -> float:
         """Time of a first token outside its own step of `step`, beside decoding requests: the other stages, and what `Engine.first_us` has. `mean`:
         time from token to token of its output, steps with prompts among them."""
-        return (self.stages - 1) * step + self.engine.first_us(self.replica, *((self.us(requests, context), mean) if requests else (0.0,)))
+        beside = (self.us(requests, context), mean) if requests else (0.0,)
+        return self.engine.first_us(self.replica, *beside) + (self.stages - 1) * step
