@@ -42,11 +42,6 @@ def _e2m1(x: Array) -> Array:
     return np.asarray(np.sign(x) * E2M1[above - ((low < high) | ((low == high) & (above % 2 == 1)))])
 
 
-def _power(x: Array) -> Array:
-    """The power of two at or above `x`."""
-    return np.exp2(np.ceil(np.log2(x)))
-
-
 def _scaled(x: Array, block: int, scale: Callable[[Array], Array], cast: Callable[[Array], Array]) -> Array:
     """`x` in blocks along a row, each over the scale of its largest size, cast and scaled back."""
     padded = np.pad(x, ((0, 0), (0, -x.shape[1] % block))).reshape(len(x), -1, block)
@@ -69,7 +64,7 @@ def _nvfp4(x: Array) -> Array:
 
 _FORMATS: Mapping[str, Callable[[Array], Array]] = {
     "fp8": lambda x: _scaled(x, FP8_BLOCK, lambda a: (a / E4M3_MOST).astype(np.float32).astype(np.float64), _e4m3),
-    "fp8-ue8m0": lambda x: _scaled(x, FP8_BLOCK, lambda a: _power(a / E4M3_MOST), _e4m3),
+    "fp8-ue8m0": lambda x: _scaled(x, FP8_BLOCK, lambda a: np.exp2(np.ceil(np.log2(a / E4M3_MOST))), _e4m3),
     "fp8-plain": _e4m3,
     "mxfp8": lambda x: _scaled(x, MX_BLOCK, _ue8m0, _e4m3),
     "int8": lambda x: _scaled(x, x.shape[1], lambda a: a / INT8_MOST, lambda v: np.clip(np.rint(v), -INT8_MOST, INT8_MOST)),

@@ -91,7 +91,7 @@ def _by_rank(text: str, what: str, column: str, limits: tuple[float, float], out
     if text.endswith(".csv"):
         cells = _cells(Path(text), column)
     elif text.startswith("rank="):
-        cells = [(f"{what} {part[:40]!r}", *part.partition(":")[::2]) for part in text.removeprefix("rank=").split(",")]
+        cells = [(f"{what} {part[:40]!r}", *part.partition(":")[::2]) for part in text.replace("rank=", "").split(",")]
     else:
         known = ("rank=R:VALUE", "FILE.csv", *(("fixed:US", "normal:SIGMA_US") if what == "start" else ("normal:CV",)))
         raise ConfigError(f"{what}: found {text[:60]!r}{nearest(text, known)}")

@@ -76,7 +76,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 def print_json(value: Any) -> None:
     """One JSON document; text of any script as it is, control characters escaped, numbers always finite."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    click.echo(text if text.replace("\n", "").isprintable() else "".join(map(_in_json, text)))
+    click.echo(text if text.replace("\n", "").isprintable() else "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def print_answer(value: Any) -> None:
@@ -86,10 +86,6 @@ def print_answer(value: Any) -> None:
 
 def _of_version(value: dict[str, Any]) -> dict[str, Any]:
     return value if "model_version" in value else value | {"model_version": MODEL_VERSION}
-
-
-def _in_json(c: str) -> str:
-    return c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1]
 
 
 def print_later(line: str) -> None:

@@ -111,12 +111,8 @@ def save_figure(axes: Axes, path: AnyPath) -> Path:
     assert isinstance(figure, Figure), "axes of a subfigure"
     with matplotlib.rc_context(STYLE):
         ending = file.suffix.removeprefix(".").lower()
-        return write_file(file, lambda stream: figure.savefig(stream, format=ending, dpi=150, metadata=_undated(file)))
-
-
-def _undated(file: Path) -> dict[str, str | None]:
-    """Metadata without a date, so that equal Rows give equal bytes."""
-    return {"Date": None} if file.suffix.lower() == ".svg" else {}
+        undated = {"Date": None} if ending.lower() == "svg" else {}  # so that equal Rows give equal bytes
+        return write_file(file, lambda stream: figure.savefig(stream, format=ending, dpi=150, metadata=undated))
 
 
 def _front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -38,7 +38,7 @@ Scheme = str | Callable[[Routing, Any], Rows]
 
 def one_copy_per_gpu(routing: Routing) -> Rows:
     """A token goes once to every distinct remote GPU (DeepEP)."""
-    sent = _remote_pairs(routing)
+    sent: I64 = _remote_needs(routing).sum(axis=1, dtype=np.int64)
     return sent.sum(axis=1), sent.sum(axis=0)
 
 
@@ -136,8 +136,3 @@ def _remote_needs(routing: Routing) -> Bools:
     gpu = np.arange(routing.n_gpus)
     needs[gpu, :, gpu] = False
     return needs
-
-
-def _remote_pairs(routing: Routing) -> I64:
-    """[source GPU, destination GPU] int64: distinct (token, GPU) pairs, zero on the diagonal."""
-    return np.asarray(_remote_needs(routing).sum(axis=1, dtype=np.int64))

@@ -114,3 +114,7 @@ def test_a_run_says_when_its_ranks_started() -> None:
     assert sum(told["attribution"].values()) == pytest.approx(late.time_us)
     assert late.time_us >= even.time_us + 39
     assert any(line.startswith("skew: 1 of 4 ranks start late, by 40 us at most") for line in late.header)
+
+
+def test_every_rank_may_have_its_word():
+    assert make_skew(None, "rank=0:2,rank=1:1.5", 4, 0) == make_skew(None, "rank=0:2,1:1.5", 4, 0)

@@ -17,14 +17,13 @@ import numpy as np
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, Discipline
-from dysharp.specs import Cluster, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Facts, Layer
-from dysharp.workload import Routing
 
 Begins = Callable[[Layer, Any], dict[str, Any]]
 """(layer, options) -> keywords of `begun` and of the builder. Raises ConfigError for options that contradict each other."""
@@ -88,11 +87,12 @@ def tile_rows(rows_per_expert: float, arch: str = "blackwell") -> int:
     return next(rows for most, rows in heights if rows_per_expert <= most)
 
 
-def _fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str, dtype: str | None) -> Tiling:
+def _fused_tiling(system: str, layer: Layer, weights: str, dtype: str | None) -> Tiling:
     """Tiles of a fused kernel that reads weights in the format `weights`, an option of `system`.
 
     On a paper cluster every system has the same tiles.
     """
+    cluster, routing = layer.cluster, layer.routing
     check(f"{system}.weights", weights, WEIGHT_BYTES)
     if not cluster.gpu:
         return Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights], dtype)
@@ -114,8 +114,7 @@ def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerB
     sent = row_bytes(f"{name}.dispatch", dispatch, facts.moves.formats, layer.model)
     back = row_bytes(f"{name}.combine", chosen["combine"], facts.moves.results, layer.model)
     if facts.is_one_kernel(chosen):
-        products = "fp4" if dispatch == weights == "nvfp4" else None
-        more.setdefault("tiling", _fused_tiling(name, layer.cluster, layer.routing, weights or "model", products))
+        more.setdefault("tiling", _fused_tiling(name, layer, weights or "model", "fp4" if dispatch == weights == "nvfp4" else None))
     elif weights:
         check(f"{name}.weights", weights, WEIGHT_BYTES)
         more["tiling"] = Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])

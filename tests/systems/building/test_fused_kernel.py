@@ -26,7 +26,7 @@ def test_tiles_grow_with_the_rows_of_an_expert(rows: float, high: int) -> None:
 
 def test_a_word_that_is_no_format_of_weights_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"toy\.weights: found 'fp3', expected"):
-        _fused_tiling("toy", PAPER, ROUTING, "fp3")
+        _fused_tiling("toy", Layer(MODEL, PAPER, ROUTING, "fwd"), "fp3", None)
 
 
 @pytest.mark.parametrize("one_kernel", [True, False])
