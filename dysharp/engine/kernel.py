@@ -173,5 +173,5 @@ _KERNEL = _FLAGS | {"no_cfunc_wrapper": True}
 _PART: dict[str, Any] = _KERNEL | {"no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
 block: Any = njit(**_PART, forceinline=True)  # a part of whichever kernel or routine calls it
 # A function of its own in the kernel that calls it: rare and large, or called from many places. Without the option it would be inlined
-# where a block calls it first.
+# where a block calls it first (docs/notebook/2026-11-29-compile-found.md).
 routine: Any = njit(**_PART, forceinline=False)
