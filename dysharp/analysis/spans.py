@@ -59,7 +59,7 @@ def _union_keep(unions, g, start, end):
     unions.written[0] = n + 1
 
 
-@kernel
+@block
 def _union_add(unions, g, which, start, end):
     """Add [start, end] to group g: into one of its intervals that grow where they touch, else in its place."""
     end = max(start, end)
@@ -74,7 +74,7 @@ def _union_add(unions, g, which, start, end):
     unions.last[g, which, 1] = end
 
 
-@kernel
+@block
 def _union_close(unions):
     """Write down the intervals that grew."""
     last = unions.last

@@ -6,7 +6,7 @@ with the few words that it uses. These arrays have rows and columns and `len`, a
 
 import hashlib
 import operator
-from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_type_hints
 
 from llvmlite import ir
@@ -59,12 +59,14 @@ def _known(kind: Any, width: int) -> Any:
     return kind
 
 
-def _fields(block: Any) -> Iterator[tuple[str, types.Type, int]]:
+@cache  # asked for at every attribute of every kernel
+def _fields(block: Any) -> list[tuple[str, types.Type, int]]:
     """(name, type as kernels see it, first word) of each field."""
-    at, widths = 0, _widths(block)
+    at, widths, fields = 0, _widths(block), []
     for name, kind in zip(block.fields, block.types, strict=True):
-        yield name, _known(kind, widths.get(name, 0)), at
+        fields.append((name, _known(kind, widths.get(name, 0)), at))
         at += _size(kind)
+    return fields
 
 
 def _size(kind: Any) -> int:

@@ -26,7 +26,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder
 from dysharp.engine.address import by_address, lowest, prefetch
 
-__all__ = ["block", "by_address", "kernel", "kernel_files", "lowest", "prefetch", "source_digest"]
+__all__ = ["block", "by_address", "kernel", "kernel_files", "lowest", "prefetch", "routine", "source_digest"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGEST_BYTES = 16
@@ -128,9 +128,12 @@ class _NoMachineCode:
 
 
 class _PartLibrary(JITCodeLibrary):
-    """The optimised code of a block, for the kernels that it becomes a part of. An eighth of all compilation would be its machine code."""
+    """The code of a block or routine, for the kernels that it becomes a part of: they optimise it and make machine code of it."""
 
     codegen = property(lambda self: _NoMachineCode())
+
+    def _optimize_final_module(self) -> None:
+        """A quarter of all compilation would be to optimise parts that their kernel optimises again."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -142,7 +145,7 @@ class _PartLibrary(JITCodeLibrary):
 
 
 class _PartCompiler(Compiler):
-    """Compiles a block as far as a kernel needs it."""
+    """Compiles a part as far as a kernel needs it."""
 
     def define_pipelines(self) -> Any:
         state: Any = self.state
@@ -152,7 +155,7 @@ class _PartCompiler(Compiler):
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """An entry point, or a block too large to inline, as a compiled function with a cache on disk."""
+    """An entry point as a compiled function with a cache on disk."""
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise ConfigError("NUMBA_DISABLE_JIT: found 1, expected it unset: kernels run compiled only")
     dispatcher: Any = njit(**_KERNEL)(function)
@@ -166,6 +169,9 @@ def kernel(function: Callable[..., Any]) -> Any:
 _FLAGS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 _KERNEL = _FLAGS | {"no_cfunc_wrapper": True}
 # LLVM inlines blocks, not numba: numba compiles a block once per signature, where its own inlining takes time quadratic in the size of
-# the caller. Nothing calls a block from Python, so it gets no wrapper.
-_BLOCK: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _PartCompiler}
-block: Any = njit(**_BLOCK, **_FLAGS)  # a part of whichever kernel calls it
+# the caller. Nothing calls a part from Python, so it gets no wrapper.
+_PART: dict[str, Any] = _KERNEL | {"no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
+block: Any = njit(**_PART, forceinline=True)  # a part of whichever kernel or routine calls it
+# A function of its own in the kernel that calls it: rare and large, or called from many places. Without the option it would be inlined
+# where a block calls it first (docs/notebook/2026-11-29-compile-found.md).
+routine: Any = njit(**_PART, forceinline=False)

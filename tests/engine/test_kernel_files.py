@@ -10,15 +10,16 @@ from dysharp.engine.kernel import kernel_files
 
 PACKAGE = Path(dysharp.__file__).parent
 FILES = kernel_files()
+DECORATORS = ("kernel", "block", "routine")
 
 
 def decorated(path: Path) -> bool:
-    """Whether a function of the file is decorated as a kernel or a block."""
+    """Whether a function of the file is decorated as a kernel or a part of one."""
     text = path.read_text()
-    if "@kernel" not in text and "@block" not in text:
+    if not any(f"@{name}" in text for name in DECORATORS):
         return False
     functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
-    return any(isinstance(d, ast.Name) and d.id in ("kernel", "block") for f in functions for d in f.decorator_list)
+    return any(isinstance(d, ast.Name) and d.id in DECORATORS for f in functions for d in f.decorator_list)
 
 
 def imported(path: Path) -> set[Path]:

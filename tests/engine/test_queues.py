@@ -15,6 +15,7 @@ from dysharp.engine.blocks.heap import heap_pop, heap_push, tree_first, tree_set
 from dysharp.engine.kernel import kernel
 
 SEEDS = range(10)
+_push, _pop = kernel(heap_push.py_func), kernel(heap_pop.py_func)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -23,11 +24,11 @@ def test_heap_is_a_heap_of_pairs(seed: int) -> None:
     base, expected = 3, []
     keys, ids = np.full(50, -1, np.int64), np.full(50, -1, np.int32)
     for entry in range(40):
-        heap_push(keys, ids, base, len(expected), draw.randrange(5), entry)
+        _push(keys, ids, base, len(expected), draw.randrange(5), entry)
         heapq.heappush(expected, (int(keys[base + _place(ids, base, len(expected) + 1, entry)]), entry))
         while expected and draw.random() < 0.4:
             assert (keys[base], ids[base]) == expected[0]
-            heap_pop(keys, ids, base, len(expected))
+            _pop(keys, ids, base, len(expected))
             heapq.heappop(expected)
     assert (keys[:base] == -1).all()
     assert sorted(zip(keys[base : base + len(expected)], ids[base : base + len(expected)], strict=True)) == sorted(expected)

@@ -91,7 +91,7 @@ class PlainEngine:
         self._steps = 0
         self._modules: dict[str, ModuleType] = {}
         decorators = ModuleType("kernel")
-        vars(decorators).update(kernel=_identity, block=_identity, by_address=_identity, prefetch=_nothing, lowest=_lowest)
+        vars(decorators).update(kernel=_identity, block=_identity, routine=_identity, by_address=_identity, prefetch=_nothing, lowest=_lowest)
         self._modules["engine.kernel"] = decorators
         self._builtins = vars(builtins) | {"__import__": self._import, "__step__": self._step, "__shift__": _shift}
         self._loop = self._load("engine.burst.loop")

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dysharp.engine.blocks import columns as c
-from dysharp.engine.blocks import tables as r
 from dysharp.engine.blocks import tables as t
+from dysharp.engine.kernel import kernel
 from dysharp.protocol import aau
+
+row_lookup, row_answer = kernel(t.row_lookup.py_func), kernel(t.row_answer.py_func)
 
 REGIONS, ROWS, PIECES, BYTES = 2, 4, 3, 16
 N_ROWS = REGIONS * ROWS
@@ -31,12 +33,12 @@ class Hub:
 
     def store(self, key: aau.Key, packet: int) -> list[type]:
         row = key[0] * ROWS + key[1]
-        found = r.row_lookup(row, packet, 0, self.entries, self.keys, self.hubs, self.packets, self.places, self.spilled)
+        found = row_lookup(row, packet, 0, self.entries, self.keys, self.hubs, self.packets, self.places, self.spilled)
         return {c.ROW_NEW: [aau.Allocated, aau.Placed], c.ROW_HELD: [aau.Placed], t.AL_READ: [aau.ReadMap], t.AL_JOINED: []}[found]
 
     def answer(self, key: aau.Key) -> list[type]:
         row = key[0] * ROWS + key[1]
-        new = r.row_answer(row, 0, self.entries, self.keys, self.hubs, self.packets, self.places, self.spilled, self.out)
+        new = row_answer(row, 0, self.entries, self.keys, self.hubs, self.packets, self.places, self.spilled, self.out)
         outputs: list[type] = [aau.Allocated] if new else []
         packet = int(self.out[0])
         while packet >= 0:

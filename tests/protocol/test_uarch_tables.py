@@ -16,6 +16,9 @@ from dysharp.engine.blocks.state import StoreState
 from dysharp.engine.kernel import kernel
 from dysharp.protocol import al_table, reduction, region
 
+al_lookup, al_answer = kernel(t.al_lookup.py_func), kernel(t.al_answer.py_func)
+red_request, red_expire, red_respond = (kernel(part.py_func) for part in (t.red_request, t.red_expire, t.red_respond))
+
 quick = settings(max_examples=200, deadline=None)
 HUBS, EXPERTS, BLOCKS = 2, 2, 4  # hubs, experts per hub, algebraic blocks per expert
 N_KEYS = HUBS * EXPERTS * BLOCKS
@@ -38,12 +41,12 @@ class Hubs:
         key = expert * BLOCKS + event.key[1]
         if isinstance(event, al_table.Lookup):
             packet = event.packet
-            found = t.al_lookup(key, packet, int(event.allocate), hub, N_KEYS, self.keys, self.hubs, self.packets)
+            found = al_lookup(key, packet, int(event.allocate), hub, N_KEYS, self.keys, self.hubs, self.packets)
             if found >= 0:
                 return (al_table.Found(packet, event.key, found),)
             kinds = {t.AL_READ: (al_table.ReadTable(event.key),), t.AL_JOINED: (), t.AL_FULL: (al_table.Full(packet, event.key),)}
             return kinds[found]
-        found = t.al_answer(key, expert, hub, N_KEYS, self.keys, self.hubs, self.packets, self.next_free, self.out)
+        found = al_answer(key, expert, hub, N_KEYS, self.keys, self.hubs, self.packets, self.next_free, self.out)
         released, packet = [], int(self.out[0])
         while packet >= 0:
             released.append(al_table.Unbound(packet, event.key) if found < 0 else al_table.Found(packet, event.key, found))
@@ -99,11 +102,11 @@ class Ports:
     def step(self, event: reduction.Event) -> tuple[reduction.Output, ...]:
         session, port = event.session, event.session % PORTS
         if isinstance(event, reduction.Request):
-            victim = t.red_request(session, event.targets, port, SESSIONS, self.sessions, self.ports)
+            victim = red_request(session, event.targets, port, SESSIONS, self.sessions, self.ports)
             return (self._row(reduction.Partial, victim),) if victim >= 0 and self.sessions[victim, t.SESSION_COUNT] else ()
         if isinstance(event, reduction.Expire):
-            return (self._row(reduction.Partial, session),) if t.red_expire(session, port, self.sessions, self.ports) else ()
-        answer = t.red_respond(session, event.count, event.value, port, SESSIONS, self.sessions, self.ports)
+            return (self._row(reduction.Partial, session),) if red_expire(session, port, self.sessions, self.ports) else ()
+        answer = red_respond(session, event.count, event.value, port, SESSIONS, self.sessions, self.ports)
         if answer == t.RED_BYPASS:
             return (reduction.Bypass(session, event.count, event.value),)
         return (self._row(reduction.Result, session),) if answer == t.RED_RESULT else ()

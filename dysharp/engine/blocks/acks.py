@@ -3,7 +3,7 @@
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.fifo import precedes
 from dysharp.engine.blocks.heap import tree_set
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 
 PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
 
@@ -79,7 +79,7 @@ def ack_due(o, left, now, ops, links, held, clock):
     return due
 
 
-@kernel
+@block
 def ack_push(o, leaf, ops, acks, clock):
     """Push o joins the pushes that wait for their acknowledgement, due at its DONE."""
     acks[0] += 1
@@ -92,7 +92,7 @@ def ack_push(o, leaf, ops, acks, clock):
         tree_set(clock.tree, leaf, ops.ot[o, col.DONE])
 
 
-@kernel
+@block
 def ack_pop(leaf, ops, acks, clock):
     """The push whose acknowledgement is due first, taken out."""
     first, n = acks[1], acks[0]

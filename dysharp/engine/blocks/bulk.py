@@ -9,7 +9,7 @@ from dysharp.engine.blocks.fifo import ring_push
 from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.link import server_grant, server_hold
 from dysharp.engine.blocks.ready import mark, ops_of
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block, routine
 
 
 @block
@@ -94,7 +94,7 @@ def bulk_queue(b, ops, mem, links, clock, points):
     return True
 
 
-@kernel
+@routine
 def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
     """Bulk op b sends a piece from port i: all its trains if only bulk ops of its class wait here and only
     pieces of its flow have asked for its member's down link, else one.
@@ -131,7 +131,7 @@ def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
     return end
 
 
-@kernel
+@routine
 def _turn_cut(j, q, n, ops, links, clock, points):
     """The present turn of piece q at the down server of port j ends after its train n."""
     pieces, nodes = points.pieces, links.nodes
@@ -151,7 +151,7 @@ def _turn_cut(j, q, n, ops, links, clock, points):
     tree_set(clock.tree, clock.m[col.LEAF_DOWN] + j, end)
 
 
-@kernel
+@routine
 def up_cut(q, ops, mem, links, clock, points):
     """If piece q is being sent, it ends with the train that has begun. The rest of its trains wait again."""
     pieces, bulks, nodes, now = points.pieces, points.bulks, links.nodes, clock.x[col.RUN_NOW]
@@ -193,7 +193,7 @@ def hub_joined(o, i, ops, mem, links, clock, points):
                 up_cut(q, ops, mem, links, clock, points)
 
 
-@kernel
+@routine
 def _output_asked(o, j, ops, mem, links, clock, points):
     """A copy or result of op or piece o asks for the down link of port j. There and behind it, pieces of other flows make way for each other
     and for anything else after the train that has begun."""

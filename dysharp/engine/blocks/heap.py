@@ -3,10 +3,10 @@
 Tree of minima over the sources of events: a few hundred sources each own one pending time. Ties go to the lower source.
 """
 
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 
 
-@kernel
+@block
 def heap_push(keys, ids, base, size, key, entry):
     """Push; the caller adds one to its size."""
     i = size
@@ -22,7 +22,7 @@ def heap_push(keys, ids, base, size, key, entry):
     ids[base + i] = entry
 
 
-@kernel
+@block
 def heap_pop(keys, ids, base, size):
     """Drop the smallest of `size` entries; the caller takes one off its size."""
     last = size - 1

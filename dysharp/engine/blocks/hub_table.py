@@ -2,7 +2,7 @@
 
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.tables import ring_append, ring_unlink, row_enter, row_place, row_reads
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 
 
 @block
@@ -39,7 +39,7 @@ def _lookups_end(hub, begin, known, arrival, hubs):
     return max(known, begin)
 
 
-@kernel
+@block
 def _rows_placed(k, table, node, arrival, members, tables):
     """As `rows_ask`, of a row table."""
     mem, kinds, hubs, finish, asked, places = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked, tables.places

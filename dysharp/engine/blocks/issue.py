@@ -7,7 +7,7 @@ from dysharp.engine.blocks.fifo import member_schedule, mixed_push
 from dysharp.engine.blocks.heap import heap_pop, heap_push, tree_set
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark, share_left
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 
 BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
 
@@ -28,7 +28,7 @@ def _holds_take(o, holds):
     return room
 
 
-@kernel
+@block
 def train_issue(o, ops, members, links, clock):
     """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
     op, ot, templates = ops.op, ops.ot, ops.templates
@@ -61,7 +61,7 @@ def train_issue(o, ops, members, links, clock):
     return False
 
 
-@kernel
+@block
 def gang_start(o, p, ops, slots, nodes, clock):
     """Give op o the free slots of pool p that it can use. True when its last task has a slot.
 
@@ -127,7 +127,7 @@ def _frees_slots(o, op, points):
     return True
 
 
-@kernel
+@block
 def _issuer_queue(i, issue):
     """The queue from which issuer i takes its next op: of a round-robin issuer the first one with a ready op after the last served, else i."""
     issuers = issue.issuers
@@ -150,7 +150,7 @@ def _skip(i, issuers, issuer_ops, op, points):
             issuers[i, col.ISSUER_NEXT] += 1
 
 
-@kernel
+@block
 def issuer_head(i, issue, ops):
     """The op issuer i would take next, -1 if none is ready."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
@@ -166,7 +166,7 @@ def issuer_head(i, issue, ops):
     return -1
 
 
-@kernel
+@block
 def issuer_drop(i, issue):
     """The head of issuer i has gone."""
     issuers = issue.issuers
@@ -198,7 +198,7 @@ def op_issue(o, ops, holds, issue, x):
     return True
 
 
-@kernel
+@block
 def issuer_take(i, ops, holds, issue, pools, x):
     """Next op that issuer i may put on the machine now (slots and semaphores permitting; the latter are taken), -1 if none.
 

@@ -7,7 +7,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.ready import delivered, first_event, mark, op_ready, op_release, ops_of, semaphores_pass, tile_notify
 from dysharp.engine.blocks.switch import sum_of
 from dysharp.engine.blocks.trains import response_out
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block, routine
 
 
 @block
@@ -66,7 +66,7 @@ def _edges_cancel(point, rest, ops, releases):
     return rest
 
 
-@kernel
+@routine
 def _op_cancel(o, ops, issue, x, points):
     """JOIN o and what depends on it never run, unless it is ready already. Semaphores see their issue and their end."""
     op, releases, holds = ops.op, points.releases, points.holds
@@ -97,7 +97,7 @@ def _member_respond(k, ops, mem, clock, points):
         response_out(k, clock.x[col.RUN_NOW], ops, mem, points.links, clock)
 
 
-@kernel
+@routine
 def _other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     """An edge falls to anything but the issue of an op. `o`: the op that caused it."""
     if kind == HEAD_TILE_NOTIFY:
@@ -210,7 +210,7 @@ def _chain_goes_on(o, ops, issue, x, points):
         op_release(ops.op[o, col.CHAIN_NEXT], o, ops, issue, x)
 
 
-@kernel
+@routine
 def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     """Release what waits for the points in the worklist, first passed first."""
     op, x = ops.op, clock.x

@@ -7,7 +7,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.fifo import fifo_push, ring_push, ring_take
 from dysharp.engine.blocks.heap import heap_push, tree_set
 from dysharp.engine.blocks.link import server_debt
-from dysharp.engine.kernel import block, kernel, prefetch
+from dysharp.engine.kernel import block, prefetch, routine
 
 KIND_JOIN = 2
 PROGRAM_ORDER, READY_FIFO, ROUND_ROBIN = 0, 1, 3
@@ -91,7 +91,7 @@ def _resides(o, owner, ops, issue, x, points):
     return True
 
 
-@kernel
+@block
 def op_ready(o, cause, ops, issue, x):
     """Op o has no dependency left: a JOIN is done, any other op joins its issuer's queue."""
     op, ot, templates = ops.op, ops.ot, ops.templates
@@ -123,7 +123,7 @@ def op_ready(o, cause, ops, issue, x):
     mark(issue.dirty_issuers, x, owner)
 
 
-@kernel
+@block
 def op_release(o, cause, ops, issue, x):
     """One dependency of op o falls. Further dependencies change nothing: DEPS is below 0 then, or belongs to a cancelled op."""
     ops.op[o, col.DEPS] -= 1
@@ -156,7 +156,7 @@ def _tile_touch(t, op, mem, stores):
             prefetch(mem, op[o, col.MEMBER], 0)
 
 
-@kernel
+@routine
 def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
     op, tiles, tile_times, slot_row, rows = ops.op, stores.tiles, stores.tile_times, stores.slot_row, stores.rows

@@ -8,7 +8,7 @@ from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.lines import has_lines
 from dysharp.engine.blocks.loads import ANSWERED, GOES_ON, load_look, load_responds, room_make
 from dysharp.engine.blocks.ready import delivered, mark
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block, routine
 
 
 @block
@@ -104,7 +104,7 @@ def _load_merges(o, ops, mem, links, switch, clock, points, loads):
     return look != GOES_ON
 
 
-@kernel
+@routine
 def load_answered(o, ops, mem, links, switch, clock, points, loads):
     """The response to op o is in the switch; if it is a load, all that wait for it get it behind op o."""
     result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
@@ -198,7 +198,7 @@ def _copy_ask(o, k, ops, mem, links, switch, clock):
     asked(o, j, ops, mem, links, clock, ops.points)
 
 
-@kernel
+@routine
 def gates_open(ops, mem, links, switch, clock, points):
     """Gates whose sums this event completed let their copies out, in the order in which the copies came."""
     if points is None:
@@ -224,7 +224,7 @@ def gates_open(ops, mem, links, switch, clock, points):
             k = following
 
 
-@kernel
+@block
 def train_expose(o, ops, mem, links, switch, clock):
     """The copies of train o cross to their outputs. A copy that finds no room waits for room. True: all copies have crossed."""
     if _contributed(o, ops, mem, links, switch, clock, ops.points):
@@ -250,7 +250,7 @@ def _train_leave(row, ops, nodes, channels, credits, clock):
         tree_set(clock.tree, leaf, ot[o, col.SCRATCH])
 
 
-@kernel
+@block
 def channel_advance(row, ops, mem, links, switch, clock):
     """Expose the trains of virtual channel `row`, up to the first with a copy that has to wait. Trains before it leave."""
     channels = switch.channels
@@ -258,7 +258,7 @@ def channel_advance(row, ops, mem, links, switch, clock):
         _train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
 
 
-@kernel
+@block
 def output_admit(j, c, ops, mem, links, switch, clock):
     """Room in the output buffer of (node j, class c): what waits for it crosses, sources round robin."""
     op, m = ops.op, clock.m

@@ -90,7 +90,7 @@ def _miss_join(key, packet, hub, keys, hubs, packets):
     return AL_READ if first < 0 else AL_JOINED
 
 
-@kernel
+@block
 def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
     """`packet` asks for the layout of `key`; `allocates` = 1 for Dispatch. Returns the layout on a hit, else AL_READ, AL_JOINED or AL_FULL."""
     if keys[key, KEY_CACHED] == 1:
@@ -101,7 +101,7 @@ def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
     return _miss_join(key, packet, hub, keys, hubs, packets)
 
 
-@kernel
+@block
 def al_answer(key, expert, hub, n_keys, keys, hubs, packets, next_free, out):
     """Memory answers the miss of `key`. `next_free` [n_experts]: blocks in use. Returns the layout, AL_UNBOUND or AL_IDLE.
 
@@ -152,7 +152,7 @@ def _red_drop(session, port, sessions, ports):
     ports[port, PORT_LIVE] -= 1
 
 
-@kernel
+@block
 def red_request(session, targets, port, n_sessions, sessions, ports):
     """A request opens `session`. Returns the session that left to make room, -1 = none: a partial sum if its SESSION_COUNT is above 0."""
     victim = -1
@@ -167,7 +167,7 @@ def red_request(session, targets, port, n_sessions, sessions, ports):
     return victim
 
 
-@kernel
+@block
 def red_respond(session, count, value, port, n_sessions, sessions, ports):
     """The sum over `count` targets comes up. Returns RED_BYPASS, RED_ADDED, or RED_RESULT with the total in SESSION_COUNT and SESSION_VALUE."""
     if sessions[session, SESSION_LIVE] == 0:
@@ -183,7 +183,7 @@ def red_respond(session, count, value, port, n_sessions, sessions, ports):
     return RED_ADDED
 
 
-@kernel
+@block
 def red_expire(session, port, sessions, ports):
     """The entry of `session` was idle for too long. Returns the count of the partial sum that leaves, 0 = nothing leaves."""
     if sessions[session, SESSION_LIVE] == 0:
@@ -198,7 +198,7 @@ def row_reads(row, places, spilled):
     return spilled[places[row, PLACE_REGION]] > 0
 
 
-@kernel
+@block
 def row_enter(row, state, entries, places, spilled):
     """Row `row`, which is not in the table, enters its bank of `entries` rows (0 = any number) in `state`. True if the bank was full.
 
@@ -220,7 +220,7 @@ def row_enter(row, state, entries, places, spilled):
     return False
 
 
-@kernel
+@block
 def row_place(row, places):
     """A piece of a row in the table is placed; the last one frees the entry. True if it did."""
     places[row, PLACE_LEFT] -= 1
@@ -232,7 +232,7 @@ def row_place(row, places):
     return True
 
 
-@kernel
+@block
 def row_lookup(row, packet, hub, entries, keys, hubs, packets, places, spilled):
     """`packet` asks for the place of `row`, as `al_lookup`. Returns ROW_NEW, ROW_HELD, or AL_READ, AL_JOINED, AL_FULL.
 
@@ -248,7 +248,7 @@ def row_lookup(row, packet, hub, entries, keys, hubs, packets, places, spilled):
     return _miss_join(row, packet, hub, keys, hubs, packets)
 
 
-@kernel
+@block
 def row_answer(row, hub, entries, keys, hubs, packets, places, spilled, out):
     """Memory answers the miss of `row`: all packets that wait are placed. out[0]: the first of them, as `al_answer`. True if the row is new."""
     packet = keys[row, KEY_FIRST]

@@ -6,7 +6,7 @@ from dysharp.engine.blocks.heap import heap_push, tree_set
 from dysharp.engine.blocks.issue import BATCH_BITS, issuer_drop, issuer_head, issuer_take, op_issue, rests
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.ready import mark, share_left
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 
 KIND_DELAY = 1
 
@@ -18,7 +18,7 @@ def chain_leave(o, ops, issue, slots, x, points):
         _slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
 
 
-@kernel
+@block
 def _slot_leave(c, chains, issue, slots, x):
     """Chain c has one op less. The chain gives its slot back if it is over, or if it gives the slot back at every end."""
     chains[c, col.CHAIN_LEFT] -= 1
@@ -46,7 +46,7 @@ def _task_start(o, p, ops, slots, nodes, clock):
     tree_set(clock.tree, p, slots.pool_keys[base])
 
 
-@kernel
+@block
 def _chain_take(i, ops, holds, issue, pools, x, points):
     """As `issuer_take`, where there are chains. An op whose chain has a slot passes the queue and needs no slot."""
     if rests(i, x, points):

@@ -16,7 +16,7 @@ from dysharp.engine.blocks.tables import (
     row_answer,
     row_lookup,
 )
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.links import dirty_mark, due_take, level_change, ring_join
 from dysharp.engine.packet.switch import data_flits
@@ -58,7 +58,7 @@ def _place_lookup(row, waiter, node, hubs, tables, c, st):
     return answer
 
 
-@kernel
+@block
 def _hub_lookup(p, node, packet, members, hubs, tables, agenda):
     """Packet p asks the table for each of its rows, from number PACKET_LEFT on. False: no miss register is free, it has to ask again."""
     mem, fill_row, reads = members.mem, members.fill_row, hubs.reads
@@ -94,7 +94,7 @@ def _hub_lookup(p, node, packet, members, hubs, tables, agenda):
     return True
 
 
-@kernel
+@block
 def _hub_enter(p, node, packet, members, hubs, tables, agenda):
     """A packet that asks a table reaches its hub. True if it goes on at once."""
     stalled, st = hubs.stalled, agenda.st
@@ -109,7 +109,7 @@ def _hub_enter(p, node, packet, members, hubs, tables, agenda):
     return False
 
 
-@kernel
+@block
 def _hub_answer(key, expert, node, hubs, tables, agenda):
     """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if the row takes its slot now."""
     table, st, now = hubs.hubs, agenda.st, agenda.x[col.RUN_NOW]

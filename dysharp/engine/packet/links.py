@@ -8,7 +8,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.bits import set_after, split
 from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.heap import tree_set
-from dysharp.engine.kernel import block, kernel, lowest
+from dysharp.engine.kernel import block, lowest
 from dysharp.engine.packet import columns as f
 
 
@@ -99,7 +99,7 @@ def level_change(by, now, st, area, since, current, peak):
         st[peak] = st[current]
 
 
-@kernel
+@block
 def vc_find(i, group, flits, occupied, c):
     """The least occupied VC of `group` at input port i if the packet fits as a whole or the VC is empty, else -1 (infinite buffers: its first)."""
     first = group * c[f.C_VPG]
@@ -114,7 +114,7 @@ def vc_find(i, group, flits, occupied, c):
     return best
 
 
-@kernel
+@block
 def link_send(i, turn, p, vc, ext, late, due, packet, packet_time, link, occupied, agenda):
     """Packet p starts on link i towards VC `vc`; its head is routed `late` after, behind `ext` extension flits.
 
@@ -138,7 +138,7 @@ def link_send(i, turn, p, vc, ext, late, due, packet, packet_time, link, occupie
     packet_schedule(f.FABRIC_FIXED + c[f.C_SIZES] + ext, p, now + late, f.PACKET_NEXT, packet, packet_time, agenda)
 
 
-@kernel
+@block
 def link_blocked(i, link, x, st):
     """Link i has something to send and no VC has room for any of it."""
     if link[i, f.LINK_BLOCKED] < 0:
@@ -146,7 +146,7 @@ def link_blocked(i, link, x, st):
         st[f.ST_CREDIT_WAITS] += 1
 
 
-@kernel
+@block
 def out_ask(o, p, s, packet, link, outputs, c):
     """Packet p, at input s of its plane (C_PORTS = the switch itself), asks for output o."""
     out_queues, asking, output = outputs.out_queues, outputs.asking, outputs.output
@@ -183,7 +183,7 @@ def has_lane(p, packet):
     return (packet[p, f.PACKET_KIND] != f.MCOPY and packet[p, f.PACKET_KIND] != f.RCOPY) or packet[p, f.PACKET_FLITS] == 1
 
 
-@kernel
+@block
 def out_pick(o, now, packet, packet_time, link, outputs, held, c, x, st):
     """The packet that output o begins now, or -1: groups round robin, inputs with a free lane round robin. `x[RUN_OUT]` is its input."""
     out_queues, asking, output = outputs.out_queues, outputs.asking, outputs.output
@@ -222,7 +222,7 @@ def out_pick(o, now, packet, packet_time, link, outputs, held, c, x, st):
     return -1
 
 
-@kernel
+@block
 def out_leave(o, p, s, packet, link, outputs, c):
     """The head p of output o's queue of input s has been taken."""
     out_queues, asking, asked = outputs.out_queues, outputs.asking, outputs.asked

@@ -5,12 +5,12 @@
 
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.loads import ANSWERED, GOES_ON, load_look, load_responds
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.links import slot_free, slot_take, switch_send
 
 
-@kernel
+@block
 def load_take(p, flits, packets, link, outputs, units, loads, agenda):
     """The port of the home looks up load p. False: it goes on to the home. Otherwise its answer is a packet of its own, now or later."""
     if loads is None:

@@ -10,7 +10,7 @@ from dysharp.engine.blocks.heap import tree_first, tree_set
 from dysharp.engine.blocks.issue import compute_end
 from dysharp.engine.blocks.points import work_drain
 from dysharp.engine.blocks.ready import complete, op_release, tile_due
-from dysharp.engine.kernel import block, by_address, kernel
+from dysharp.engine.kernel import block, by_address, kernel, routine
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.hub import egress_put, entries_answer, respond, tails_arrive
 from dysharp.engine.packet.links import (
@@ -190,7 +190,7 @@ def _node_wake_up(node, leaf, sources, lanes, agenda):
             dirty_mark(lanes.dirty_links, i)
 
 
-@kernel
+@routine
 def _notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
     """Tile t tells the owners of its rows on other nodes: one packet each."""
     tiles, slot_row, rows = stores.tiles, stores.slot_row, stores.rows
@@ -223,7 +223,7 @@ def _ingress_leave(p, packet, outputs, held, c):
         dirty_mark(outputs.dirty_outputs, o)
 
 
-@kernel
+@routine
 def _request_take(p, packet, packet_time, link, outputs, held, requests, agenda):
     """A request may be answered, unless the answers of its link have no room: then it stays in the ingress buffer."""
     c, x, st = agenda.c, agenda.x, agenda.st

@@ -9,10 +9,10 @@ from dysharp.engine.blocks.points import member_fill
 from dysharp.engine.blocks.ready import complete
 from dysharp.engine.blocks.trains import arrive, down_end, grant_down, grant_up, up_end
 from dysharp.engine.blocks.transfers import acknowledged, deliver, respond, result, result_delivered
-from dysharp.engine.kernel import kernel
+from dysharp.engine.kernel import routine
 
 
-@kernel
+@routine
 def message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock):
     """What is due at `leaf`: a port is free, a message arrives, is delivered, answered or acknowledged."""
     m = clock.m
@@ -43,13 +43,13 @@ def message_event(leaf, now, ops, members, stores, issue, links, switch, tables,
         complete(done, now, ops, clock.x)
 
 
-@kernel
+@routine
 def message_out(i, now, ops, members, links, switch, clock):
     """Port i of another network sends its next message, if it is free."""
     grant_up(i, now, ops, members, links, switch, clock)
 
 
-@kernel
+@routine
 def message_in(j, now, ops, members, stores, links, switch, tables, clock):
     """Port j of another network takes in the message that came first, if it is free."""
     grant_down(j, now, ops, members, stores, links, switch, tables, clock)

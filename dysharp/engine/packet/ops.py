@@ -7,7 +7,7 @@ from dysharp.engine.blocks.issue import gang_start, issuer_drop, issuer_take, tr
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.points import member_fill, row_fill
 from dysharp.engine.blocks.ready import complete
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block, routine
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.hub import egress_put
 from dysharp.engine.packet.links import link_blocked, link_send, slot_free, slot_take, vc_find
@@ -16,7 +16,7 @@ from dysharp.engine.packet.switch import data_flits, mix, sessions_change
 KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 9
 
 
-@kernel
+@block
 def _transfer_begin(o, is_pull, op, cuts, stripes, c):
     """A transfer with members elsewhere has entered its hub: where its packets go, and what is left until it is done."""
     n = cuts[op[o, col.WIRE], f.CUT_PACKETS]
@@ -33,7 +33,7 @@ def _transfer_begin(o, is_pull, op, cuts, stripes, c):
         op[o, f.OP_START] = op[o, col.KEY] if op[o, col.KEY] >= 0 else o
 
 
-@kernel
+@block
 def _packet_cut(i, q, ops, sources, packets, c, x):
     """The next packet of class q of link i as a record; its op counts it as sent."""
     op, ot, templates = ops.op, ops.ot, ops.templates
@@ -59,7 +59,7 @@ def _packet_cut(i, q, ops, sources, packets, c, x):
     return p
 
 
-@kernel
+@block
 def _chunk_from(o, at, number, op, c):
     """The first packet of op o at or behind number `at` that goes by link number `number` of its GPU."""
     n = c[f.C_LINKS]
@@ -71,7 +71,7 @@ def _chunk_from(o, at, number, op, c):
     return at
 
 
-@kernel
+@block
 def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, agenda):
     """Link i sends the next packet that may go: egress queues round robin."""
     op, ot, templates = ops.op, ops.ot, ops.templates
@@ -158,7 +158,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
         link_blocked(i, link, x, st)
 
 
-@kernel
+@block
 def _cut_find(i, q, op, hub, cursors, cuts, c):
     """Class q of link i: its next op and packet stand in `cursors` [links * classes, 2]. False if there is none."""
     row = i * c[f.C_CLASSES] + q
@@ -225,7 +225,7 @@ def deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, 
     egress_put(i, 2 * c[f.C_CLASSES], p, packet, lanes.link, sources.egress, lanes.dirty_links, c)
 
 
-@kernel
+@routine
 def sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, units, agenda):
     """A packet of a sum of pushes is visible at its home, for every contributor; its place is free. One acknowledgement joins the egress."""
     mem, cuts, c = members.mem, sources.cuts, agenda.c

@@ -4,7 +4,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.loads import room_make
 from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block, routine
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.links import (
     credit_put,
@@ -73,7 +73,7 @@ def sessions_change(by, now, st):
     level_change(by, now, st, f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW, f.ST_PEAK_SESSIONS)
 
 
-@kernel
+@block
 def _partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
     """The partial sum of a session that left its table goes to the source, in FP32: two packets."""
     packet, c, x = packets.packet, agenda.c, agenda.x
@@ -99,7 +99,7 @@ def _port_note(port, kind, session, count, outcome, log):
         log[0, 0] = n
 
 
-@kernel
+@block
 def _session_open(p, n, packets, op, cuts, link, outputs, units, agenda):
     """A request to `n` members passes: its session takes an entry, another one may have to leave."""
     packet, sessions = packets.packet, units.sessions
@@ -125,7 +125,7 @@ def _idle_put(p, due, count, idle, agenda):
     ring_join(f.FABRIC_TIMEOUT, p, due, idle, f.IDLE_NEXT, agenda)
 
 
-@kernel
+@block
 def _packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     """Packet p has reached the head of its VC: its copies ask for their outputs."""
     packet, c = packets.packet, agenda.c
@@ -175,7 +175,7 @@ def _push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
     out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
 
 
-@kernel
+@block
 def _push_take(p, packets, link, outputs, units, agenda):
     """The unit begins to take in pushed contribution p. A sum's first contribution takes a place of the port. False: there was none, all pass."""
     packet, chunks, places, c, st = packets.packet, units.chunks, units.places, agenda.c, agenda.st
@@ -250,7 +250,7 @@ def _copy_ask(p, s, packet, link, outputs, units, c):
     out_ask(o, p, s, packet, link, outputs, c)
 
 
-@kernel
+@block
 def _sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
     """The home's acknowledgement p of a sum is back: every contributor gets one."""
     q = units.chunks[units.chunk0[units.sum_of[packet[p, f.PACKET_OP]]] + packet[p, f.PACKET_CHUNK], f.CHUNK_HEAD]
@@ -264,7 +264,7 @@ def _sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
         q = following
 
 
-@kernel
+@block
 def _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
     """A store or request asks for the output of its member; a multicast makes one copy per member on another node."""
     packet, c, x = packets.packet, agenda.c, agenda.x
@@ -310,7 +310,7 @@ def _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
         _copy_ask(q, s, packet, link, outputs, units, c)
 
 
-@kernel
+@block
 def _finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, agenda):
     """The reduction unit has finished the work of packet p: the result asks for its output, a dynamic sum one cycle later."""
     c, x = agenda.c, agenda.x
@@ -324,7 +324,7 @@ def _finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, a
         out_ask(packet[p, f.PACKET_OUT], p, c[f.C_PORTS], packet, link, outputs, c)
 
 
-@kernel
+@block
 def _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
     """The reduction unit begins to take in packet p (a contribution or an acknowledgement). False: it has no session and must go on."""
     packet, packet_time = packets.packet, packets.packet_time
@@ -360,7 +360,7 @@ def _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
     return True
 
 
-@kernel
+@routine
 def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
     """Sessions that are due: one that has received nothing since its last look leaves the table."""
     packet, free, sessions, ports, idle = packets.packet, packets.free, units.sessions, units.ports, units.idle
