@@ -43,11 +43,6 @@ def _is_named(kind: Any) -> bool:
     return isinstance(kind, types.BaseNamedTuple)
 
 
-def _widths(block: Any) -> dict[str, int]:
-    hints = get_type_hints(block.instance_class, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
-
-
 def _known(kind: Any, width: int) -> Any:
     """Type of a field as kernels see it."""
     if _is_named(kind):
@@ -62,9 +57,9 @@ def _known(kind: Any, width: int) -> Any:
 @cache  # asked for at every attribute of every kernel
 def _fields(block: Any) -> list[tuple[str, types.Type, int]]:
     """(name, type as kernels see it, first word) of each field."""
-    at, widths, fields = 0, _widths(block), []
+    hints, at, fields = get_type_hints(block.instance_class, include_extras=True), 0, []
     for name, kind in zip(block.fields, block.types, strict=True):
-        fields.append((name, _known(kind, widths.get(name, 0)), at))
+        fields.append((name, _known(kind, getattr(hints[name], "__metadata__", (0,))[0]), at))
         at += _size(kind)
     return fields
 

@@ -166,8 +166,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 # Kernels own no memory: without `_nrt` numba would count references of every array at every call, a quarter of the run time.
 # No division in them can be by zero, so `error_model` drops the checks.
-_FLAGS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
-_KERNEL = _FLAGS | {"no_cfunc_wrapper": True}
+_KERNEL: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 # LLVM inlines blocks, not numba: numba compiles a block once per signature, where its own inlining takes time quadratic in the size of
 # the caller. Nothing calls a part from Python, so it gets no wrapper.
 _PART: dict[str, Any] = _KERNEL | {"no_cpython_wrapper": True, "pipeline_class": _PartCompiler}
