@@ -85,7 +85,7 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
         own = text + first.stages * served + sent + _first_us(second, step)
-        busy = waits + own + scenario.steps * step
+        busy = waits + own + (scenario.steps - second.engine.answered + 1) * step
         new = min(places / busy, fastest)
         settled = abs(new - rate) < EQUAL * rate
         rate = new if rate == 0.0 else 0.5 * (rate + new)
