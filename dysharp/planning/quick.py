@@ -70,7 +70,8 @@ class _LayerSizes(NamedTuple):
         return float(collective_us(self.gpu, self.constants, kind, self.gpus, n_bytes))
 
 
-Form = Callable[[_LayerSizes], tuple[float, float]]
+Form = Callable[[_LayerSizes], tuple[float, ...]]
+"""Microseconds of Dispatch and Combine, and of the kernels of a dispatcher beside them."""
 
 
 def _kernels(system: str, s: _LayerSizes) -> tuple[float, float]:
@@ -96,21 +97,22 @@ def _mori(s: _LayerSizes) -> tuple[float, float]:
     return float(transfer.mori_dispatch_us(*numbers, s.sent, s.gpus)), float(transfer.mori_combine_us(*numbers, s.back, s.gpus, moved))
 
 
-def _all_to_all(s: _LayerSizes) -> tuple[float, float]:
+def _all_to_all(s: _LayerSizes) -> tuple[float, ...]:
     """Sorted on both sides; an all-to-all of gates, and before a forward pass the counts of rows by expert."""
     rows = s.tokens * s.model.topk
-    out, home = (s.collective("alltoall", rows * row) + s.sorts(s.tokens, rows) + s.sorts(s.hot, s.hot) for row in (s.sent, s.back))
+    out, home = (s.collective("alltoall", rows * row) for row in (s.sent, s.back))
     counts = s.collective("all_gather", COUNT_BYTES * s.model.n_experts * s.gpus) + launch_us(s.gpu, s.constants)
-    return out + float(alltoall_start_us(s.gpu, s.constants, 0.0, 0.0)) + counts * (not s.backward), home
+    beside = 2 * (s.sorts(s.tokens, rows) + s.sorts(s.hot, s.hot)) + float(alltoall_start_us(s.gpu, s.constants, 0.0, 0.0))
+    return out, home, beside + counts * (not s.backward)
 
 
-def _gathered(s: _LayerSizes) -> tuple[float, float]:
+def _gathered(s: _LayerSizes) -> tuple[float, ...]:
     """Sorted at the receiver; maps and probabilities go before a forward pass, gradients of probabilities behind a backward pass."""
     tokens, cells = s.tokens * s.gpus, s.tokens * s.gpus * s.model.n_experts
     beside = sum(s.collective("all_gather", size * cells) for size in (MAP_BYTES, PROB_BYTES))
-    out = s.collective("all_gather", tokens * s.sent) + s.sorts(s.hot, s.hot) + beside * (not s.backward)
-    home = s.collective("reduce_scatter", tokens * s.back) + s.sorts(tokens, s.hot)
-    return out, home + s.collective("reduce_scatter", PROB_BYTES * cells) * s.backward
+    out, home = s.collective("all_gather", tokens * s.sent), s.collective("reduce_scatter", tokens * s.back)
+    gates = s.collective("reduce_scatter", PROB_BYTES * cells) if s.backward else beside
+    return out, home, s.sorts(s.hot, s.hot) + s.sorts(tokens, s.hot) + gates
 
 
 FORMS: Mapping[str, Form] = {
@@ -202,18 +204,19 @@ def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
     if closed is None:
         time, gemms, wire = _bound(system, request, routing, options, moved)
         return QuickLayer(system.name, form, BOUND, time, wire / 2, gemms, wire / 2, 0.0, None, moved, values, dropped)
-    dispatch, combine = closed(_sizes(system, request, routing, options))
+    dispatch, combine, *beside = closed(_sizes(system, request, routing, options))
     given = options.compute if hasattr(options, "compute") else True
     gemms = _gemms_us(request, routing) if given else 0.0
     kwargs = {"options": values, "direction": request.direction}
-    around = surroundings(system.name, request.model, cluster, routing, **kwargs) if given else Surroundings()  # type: ignore[arg-type]
-    parts = {"dispatch": dispatch, "gemm1": gemms / 2, "gemm2": gemms / 2, "combine": combine, "surroundings": around.device_us}
+    own = surroundings(system.name, request.model, cluster, routing, **kwargs) if given else Surroundings()  # type: ignore[arg-type]
+    around = own.device_us + sum(beside)
+    parts = {"dispatch": dispatch, "gemm1": gemms / 2, "gemm2": gemms / 2, "combine": combine, "surroundings": around}
     time = sum(parts.values())
     scope = PredictionScope(system.name, request.model, cluster, request.tokens, request.direction, values, workload.routing)
     interval = trust_of(scope, {name: us / time for name, us in parts.items()}, time).interval
     bar = None if interval is None else interval.wider(APART).around(time)
     busiest = _hot_rows(routing) * routing.n_gpus / _rows(routing)
-    return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around.device_us, bar, moved, values, dropped, busiest)
+    return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around, bar, moved, values, dropped, busiest)
 
 
 def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: Mapping[str, Any], dropped: int) -> QuickLayer:

@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant("casts do not wait for rows", AROUND, "        layer.wait_tiles(cast, layer.tiles)\n", ""),
     Mutant("casts do not wait for the kernel", AROUND, "        layer.wait_each(cast, begun[layer.tile_gpu])\n", ""),
     Mutant("tiles do not wait for their casts", AROUND, "        layer.wait_each(first, cast)\n", ""),
-    Mutant("a cast takes the time of one SM with all memory", AROUND, "costs.stream_ps(n * layer.cluster.n_sms)", "costs.stream_ps(n)"),
+    Mutant("a cast takes the time of one SM with all memory", AROUND, "stream_ps(n * layer.cluster.own_gpu.datasheet.n_sms)", "stream_ps(n)"),
 )
 
 
