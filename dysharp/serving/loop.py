@@ -138,7 +138,8 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
     passes = table.stages * parts * _prompt_us(table, part, 1.0, beside)
     delay = others * ((decode + some * longer) / (1 - lost) - decode)
     # None comes in the time of one's own (`own_us` of the time of a token): tpot = decode + delay / (1 - own_us / tpot).
-    both = decode + delay + (own_us := requests / places * passes / steps)
+    own_us = requests / places * passes / steps
+    both = decode + delay + own_us
     tpot = (both + math.sqrt(both**2 - 4 * decode * own_us)) / 2
     joined = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     text, beyond = engine.token_us * scenario.isl, some * (engine.mixed or 1 - 1 / apart)
@@ -182,7 +183,8 @@ def run_closed_loop(
     `cap`: requests of an attention group that fit its memory. `middle`: of the times of requests.
     """
     users = max(1, round(scenario.concurrency))
-    draw, longest = np.random.default_rng(SEED), 2 / (1 + ratio)
+    draw = np.random.default_rng(SEED)
+    longest = 2 / (1 + ratio)
     prompts = (scenario.isl * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
     outputs = np.maximum(1, np.round(scenario.osl * longest * draw.uniform(ratio, 1.0, users * rounds) / scenario.accepted)).astype(int).tolist()
     return _Loop(table, scenario, cap, users, prompts, outputs).run(middle)
@@ -199,8 +201,9 @@ class _Loop:
         self.arrived, self.first, self.ready = ([0.0] * len(prompts) for _ in range(3))
         self.text = [table.engine.token_us * n for n in prompts]
         self.running: list[tuple[int, int]] = []
-        self.now = self.busy = self.decoded = self.reader = 0.0
-        """`reader`: when the process that turns text into tokens is free."""
+        self.reader = 0.0
+        """When the process that turns text into tokens is free."""
+        self.now, self.busy, self.decoded = 0.0, 0.0, 0.0
         self.steps = self.since = 0
         self.tpots: list[float] = []
         self.ttfts: list[float] = []
@@ -251,7 +254,8 @@ class _Loop:
         taken, ended = self._take(count)
         took = self.table.prompts_us(taken, _busiest(self.table, self.scenario, taken), count if engine.mixed else 0)
         beside = self.table.decode_us(count) if engine.mixed and count else 0.0
-        self.now, self.busy = self.now + took, self.busy + took
+        self.now += took
+        self.busy += took
         self.steps += engine.mixed
         for request in ended:
             self.first[request] = self.now
@@ -262,7 +266,8 @@ class _Loop:
     def _take(self, count: int) -> tuple[float, list[int]]:
         """Tokens of prompts of one step, first come first served, and the prompts that end in it. Only a mixed step takes part of a prompt."""
         engine = self.table.engine
-        budget, taken, ended = _budget(self.table, count), 0.0, list[int]()
+        budget = _budget(self.table, count)
+        taken, ended = 0.0, list[int]()
         while self.queue and budget > 0 and count + len(ended) < self.room:
             request = self.queue[0]
             if self.ready[request] > self.now:

@@ -193,7 +193,8 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
         keys.pop("gbs", None)
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
     if _sharded(values) and "fsdp" not in own:
-        layout += f",fsdp={(plan := layout_of(layout)).dp * plan.cp}"
+        plan = layout_of(layout)
+        layout += f",fsdp={plan.dp * plan.cp}"
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
     return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), _precision(values), _notes(values), overlap_tp)
 

@@ -67,7 +67,8 @@ class Job:
         self.names: tuple[Hashable, ...] = ()
         self.admitted = False
         self.made = self.hit = self.blocks = self.most = self.begun = self.slot = self.version = 0
-        self.left, self.total = -1, request.prompt
+        self.left = -1
+        self.total = request.prompt
         self.first = self.last = self.end = self.later = 0.0
         self.beside = (0, 0.0, 0.0)
         self.group: Group | None = None
