@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dysharp.api.arguments import ExplainArgs
-from dysharp.api.profile_costs import ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
+from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
 from dysharp.base.arrays import F64, Bools
 from dysharp.base.errors import ConfigError, check_word
@@ -199,12 +199,13 @@ def _mean(values: Any) -> float:
 
 
 def _calls(profile: Profile, labels: Labels, operator: str) -> list[float]:
-    """When an operator is called: starts of the kernel that takes most of its time."""
-    own: Bools = labels == operator
-    if not own.any():
-        return []
-    most = np.bincount(profile.name[own], profile.us[own]).argmax()
-    return profile.start[own & (profile.name == most)].tolist()  # type: ignore[no-any-return]
+    """When an operator is called: its kernels in a row on a stream are one call, as products or norms of its layer stand between two calls."""
+    found = list[float]()
+    for stream in np.unique(profile.stream):
+        events = np.flatnonzero((profile.stream == stream) & np.isin(labels, (operator, "GEMM", "grouped GEMM", "norm")))
+        own: Bools = labels[events] == operator
+        found += profile.start[events[own & ~np.r_[False, own[:-1]]]].tolist()
+    return sorted(found)
 
 
 def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
@@ -228,7 +229,8 @@ def _of_model(
             raise ConfigError(f"explain: found --batch and {profile.ranks} ranks, expected the server's --layout, such as tp={profile.ranks}")
         batch = StepBatch(decodes=asked["batch"], context=asked["sequence"] or 1024)
         layout = serve_layout_of(asked["layout"]) if asked["layout"] else ServeLayout()
-        return stepped(machine, whole, layout, batch, formats_of(asked["precision"] or published(whole), model=whole)), ()
+        steps = max(1, round(layers[0] / max(1, sum(not whole.is_linear(n) for n in range(whole.n_layers)))))
+        return stepped(machine, whole, layout, batch, formats_of(asked["precision"] or published(whole), model=whole), steps), ()
     if asked["layout"]:
         found, formats = Counter(labels.tolist()), step_formats(asked["precision"], whole)
         norms = sum(not kind_of(profile.names[n]).backward for n in profile.name[labels == "norm"])
@@ -347,15 +349,18 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
 def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
     """GEMMs with so few rows that they wait for weights."""
     lead = ranks[0]
-    own = lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9))
-    if not own.any():
+    own = np.flatnonzero(lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9)))
+    calls = [lead.profile.calls[n] for n in lead.profile.call[own]]
+    each = np.array([call.shapes[GEMMS[call.name]][-2] for call in calls], int)
+    few = each * machine.gpu.hbm_GBps < 1e3 * machine.gpu.datasheet.peak_TFLOPS("bf16")  # their weights are read for longer than they multiply
+    own = own[few]
+    if not len(own):
         return []
-    shapes = [lead.profile.calls[n].shapes for n in lead.profile.call[own]]
-    rows = min(max(shape[0] if len(shape) > 1 else 1 for shape in one[-2:-1] or one[:1]) for one in shapes)
+    rows = each[few].min()
     over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
     more = float(np.median(lead.expected[own] / lead.floors[own]))
     over = min(over, took - float(lead.floors[own].sum()))
-    return [Loss("batch", max(0.0, over), f"{int(own.sum())} GEMMs with few rows ({rows}) wait for weights: {over:,.0f} of {took:,.0f} us; "
+    return [Loss("batch", max(0.0, over), f"{len(own)} GEMMs with few rows ({rows}) wait for weights: {over:,.0f} of {took:,.0f} us; "
                  f"{more:.0f} times the rows take about as long")]  # fmt: skip
 
 

@@ -37,6 +37,8 @@ from dysharp.training.recipe import MODULES
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}
 """Names of types in a profile -> bytes of an element; others have one."""
+NCCL_BYTES = {"Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2, "Double": 8, "Long": 8}
+"""The same of collectives, whose types have other names."""
 GEMMS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 """Operators of PyTorch -> number of the first operand."""
 ATTENTION = ("aten::_scaled_dot_product_flash_attention", "aten::_flash_attention_forward", "aten::_scaled_dot_product_efficient_attention",
@@ -46,6 +48,12 @@ HEADS_FIRST = "scaled_dot"
 COLLECTIVES = {"all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter"}
 STREAMS = ("elementwise", "copy", "norm", "activation", "positions", "optimizer", "cast")
 """Operators that memory limits: every input is read once, and a result as large as the largest input is written."""
+REDUCES = tuple(f"aten::{name}" for name in ("mean", "sum", "max", "amax", "min", "amin", "argmax", "argmin", "all", "any", "norm", "var", "std"))
+"""Operators of PyTorch whose result is small beside their input."""
+FILLS = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::masked_fill_", "aten::normal_", "aten::uniform_")
+"""Operators that write a tensor in place and do not read it."""
+UNSAID = ("aten::gather", "aten::index", "aten::index_select", "aten::embedding", *GEMMS, *ATTENTION)
+"""Operators whose inputs do not say what a kernel that memory limits moves: rows of a table, or work space of a product."""
 FAMILIES = {"GEMM": "dense-gemm", "weight gradients": "dense-gemm", "grouped GEMM": "grouped-gemm", "attention": "attention",
             "attention backward": "attention", "dispatch": "deepep-dispatch", "combine": "deepep-combine", "all-reduce": "nccl"}  # fmt: skip
 """Operator -> family of measured rows whose residuals make its interval; others have that of memory-bound operators."""
@@ -80,7 +88,10 @@ def cluster_of(profile: Profile, cluster: str | None) -> Cluster:
     """The cluster that was given, or the smallest packaged one with the GPU that the profile names. Raises ConfigError where none is known."""
     if cluster:
         return load_cluster(cluster)
-    found = [c for c in map(load_cluster, list_clusters()) if c.family == "hw" and c.gpu.split("-")[0].upper() in profile.gpu.upper().split()]
+    words = set(profile.gpu.upper().replace("-", " ").split())
+    board = set() if words & {"PCIE", "NVL"} else {"SXM"}  # of a GPU that has several; others do not say it
+    hardware = (c for c in map(load_cluster, list_clusters()) if c.family == "hw" and c.gpu)
+    found = [c for c in hardware if set(c.gpu.upper().split("-")) <= words | board]
     if not found:
         raise ConfigError(f"{profile.path}: found the GPU {profile.gpu or 'unnamed'!r}, expected --cluster with a cluster of it")
     found.sort(key=lambda c: ((c.max_gpus or c.n_gpus) < profile.ranks, c.max_gpus or c.n_gpus, c.name))
@@ -112,10 +123,10 @@ class _ByShape:
             return self._gemm(call)
         if operator == "attention" and call.name in ATTENTION:
             return self._attention(call)
-        if operator in STREAMS:
+        if operator in STREAMS and call.name not in UNSAID:
             sizes = [math.prod(shape) * BYTES.get(kind, 1) for shape, kind in zip(call.shapes, call.types, strict=False) if shape]
-            moved = sum(sizes) + (0 if call.name.endswith("_") else max(sizes, default=0))
-            return self._memory(moved) if sizes else None
+            written = 0 if call.name in (*FILLS, *REDUCES) else sizes[0] if call.name.endswith("_") else max(sizes, default=0)
+            return self._memory(sum(sizes) + written) if sizes else None
         return None
 
     def _memory(self, moved: float) -> _Expected:
@@ -147,7 +158,7 @@ def _collective(machine: Machine, operator: str, named: dict[str, object]) -> _E
     count, ranks = named.get("In msg nelems"), named.get("Group size")
     if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(ranks, int) or not 1 < ranks <= machine.domain:
         return None
-    moved = count * BYTES.get(str(named.get("dtype")), 2 if "16" in str(named.get("dtype")) else 4) * (ranks if operator == "all-gather" else 1)
+    moved = count * NCCL_BYTES.get(str(named.get("dtype")), 1) * (ranks if operator == "all-gather" else 1)
     us = machine.all_reduce(ranks, moved) if operator == "all-reduce" else machine.collective(COLLECTIVES[operator], moved, ranks)
     return _Expected(us)
 
@@ -247,11 +258,11 @@ def _name(op: LayerOperator) -> str:
     return "attention"
 
 
-def stepped(machine: Machine, model: WholeModel, layout: ServeLayout, batch: StepBatch, formats: Formats) -> ByModel:
-    """A decode step on a GPU of a replica by operators, as `serve` times it. `batch`: of its attention group."""
+def stepped(machine: Machine, model: WholeModel, layout: ServeLayout, batch: StepBatch, formats: Formats, steps: int = 1) -> ByModel:
+    """Decode `steps` on a GPU of a replica by operators, as `serve` times them. `batch`: of its attention group."""
     us: defaultdict[str, float] = defaultdict(float)
     for name, time in step_time(Replica(model, formats, layout, machine), batch).parts.items():
-        us[SERVED.get(name, "GEMM")] += time
+        us[SERVED.get(name, "GEMM")] += steps * time
     return ByModel(dict(us))
 
 

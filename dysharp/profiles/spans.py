@@ -49,7 +49,10 @@ def shares(start: F64, end: F64) -> F64:
 
 
 class Idle(NamedTuple):
-    """Microseconds and gaps in which nothing ran on a GPU. `host`: the launch of the next event came late. `unknown`: its launch is not known."""
+    """Microseconds and gaps in which nothing ran on a GPU. `host`: the launch of the next event came late. `unknown`: its launch is not known.
+
+    `largest`: of either.
+    """
 
     us: float
     host: float
@@ -67,7 +70,7 @@ def idle(start: F64, us: F64, launched: F64) -> Idle:
     before = np.r_[end[0], end[:-1]]
     late: Bools = (launched > before + LATE_US) & (gap > LATE_US)
     unknown: Bools = np.isnan(launched) & (gap > LATE_US)
-    worst = int(np.argmax(gap))
+    worst = int(np.argmax(gap * (late | unknown)))
     return Idle(float(gap.sum()), float(gap[late].sum()), int(late.sum()), float(gap[unknown].sum()), float(gap[worst]), float(before[worst]))
 
 

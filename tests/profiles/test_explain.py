@@ -16,18 +16,18 @@ import pytest
 
 import dysharp
 from dysharp.api.explaining import Difference, Explanation
-from dysharp.api.profile_costs import machine_for, replayed
+from dysharp.api.profile_costs import _ByShape, _collective, machine_for, replayed
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
-from dysharp.profiles.reader import _Scanner
+from dysharp.profiles.reader import Call, _Scanner
 from dysharp.profiles.recognise import kind_of, passes_of
 from dysharp.profiles.spans import covered, idle, replay, shares, union, waits
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
 from dysharp.specs.catalog import load_cluster, load_whole
-from tests.profiles.made import LAYERS, TOKENS, run_of, write
+from tests.profiles.made import KERNELS, LAYERS, TOKENS, run_of, write
 
 PLANTED = {
     "sleep": ({}, "rank 2 comes last", "its host or a sleep"),
@@ -115,6 +115,7 @@ def test_arithmetic_of_spans() -> None:
     assert covered(union(start, end), np.array([2.0, -1.0, 3.5]), np.array([5.5, 9.0, 4.0])).tolist() == [1.5, 4.0, 0.0]
     found = idle(np.array([0.0, 10.0, 30.0]), np.array([4.0, 5.0, 1.0]), np.array([np.nan, 9.0, 12.0]))
     assert (found.us, found.host, found.gaps, found.unknown) == (21.0, 6.0, 1, 0.0)  # the third kernel was launched before the second ended
+    assert found.largest == 6.0  # of the gaps with a cause, not the 15 us before the third kernel
     assert waits(np.array([[5.0, 2.0], [3.0, 7.0]])).tolist() == [[2.0, 0.0], [0.0, 5.0]]
 
 
@@ -172,6 +173,91 @@ def test_a_decode_step_of_several_ranks_needs_the_layout_of_its_server(tmp_path:
     assert {row.operator: row.expected for row in done.operators}["attention"] == parts[0]["attention decode"] < parts[1]["attention decode"]
     spread = dysharp.explain(*files, layout="dp=4,ep=4,slots=4", **(given | {"model": "qwen3-30b"}))
     assert isinstance(spread, Explanation)
+
+
+def test_several_decode_steps_should_take_several_times_one(tmp_path: Path) -> None:
+    """Four attention calls are a part of a step of 32 layers; 64 are two steps."""
+    (one,), (many,) = run_of(1), run_of(1)
+    events = many["traceEvents"]
+    many["traceEvents"] = [event | {"ts": event["ts"] + 1e5 * n} for n in range(16) for event in events]
+    found = [dysharp.explain(*write(tmp_path, [trace]), model="llama3-8b", batch=8.0) for trace in (one, many)]
+    first, second = ({row.operator: row.expected for row in done.operators}["attention"] for done in found if isinstance(done, Explanation))
+    assert first
+    assert second == pytest.approx(2 * first)
+
+
+def test_layers_with_two_kinds_of_attention_are_all_counted(tmp_path: Path) -> None:
+    (trace,) = run_of(1)
+    kernels = [event for event in trace["traceEvents"] if event["name"] == KERNELS["attention"]]
+    for event in kernels[::2]:
+        event["name"] = "fmhaSm100aKernel_PagedKvSliding"
+    done = dysharp.explain(*write(tmp_path, [trace]))
+    assert isinstance(done, Explanation)
+    assert done.layers == (LAYERS, 0)
+
+
+@pytest.mark.parametrize(("rows", "few"), [(16, True), (888, False)])
+def test_rows_of_a_product_with_a_bias_are_those_of_its_operand(tmp_path: Path, rows: int, few: bool) -> None:
+    """aten::addmm has its bias first and numbers last. On an H100 weights of 295 rows are read for as long as they are multiplied."""
+    (trace,) = run_of(1)
+    for event in trace["traceEvents"]:
+        if event["name"] == "aten::mm":
+            event["name"], event["args"]["Input Dims"] = "aten::addmm", [[128], [rows, 2880], [2880, 128], [], []]
+            event["args"]["Input type"] = ["c10::BFloat16"] * 3 + ["Scalar"] * 2
+    done = dysharp.explain(*write(tmp_path, [trace]))
+    assert isinstance(done, Explanation)
+    said = [loss.text for loss in done.losses if loss.kind == "batch"]
+    assert [f"few rows ({rows})" in text for text in said] == [True] * few
+
+
+def test_bytes_of_a_kernel_follow_from_what_its_call_reads_and_writes() -> None:
+    shapes, n = _ByShape(machine_for(load_cluster("hw-dgx-h100"), False)), 1 << 28
+
+    def us_of(name: str, *sizes: int, operator: str = "elementwise") -> float:
+        found = shapes.of(operator, Call(name, tuple((size,) for size in sizes), ("c10::BFloat16",) * len(sizes)))
+        return 0.0 if found is None else found.us
+
+    one, two, three = (shapes.machine.memory(2.0 * n * times) for times in (1, 2, 3))
+    assert us_of("aten::mul", n, n) == us_of("aten::add_", n, n) == three
+    assert us_of("aten::copy_", n, n, operator="copy") == us_of("aten::neg", n) == two
+    assert us_of("aten::mean", n) == us_of("aten::fill_", n) == one
+    assert us_of("aten::mm", n, n, operator="copy") == us_of("aten::index", n, 8) == 0  # its inputs do not say it
+
+
+def test_types_of_collectives_have_their_own_names() -> None:
+    machine = machine_for(load_cluster("hw-dgx-h100"), False)
+    us = {name: one.us for name in ("Half", "BFloat16", "Byte", "Float", "Long")
+          if (one := _collective(machine, "all-reduce", {"In msg nelems": 1 << 28, "Group size": 8, "dtype": name}))}  # fmt: skip
+    assert us["Half"] == us["BFloat16"]
+    assert us["Byte"] < us["Half"] < us["Float"] < us["Long"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cluster"),
+    [("NVIDIA A100-SXM4-80GB", "hw-dgx-a100"), ("NVIDIA H100 80GB HBM3", "hw-dgx-h100"), ("AMD Instinct MI300X VF", "hw-mi300x"),
+     ("NVIDIA H100 PCIe", ""), ("NVIDIA GeForce RTX 4090", ""), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "hw-pcie-rtx-pro-6000")],
+)  # fmt: skip
+def test_a_gpu_is_known_by_the_words_of_its_driver(tmp_path: Path, gpu: str, cluster: str) -> None:
+    (trace,) = run_of(1)
+    trace["deviceProperties"][0]["name"] = gpu
+    if cluster:
+        done = dysharp.explain(*write(tmp_path, [trace]))
+        assert isinstance(done, Explanation)
+        assert done.cluster == cluster
+    else:
+        with pytest.raises(ConfigError, match="expected --cluster"):
+            dysharp.explain(*write(tmp_path, [trace]))
+
+
+def test_one_rank_does_not_say_what_it_waits(tmp_path: Path) -> None:
+    """Kernels that only wait are gone without waits; other exchanges of one rank may wait or move."""
+    (trace,) = run_of(1)
+    done = dysharp.explain(*write(tmp_path, [trace]), what_if=("balanced",))
+    assert isinstance(done, Explanation)
+    assert done.what_if[0][1] == pytest.approx(done.span_us - 3 * LAYERS)
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event["name"] != KERNELS["notify"]]
+    with pytest.raises(ConfigError, match="found balanced and one rank"):
+        dysharp.explain(*write(tmp_path, [trace]), what_if=("balanced",))
 
 
 def test_a_gpu_without_a_cluster_is_asked_for(tmp_path: Path) -> None:
