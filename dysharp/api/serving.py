@@ -122,6 +122,8 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
     )  # fmt: skip
 
 
+REPLAYED_ONLY = {"router": "least-load", "tiers": None, "pools": None, "fail": None, "price": 0.0}
+"""Arguments of a replay, and what says nothing."""
 REPLAYED = "replay: the first tenth of the requests fills the replicas, those behind it up to the last arrival are measured; prefixes are cached"
 
 
@@ -132,6 +134,9 @@ def _sending(best: list[ServePoint]) -> ServePoint:
 
 def _check(whole: WholeModel, request: ServeArgs) -> None:
     mtp, acceptance = request["mtp"], request["acceptance"]
+    alone = next((name for name, value in REPLAYED_ONLY.items() if request.get(name) not in (value, "")), None)
+    if alone and not request["requests"]:
+        raise ConfigError(f"serve: found --{alone} without --requests, expected both: only a replay counts it")
     if mtp and not whole.mtp:
         raise ConfigError(f"serve: mtp: found {mtp}, expected 0: {whole.name} has no MTP layers")
     if not 0 < acceptance < 1:

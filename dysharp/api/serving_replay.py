@@ -34,14 +34,19 @@ class Replayed:
     price: float = 0.0
 
     @property
-    def kept(self) -> float:
-        """Part of the requests within both limits."""
+    def _inside(self) -> float:
+        """Part of the measured requests within both limits."""
         return self.run.keeps(self.slo.ttft * 1e3, self.slo.tpot * 1e3)
+
+    @property
+    def kept(self) -> float:
+        """The same of all requests: those that are refused or never end keep none."""
+        return self._inside * len(self.run.columns["end"]) / self.run.requests
 
     @property
     def goodput(self) -> float:
         """Requests a second within both limits."""
-        return self.kept * self.run.rate
+        return self._inside * self.run.rate
 
     @property
     def per_million(self) -> float | None:
@@ -51,8 +56,10 @@ class Replayed:
     def sentences(self) -> Iterator[str]:
         """What came of the requests."""
         run, slo = self.run, self.slo
+        lost, limits = run.requests - run.refused - len(run.columns["end"]), f"TTFT of {slo.ttft:g} ms and TPOT of {slo.tpot:g} ms"
         count = f"{run.measured:,} measured requests of {run.requests:,} ({run.name})"
-        limits = f"TTFT of {slo.ttft:g} ms and TPOT of {slo.tpot:g} ms"
+        if lost or run.refused:
+            count = f"{run.requests:,} requests ({run.name}; {self._inside:.1%} of {run.measured:,} measured ones that end)"
         yield (
             f"Replay, {self.layout}: {self.kept:.1%} of {count} keep a {limits}: {self.goodput:.2f} of {run.rate:.2f} requests/s, "
             f"{run.output_rate / run.gpus:,.0f} output tokens/s per GPU."
@@ -63,7 +70,6 @@ class Replayed:
         more += [f"{blocks:,} blocks came from {name}" for name, blocks in run.tiers.items()]
         more += [f"{run.preemptions:,} preemptions"] if run.preemptions else []
         more += [f"{run.refused:,} requests refused: longer than context or cache"] if run.refused else []
-        lost = run.requests - run.refused - len(run.columns["end"])
         more += [f"{lost:,} requests never end: no replica is up"] if lost else []
         more += [f"${self.per_million:.2f} per million output tokens"] if self.per_million is not None else []
         if more:
@@ -105,6 +111,8 @@ def replays(
 
     if asked["pools"]:
         pools = _pools_of(asked["pools"], start)
+        if (size := sum(pool.gpus for pool in pools)) > gpus:
+            raise ConfigError(f"pools: found {size} GPUs in {asked['pools']}, expected at most {gpus}")
         return (run(" + ".join(f"{one.number} x {one.replica.layout.name}" for one in pools), pools[1], pools[0]),)
     counted = [(point, Pool(point.replica, gpus // point.replica.layout.gpus)) for point in points]
     return tuple(run(f"{pool.number} x {point.replica.layout.name}", pool) for point, pool in counted)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -53,6 +54,33 @@ def test_pools_a_failure_and_a_plot(tmp_path: Path) -> None:
     assert page.exit_code == 0, page.output
     assert page.stdout.startswith("Replay, 3 x TP1: ")
     assert "<h2>Replay</h2>" in (tmp_path / "a.html").read_text()
+
+
+@pytest.mark.parametrize(("part", "more", "lost"), [("refused", {}, 25), ("never end", {"fail": "0@0.001"}, 50)])
+def test_requests_that_fail_keep_no_limit(tmp_path: Path, part: str, more: dict[str, str], lost: int) -> None:
+    """Half of the prompts are longer than the model's context, or the only replica stops for ever."""
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": 100 * i, "input_length": 900 if i % 2 else 10**6, "output_length": 20, "hash_ids": []} for i in range(50)]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    (one,) = dysharp.serve("qwen3-30b", gpus=1, layouts=["tp=1"], requests=str(trace), **more).replays  # type: ignore[arg-type]
+    assert len(one.run.columns["end"]) == 50 - lost
+    assert one.kept == 1 - lost / 50
+    assert one.goodput == pytest.approx(one.run.rate)
+    first, *others = one.sentences()
+    assert first.startswith(f"Replay, 1 x TP1: {1 - lost / 50:.1%} of 50 requests (")
+    assert any(part in line for line in others)
+
+
+@pytest.mark.parametrize("option", [{"router": "prefix"}, {"tiers": "host=200@50"}, {"pools": "1:tp=1;1:tp=1"}, {"fail": "0@60"}, {"price": 2.0}])
+def test_an_option_of_a_replay_without_requests_is_refused(option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"found --{name} without --requests, expected both"):
+        dysharp.serve("qwen3-30b", gpus=2, layouts=["tp=1"], **option)
+
+
+def test_pools_have_no_more_gpus_than_the_machine() -> None:
+    with pytest.raises(ConfigError, match="pools: found 12 GPUs in 1:tp=4;1:tp=8, expected at most 8"):
+        dysharp.serve("qwen3-30b", "hw-dgx-h100", layouts=["tp=4"], requests="rate=1,n=1,isl=9,osl=2", pools="1:tp=4;1:tp=8")
 
 
 def test_texts_of_pools_tiers_and_failures() -> None:

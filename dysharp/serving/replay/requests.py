@@ -27,6 +27,7 @@ FORMATS = (mooncake, aiperf, azure, lengths, weka, servegen)
 MOST_LINE = 256 * MiB
 MOST = 10_000_000
 POSITIVE = ("n", "rate", "users", "speed", "turns", "isl", "osl")
+COUNTS = ("n", "users", "turns", "shared", "seed")
 SEED = 0
 ON_FILES = ("n", "rate", "users", "speed")
 """Keys behind the name of a file: its first N requests, arrivals drawn anew at a rate, users that each send one session after the other, a factor
@@ -77,9 +78,10 @@ def _values(parts: Iterable[str], known: Collection[str]) -> dict[str, float]:
             found[key] = float(value)
         except ValueError:
             found[key] = math.nan
-        if not 0 <= found[key] < MOST or (key in POSITIVE and not found[key]):
+        if not 0 <= found[key] < MOST or (key in POSITIVE and not found[key]) or (key in COUNTS and found[key] % 1):
             least = "above 0" if key in POSITIVE else "from 0 on"
-            raise ConfigError(f"requests: {key}: found {show(value)}, expected a number {least} and below {MOST:,}")
+            what = "an integer" if key in COUNTS else "a number"
+            raise ConfigError(f"requests: {key}: found {show(value)}, expected {what} {least} and below {MOST:,}")
     return found
 
 
@@ -160,6 +162,8 @@ def _with(found: Requests, asked: dict[str, float]) -> Requests:
     count = max(1, int(asked.get("n", len(found.rows))))
     rows, speed = list(found.rows[:count]), asked.get("speed", 1.0)
     if "rate" in asked:
+        if "users" in asked:
+            raise ConfigError(f"{found.name}: found both rate and users, expected one of them")
         first = [i for i, row in enumerate(rows) if row.after < 0]
         times = np.cumsum(np.random.default_rng(SEED).exponential(1 / asked["rate"], len(first))).tolist()
         for i, at in zip(first, times, strict=True):

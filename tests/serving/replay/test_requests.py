@@ -124,13 +124,21 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, rows: list[object
     [
         ("rate=2,users=3", "found both or none of rate and users"), ("isl=3", "found both or none of rate and users"),
         ("rate=x", "requests: rate: found 'x', expected a number above 0"), ("rat=3", "requests: found 'rat=3'.*rate"),
-        ("rate=1,n=0", "requests: n: found '0', expected a number above 0"), ("rate=1,n=1e12", "requests: n: found '1e12'"),
-        ("/no/such/file", "cannot be read"),
+        ("rate=1,n=0", "requests: n: found '0', expected an integer above 0"), ("rate=1,n=1e12", "requests: n: found '1e12'"),
+        ("/no/such/file", "cannot be read"), ("users=2.5", "requests: users: found '2.5', expected an integer above 0"),
+        ("users=4,burst=3", "found burst=3, expected it with rate"), ("rate=2,pause=4", "found pause=4, expected it with turns above 1"),
+        ("rate=2,ratio=2", "found ratio=2, expected it at most 1"), ("rate=2,ratio=0.5,spread=1", "found ratio=0.5, expected it .* without spread"),
     ],
 )  # fmt: skip
 def test_texts_that_say_nothing_are_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         requests_of(text)
+
+
+def test_a_file_comes_at_a_rate_or_from_users(tmp_path: Path) -> None:
+    text = lines(tmp_path / "a", {"timestamp": 0, "input_length": 9, "output_length": 2, "hash_ids": []})
+    with pytest.raises(ConfigError, match="found both rate and users, expected one of them"):
+        requests_of(f"{text},rate=4,users=3")
 
 
 def test_drawn_requests_have_their_means() -> None:
