@@ -146,7 +146,7 @@ TIMED = (
 )  # fmt: skip
 """Arguments that change the time of a step and that `step` does not read."""
 READ = (
-    *DEGREES, *MODEL, *SHARDED, *TIMED, "seq_length", "recompute_granularity", "recompute_modules", "recompute_activations", "bf16", "fp16", "fp8",
+    *DEGREES, *MODEL, *SHARDED, *TIMED, "mtp_num_layers", "seq_length", "recompute_granularity", "recompute_modules", "recompute_activations", "bf16", "fp16", "fp8",
     "fp4", "fp8_format", "fp4_format", "fp8_recipe", "mixed_precision", "exp_avg_dtype", "data_parallel_sharding_strategy", "nnodes",
     "nproc_per_node", "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage", "decoder_first_pipeline_num_layers",
     "decoder_last_pipeline_num_layers", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
@@ -156,7 +156,7 @@ READ = (
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
-QUIET = ("none", "no_shard", "0", "full")
+QUIET = ("none", "no_shard", "0", "full", "uniform")
 """Values with which an argument of `TIMED` changes nothing."""
 
 
@@ -214,6 +214,9 @@ def _check(values: Values, model: WholeModel) -> None:
     for name, what in MODEL.items():
         if (found := _number(values, name)) is not None and found != of[what] and of[what]:
             raise ConfigError(f"{name}: found {found}, expected the {of[what]} of {model.name}")
+    mtp = values.get("mtp_num_layers")
+    if mtp not in (None, False) and str(mtp) != str(model.mtp):
+        raise ConfigError(f"mtp_num_layers: found {show(mtp)}, expected the {model.mtp} of {model.name}")
 
 
 def _sharded(values: Values) -> bool:
@@ -315,7 +318,8 @@ def _precision(values: Values) -> str:
 
 def _notes(values: Values) -> tuple[str, ...]:
     """One line that names the arguments that change time and are not read."""
-    named = [f"{name}={str(value)[:60]}" for name in TIMED if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
+    timed = [name for name in TIMED if name != "recompute_num_layers" or values.get("recompute_method") == "block"]  # uniform: all layers
+    named = [f"{name}={str(value)[:60]}" for name in timed if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
     modules = values.get("recompute_modules")
     named += [f"recompute_modules {name[:60]}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
     named += ["pipelines without bf16"] if values.get("fp16") is True else []

@@ -157,6 +157,8 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
         pytest.param("--tensor-model-parallel-size " + "9" * 5000, "", "expected an integer from 1 to 1048576", id="5000 digits"),
         ("--tensor-model-paralel-size 2", "", "found tensor_model_paralel_size, expected tensor_model_parallel_size"),
         ("--num-layers 60", "", "num_layers: found 60, expected the 61 of deepseek-v3"),
+        ("--mtp-num-layers 2", "", "mtp_num_layers: found '2', expected the 1 of deepseek-v3"),
+        ("--mtp-num-layers 0", "", "mtp_num_layers: found '0', expected the 1 of deepseek-v3"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),
         ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
         ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
@@ -167,6 +169,15 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
 def test_what_cannot_be_is_one_line(text: str, more: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         arguments_from(text, V3, more)
+
+
+def test_full_recomputation_is_read_unless_it_is_of_a_block_of_layers() -> None:
+    full = "--recompute-granularity full --mtp-num-layers 1 --recompute-num-layers 1 --recompute-method"
+    assert arguments_from(f"{full} uniform", V3).notes == ()
+    (note,) = arguments_from(f"{full} block", V3).notes
+    assert "recompute_num_layers=1, recompute_method=block" in note
+    with pytest.raises(ConfigError, match="mtp_num_layers: found '1', expected the 0 of qwen3-235b"):
+        arguments_from("--mtp-num-layers 1", QWEN)
 
 
 def test_arguments_with_dashes_in_values_and_equals() -> None:
