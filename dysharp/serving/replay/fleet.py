@@ -191,9 +191,13 @@ class _Fleet:
         text = server.engine.token_us * job.request.prompt if job.left else 0.0
         if text:
             server.reader = max(now, server.reader) + text
-            self._push(server.reader, READY, (job, job.version, server))
-        else:
-            self._ready(now, (job, job.version, server))
+        self._comes(server.reader if text else now, job, server)
+
+    def _comes(self, at: float, job: Job, server: Server) -> None:
+        """A job is at its group from then on; routers count it from now on (vLLM v1/engine/core_client.py)."""
+        assert job.group is not None
+        job.group.coming += 1
+        self._push(at, READY, (job, job.version, server, job.group))
 
     def _route(self, job: Job, among: list[Server]) -> tuple[Server, Group]:
         """By the router's rule, of replicas that are up."""
@@ -204,7 +208,7 @@ class _Fleet:
         if self.router == "round-robin":
             self.turn += 1
             return targets[(self.turn - 1) % len(targets)]
-        loads = [WAITING * len(group.waiting) + len(group.running) for _, group in targets]
+        loads = [WAITING * (len(group.waiting) + group.coming) + len(group.running) for _, group in targets]
         least = min(loads)
         if self.router == "prefix" and not (max(loads) - least > UNEVEN and max(loads) > UNEVEN_TIMES * least):
             hits = [group.cache.hits(job.request.hashes) for _, group in targets]
@@ -212,9 +216,11 @@ class _Fleet:
                 return targets[hits.index(max(hits))]
         return targets[loads.index(least)]
 
-    def _ready(self, now: float, what: tuple[Job, int, Server]) -> None:
+    def _ready(self, now: float, what: tuple[Job, int, Server, Group | None]) -> None:
         """A job waits for its place."""
-        job, version, server = what
+        job, version, server, group = what
+        if group:
+            group.coming -= 1
         if version != job.version or job.group is None:
             return
         if not job.admitted and self.router != "round-robin":  # others came to its group while its text became tokens
@@ -251,7 +257,7 @@ class _Fleet:
         if end is not None:
             self._push(end, STEP, (server, server.version))
         for ready, version, job in server.loading:
-            self._push(ready, READY, (job, version, server))
+            self._push(ready, READY, (job, version, server, None))
         server.loading.clear()
 
     def _sample(self, server: Server, now: float) -> None:
@@ -281,7 +287,7 @@ class _Fleet:
         job.todo, job.left, job.admitted = self.steps[job.index], 0, False
         other, job.group = self._route(job, self.decoders)
         job.beside = self._beside(other, job, 0.0)
-        self._push(job.first, READY, (job, job.version, other))
+        self._comes(job.first, job, other)
 
     def _gone(self, job: Job, now: float) -> None:
         """Turns behind a request, and the next session of its user."""

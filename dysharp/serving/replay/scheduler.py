@@ -92,7 +92,8 @@ class Group:
         self.taken: list[tuple[Job, int, int]] = []
         self.gaps: list[tuple[int, float]] = []
         """(requests, when they had their last token)."""
-        self.preemptions = self.asked = self.hit = 0
+        self.preemptions = self.asked = self.hit = self.coming = 0
+        """`coming`: jobs on their way to this group."""
 
     def wait(self, job: Job) -> None:
         """A job joins the queue."""

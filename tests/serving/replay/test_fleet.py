@@ -110,6 +110,17 @@ def test_prompts_that_come_at_once_go_to_different_groups() -> None:
     assert len(set(spread.columns["ttft"][1:])) == 1
 
 
+@pytest.mark.parametrize("router", ["round-robin", "least-load", "prefix"])
+def test_requests_on_their_way_count_as_load(router: str) -> None:
+    """While the text of one becomes tokens, or its cache is sent, the next goes to another replica: two have the times of one alone."""
+    both, lone = (Requests((Request(0.0, 4000, 50),) * n, "", 0) for n in (2, 1))
+    one, two = Pool(replica_of(layout="tp=1")), Pool(replica_of(layout="tp=1"), 2)
+    alone, spread = replay(one, engine_of("vllm"), lone), replay(two, engine_of("vllm"), both, router=router)
+    assert spread.columns["ttft"].tolist() == alone.columns["ttft"].tolist() * 2
+    alone, spread = replay(one, engine_of("vllm"), lone, prefill=one), replay(two, engine_of("vllm"), both, router=router, prefill=two)
+    assert spread.columns["tpot"] == pytest.approx(alone.columns["tpot"].tolist() * 2, rel=1e-9)
+
+
 def test_routers() -> None:
     """Sessions with a history: the router that looks at prefixes has more hits; round robin shares requests evenly."""
     asked = requests_of("rate=1,isl=1500,osl=60,turns=6,pause=2,n=80,spread=0.5")
