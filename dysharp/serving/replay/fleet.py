@@ -36,7 +36,7 @@ SEED = 0
 
 
 class Failure(NamedTuple):
-    """Replica number `replica` stops `at` seconds for `lasts` seconds; what it had begins anew elsewhere."""
+    """Replica number `replica`, prefill workers first, stops `at` seconds for `lasts` seconds; what it had begins anew elsewhere."""
 
     replica: int
     at: float
@@ -128,7 +128,7 @@ class _Fleet:
         check_word(router, ROUTERS, f"router {show(router)}: unknown")
         self.decoders, self.first, self.requests, self.steps, self.router = servers, list(first), requests, steps, router
         self.send, self.context, self.tick = send, context, tick
-        self.servers, self.takers = [*servers, *first], self.first or servers
+        self.servers, self.takers = [*first, *servers], self.first or servers
         rows = requests.rows
         self.children: dict[int, list[int]] = {}
         self.root = list(range(len(rows)))

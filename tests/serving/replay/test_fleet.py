@@ -168,6 +168,14 @@ def test_a_failure_is_answered_by_what_survives() -> None:
     assert 10 < max(waiting + running for _, waiting, running in few.queue) <= 60
 
 
+@pytest.mark.parametrize(("replica", "ended"), [(0, 20), (1, 20), (2, 0)])
+def test_replicas_are_numbered_as_pools_are_written(replica: int, ended: int) -> None:
+    """Two prefill workers, then the only decode worker."""
+    one, two = Pool(replica_of(layout="tp=1")), Pool(replica_of(layout="tp=1"), 2)
+    done = replay(one, engine_of("vllm"), requests_of("rate=10,isl=1000,osl=20,n=20"), prefill=two, failures=[Failure(replica, 1e-6)])
+    assert len(done.columns["end"]) == ended
+
+
 def test_requests_beyond_context_and_memory_are_refused() -> None:
     rows = (Request(0.0, 100, 5), Request(0.1, 200_000, 5), Request(0.2, 100, 5, (), 1))
     done = replay(replica_of(), engine_of("vllm"), Requests(rows, "three"))
