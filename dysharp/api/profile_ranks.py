@@ -92,7 +92,7 @@ def what_if(text: str, ranks: list[Rank], model: ByModel | None) -> tuple[str, f
         if len(ranks) == 1 and not ranks[0].of(WAITING).any():
             raise ConfigError("what-if: found balanced and one rank, whose waits its profile does not tell, expected profiles of several ranks")
         return "no rank waits for another", _replayed(ranks, {WAITING: 0.0} if len(ranks) == 1 else {}, keep=0.0)
-    if word == "links" and value.replace(".", "", 1).isdigit() and 0 < float(value) < math.inf:
+    if word == "links" and value.replace(".", "", 1).isdecimal() and 0 < float(value) < math.inf:
         return f"links {value} times as fast", _replayed(ranks, {name: 1 / float(value) for name in EXCHANGES if name != WAITING or len(ranks) > 1})
     if word == "system":
         known = (*SYSTEMS, *AT_BEST, *IN_TURN)

@@ -151,7 +151,7 @@ def test_a_dead_gpu_takes_a_group_or_a_replica() -> None:
     wide, narrow = point("dp=8,ep=8"), point("tp=8")
     ask = asked("hw-dgx-h200", 8, tpot_ms=200.0)
     found = _dead_gpu(ask, wide)
-    assert found.how == "7 of 8 groups go on"
+    assert found.how == "7 of 8 groups go on with EPLB"
     assert found.point is not None
     assert found.point.replica.layout == ServeLayout(dp=7, ep=7, slots=3)
     assert 0.3 * wide.tokens_per_gpu < found.tokens_per_gpu < wide.tokens_per_gpu  # five more experts take most of the cache
