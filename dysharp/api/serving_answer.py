@@ -258,8 +258,8 @@ class Serving:
 
     def changes(self) -> list[dict[str, Any]]:
         """Rows of `WHAT_IFS`."""
-        now = self.best[0].tokens_per_gpu if self.best else 1.0
-        return [_change(one) | {"gain": one.tokens_per_gpu / now - 1} for one in self.what_ifs]
+        now, slots = (self.best[0].tokens_per_gpu, self.best[0].replica.layout.slots) if self.best else (1.0, 0)
+        return [_change(one) | {"how": one.how + _balanced(one, slots), "gain": one.tokens_per_gpu / now - 1} for one in self.what_ifs]
 
     def __str__(self) -> str:
         return "\n".join((*self.sentences(), *self.trust()))
@@ -272,6 +272,11 @@ class Serving:
         ends = list(self._interval(point).around(tpot))
         found = point_dict(point) | {"tpot_ms_90": ends, "outside": outside_of(point.replica, point.scenario)}
         return found | POINTS.more(found)
+
+
+def _balanced(one: ServeWhatIf, slots: int) -> str:
+    """What goes on has more slots, filled with copies, than the point beside it, so EPLB balances it."""
+    return " with EPLB" if one.how and one.point and one.point.replica.layout.slots > slots else ""
 
 
 def _change(one: ServeWhatIf) -> dict[str, Any]:

@@ -100,8 +100,7 @@ def _dead_gpu(asked: Asked, best: ServePoint) -> ServeWhatIf:
     point: ServePoint | None = smaller or best
     tokens = best.tokens_per_gpu * others * layout.gpus
     if smaller is not None:
-        even = " with EPLB" if smaller.replica.layout.slots > layout.slots else ""  # its slots are filled with copies, so its experts are balanced
-        tokens, how = tokens + smaller.served.rate * smaller.scenario.osl, f"{layout.dp - 1} of {layout.dp} groups go on{even}"
+        tokens, how = tokens + smaller.served.rate * smaller.scenario.osl, f"{layout.dp - 1} of {layout.dp} groups go on"
     elif others:
         how = f"{others} of {best.replicas} replicas go on"
     else:

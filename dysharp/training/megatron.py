@@ -146,11 +146,11 @@ TIMED = (
 )  # fmt: skip
 """Arguments that change the time of a step and that `step` does not read."""
 READ = (
-    *DEGREES, *MODEL, *SHARDED, *TIMED, "mtp_num_layers", "seq_length", "recompute_granularity", "recompute_modules", "recompute_activations", "bf16", "fp16", "fp8",
+    *DEGREES, *MODEL, *SHARDED, *TIMED, "seq_length", "recompute_granularity", "recompute_modules", "recompute_activations", "bf16", "fp16", "fp8",
     "fp4", "fp8_format", "fp4_format", "fp8_recipe", "mixed_precision", "exp_avg_dtype", "data_parallel_sharding_strategy", "nnodes",
     "nproc_per_node", "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage", "decoder_first_pipeline_num_layers",
     "decoder_last_pipeline_num_layers", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "mtp_num_layers",
 )  # fmt: skip
 """Every name that changes an answer or a note."""
 KNOWN = Path(__file__).with_name("megatron_names.txt")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dysharp import serve
+from dysharp.api.serving_answer import _balanced
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Reducers, machine_of
@@ -151,7 +152,9 @@ def test_a_dead_gpu_takes_a_group_or_a_replica() -> None:
     wide, narrow = point("dp=8,ep=8"), point("tp=8")
     ask = asked("hw-dgx-h200", 8, tpot_ms=200.0)
     found = _dead_gpu(ask, wide)
-    assert found.how == "7 of 8 groups go on with EPLB"
+    assert found.how == "7 of 8 groups go on"
+    assert _balanced(found, 0) == " with EPLB"  # three slots hold copies
+    assert _balanced(found, 3) == _balanced(_dead_gpu(replace(ask, gpus=32), replace(narrow, replicas=4)), 0) == ""
     assert found.point is not None
     assert found.point.replica.layout == ServeLayout(dp=7, ep=7, slots=3)
     assert 0.3 * wide.tokens_per_gpu < found.tokens_per_gpu < wide.tokens_per_gpu  # five more experts take most of the cache
