@@ -36,7 +36,7 @@ from dysharp.serving.replay.requests import Requests, requests_of
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole
-from tests.serving.replay.cases import CASES, plain_lru, same_times
+from tests.serving.replay.cases import CASES, little, plain_lru, same_times
 
 FEWEST = 600
 """Requests of a point: of few users a mean over 30 rounds is that of 30 drawn lengths (chosen after the first run was seen)."""
@@ -57,10 +57,10 @@ def references() -> None:
     print(f"scheduler: {len(CASES) - len(wrong)} of {len(CASES)} cases as the step-by-step reference; differ: {wrong or 'none'}")
 
 
-def little() -> None:
+def by_little() -> None:
     """Requests in the system against rate times time in the system."""
     done = replay(replica_of(), engine_of("vllm"), requests_of("rate=12,isl=1000,osl=200,spread=1,n=20000"))
-    for name, (inside, law) in {"whole run": done.little(), "measured part": done.little(measured=True)}.items():
+    for name, (inside, law) in {"whole run": little(done), "measured part": little(done, measured=True)}.items():
         print(f"Little's law, {name}: {inside:.2f} requests inside, rate x time {law:.2f} ({inside / law - 1:+.2%})")
 
 
@@ -180,7 +180,7 @@ def main() -> None:
         published(asked.rows)
         return
     references()
-    little()
+    by_little()
     hits(asked.traces)
     grid(asked.seed)
     speed(100_000)

@@ -77,16 +77,8 @@ def _percent(wanted: F64, information: F64) -> float:
 
 
 def _row(one: dict[str, Any]) -> Measurement:
-    return Measurement(one["name"], one["kind"], one["system"], "", one["config"], "latency", 1.0, _unit(one["kind"]), "")
-
-
-def _unit(kind: str) -> str:
-    return "GB/s" if kind == "hbm_bandwidth" else "us"
-
-
-def _base_of(path: str) -> str:
-    """The packaged cluster that a file extends, or that a name is."""
-    return path if path in list_clusters() else str(parse_toml(read_text(Path(path)), path).get("base", ""))
+    unit = "GB/s" if one["kind"] == "hbm_bandwidth" else "us"
+    return Measurement(one["name"], one["kind"], one["system"], "", one["config"], "latency", 1.0, unit, "")
 
 
 def differences(first: str, second: str, answer: Answer | None = None) -> list[dict[str, Any]]:
@@ -99,7 +91,7 @@ def differences(first: str, second: str, answer: Answer | None = None) -> list[d
     learned = [name for name, _ in (*one.constants, *other.constants) if name.startswith(KERNELS)]
     others = [*(name for name in fitted() if name not in own), *dict.fromkeys(learned)]
     costs = [*COSTS, *(Cost(name, 0.0, known.meaning) for name in others if (known := constant_of(name)))]
-    base = _base_of(first)
+    base = first if first in list_clusters() else str(parse_toml(read_text(Path(first)), first).get("base", ""))
     before = answer(cluster_text(base, "asked", one)) if answer else None
     rows = []
     for cost in costs:

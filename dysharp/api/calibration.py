@@ -92,7 +92,8 @@ def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Ca
     own = load_cluster(base).gpu
     fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], own, fitted())
     if not fit.n_rows:
-        raise ConfigError(f"{shown}: found no row that is predicted on {own}{_first(fit)}, {EXPECTED}")
+        first = f" ({fit.skipped[0][0].id}: {fit.skipped[0][1]})" if fit.skipped else ""
+        raise ConfigError(f"{shown}: found no row that is predicted on {own}{first}, {EXPECTED}")
     if not fit.fitted:
         raise ConfigError(f"{shown}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
     write_text(path, _toml(fit, called, base, shown))
@@ -130,10 +131,6 @@ def _renamed(row: Row, before: str) -> Row:
     """A row whose name begins with `before`."""
     name = f"{before}{row.id}"
     return replace(row, id=name) if isinstance(row, Measurement) else replace(row, texts=row.texts | {"id": name})
-
-
-def _first(fit: ClusterFit) -> str:
-    return f" ({fit.skipped[0][0].id}: {fit.skipped[0][1]})" if fit.skipped else ""
 
 
 def _name(text: str) -> str:

@@ -105,11 +105,6 @@ class Explanation:
         """Part of the time with an expectation that is within 15 % of it."""
         return _near(self.operators)
 
-    @property
-    def within_computing(self) -> float:
-        """The same without exchanges, whose spans hold waits for other ranks."""
-        return _near([one for one in self.operators if one.operator not in EXCHANGES])
-
     def to_dict(self) -> dict[str, Any]:
         """The answer as JSON has it."""
         return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
@@ -332,26 +327,20 @@ def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
 
 
 def _host(ranks: list[Rank], span: float) -> list[Loss]:
-    host, unknown = _mean(r.idle.host for r in ranks), _mean(r.idle.unknown for r in ranks)
+    host, unknown, gaps = (_mean(getattr(r.idle, name) for r in ranks) for name in ("host", "unknown", "gaps"))
     worst = max((r.idle for r in ranks), key=lambda one: one.largest)
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
-    out = []
-    if host:
-        gaps = round(_mean(r.idle.gaps for r in ranks))
-        what = f"the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {gaps} gaps, {longest}"
-        out.append(Loss("host", host, f"the host launches late: {what}; a graph of the step has none of them"))
-    if unknown:
-        what = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%})"
-        out.append(Loss("host", unknown, f"{what}, and no launch says why; {longest}"))
-    return out
+    late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gaps, {longest}"
+    idle = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"
+    every = Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)
+    return [loss for loss in every if loss.us]
 
 
 def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
     """GEMMs with so few rows that they wait for weights."""
     lead = ranks[0]
     own = np.flatnonzero(lead.of("GEMM") & (lead.floors > 0) & (lead.expected > SMALL * np.maximum(lead.floors, 1e-9)))
-    calls = [lead.profile.calls[n] for n in lead.profile.call[own]]
-    each = np.array([call.shapes[GEMMS[call.name]][-2] for call in calls], int)
+    each = np.array([call.shapes[GEMMS[call.name]][-2] for call in map(lead.profile.calls.__getitem__, lead.profile.call[own])], int)
     few = each * machine.gpu.hbm_GBps < 1e3 * machine.gpu.datasheet.peak_TFLOPS("bf16")  # their weights are read for longer than they multiply
     own = own[few]
     if not len(own):

@@ -90,8 +90,7 @@ def cluster_of(profile: Profile, cluster: str | None) -> Cluster:
         return load_cluster(cluster)
     words = set(profile.gpu.upper().replace("-", " ").split())
     board = set() if words & {"PCIE", "NVL"} else {"SXM"}  # of a GPU that has several; others do not say it
-    hardware = (c for c in map(load_cluster, list_clusters()) if c.family == "hw" and c.gpu)
-    found = [c for c in hardware if set(c.gpu.upper().split("-")) <= words | board]
+    found = [c for c in map(load_cluster, list_clusters()) if c.family == "hw" and set(c.gpu.upper().split("-")) <= words | board]
     if not found:
         raise ConfigError(f"{profile.path}: found the GPU {profile.gpu or 'unnamed'!r}, expected --cluster with a cluster of it")
     found.sort(key=lambda c: ((c.max_gpus or c.n_gpus) < profile.ranks, c.max_gpus or c.n_gpus, c.name))

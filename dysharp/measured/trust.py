@@ -203,10 +203,6 @@ def _not_judged(scope: PredictionScope) -> str:
     return f"no measurement checks predictions of its {what}"
 
 
-def _family_names(scope: PredictionScope) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(family.name for family in _part_judges(scope.system, scope.domains).values()))
-
-
 def departures(cluster: Cluster) -> str:
     """Numbers of a cluster that differ from its packaged GPU, as "hbm_GBps 1000 (datasheet 3350), ...".
 
@@ -351,7 +347,7 @@ def trust_of(scope: PredictionScope, shares: Mapping[str, float], us: float = 0.
     warnings, judges = warnings_of(scope), _part_judges(scope.system, scope.domains)
     if scope.cluster.family != "hw" or not scope.is_real or not judges:
         return _Trust((), None, warnings)
-    names, gpu = _family_names(scope), OTHER if departures(scope.cluster) else scope.cluster.gpu
+    names, gpu = tuple(dict.fromkeys(family.name for family in judges.values())), OTHER if departures(scope.cluster) else scope.cluster.gpu
     if _net_departures(scope.cluster) or not all(_is_known(name, gpu) for name in names):
         return _Trust(names, None, warnings)
     parts = dict.fromkeys(names, 0.0)

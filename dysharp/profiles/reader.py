@@ -166,14 +166,11 @@ def read_profile(path: str | Path) -> Profile:
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     if not kept.us:
-        raise ConfigError(f"{file}: found no kernel of a GPU{_without(kept)}, expected a profile of torch.profiler with ProfilerActivity.CUDA")
+        calls = f" in {len(kept.calls)} operators of the host" if kept.calls else ""
+        raise ConfigError(f"{file}: found no kernel of a GPU{calls}, expected a profile of torch.profiler with ProfilerActivity.CUDA")
     if not any(kept.us):
         raise ConfigError(f"{file}: found {len(kept.us)} events of a GPU without a duration, expected a profile with times")
     return _profile(str(file), kept, head)
-
-
-def _without(kept: _Kept) -> str:
-    return f" in {len(kept.calls)} operators of the host" if kept.calls else ""
 
 
 def _profile(path: str, kept: _Kept, head: dict[str, Any]) -> Profile:

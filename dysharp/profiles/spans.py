@@ -65,8 +65,7 @@ class Idle(NamedTuple):
 def idle(start: F64, us: F64, launched: F64) -> Idle:
     """Why a GPU was idle between its first and its last event."""
     end = np.maximum.accumulate(start + us)
-    gap = np.r_[0.0, start[1:] - end[:-1]]
-    gap = np.maximum(gap, 0.0)
+    gap = np.maximum(0.0, np.r_[0.0, start[1:] - end[:-1]])
     before = np.r_[end[0], end[:-1]]
     late: Bools = (launched > before + LATE_US) & (gap > LATE_US)
     unknown: Bools = np.isnan(launched) & (gap > LATE_US)

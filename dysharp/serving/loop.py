@@ -80,11 +80,6 @@ def _budget(table: StepTable, requests: float) -> float:
     return max(1.0, float(table.engine.step_tokens * table.groups) - (requests if table.engine.mixed else 0))
 
 
-def _busiest(table: StepTable, scenario: Scenario, taken: float) -> float:
-    """Tokens of prompts of the busiest attention group in a step that takes `taken`."""
-    return max(taken / table.groups, min(taken, scenario.isl, float(table.engine.step_tokens)))
-
-
 def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf")) -> Served:
     """The steady state of `scenario` on a replica whose memory holds `cap` requests of each attention group.
 
@@ -252,7 +247,8 @@ class _Loop:
         """One step with prompts, and with decoding requests where the engine mixes them."""
         engine = self.table.engine
         taken, ended = self._take(count)
-        took = self.table.prompts_us(taken, _busiest(self.table, self.scenario, taken), count if engine.mixed else 0)
+        busiest = max(taken / self.table.groups, min(taken, self.scenario.isl, float(engine.step_tokens)))  # tokens of an attention group
+        took = self.table.prompts_us(taken, busiest, count if engine.mixed else 0)
         beside = self.table.decode_us(count) if engine.mixed and count else 0.0
         self.now += took
         self.busy += took

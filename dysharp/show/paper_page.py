@@ -197,7 +197,8 @@ def headline(names: Sequence[str], results: Sequence[Any]) -> list[str]:
     result needed (source "inferred"), or over all choices where none is.
     """
     packaged = {r.claim: r for r in results if r.claim in names and r.verdict != "other choice" and r.ours is not None}
-    other = {(r.claim, label): r for r in results if (label := _label(r)) and r.claim in packaged}
+    others = (r for r in results if r.verdict == "other choice" and r.claim in packaged)
+    other = {(r.claim, label): r for r in others if (label := str(r.point).partition("; ")[2])}
     if not other:
         return []
     labels = list(dict.fromkeys(label for _, label in other))
@@ -216,11 +217,6 @@ def headline(names: Sequence[str], results: Sequence[Any]) -> list[str]:
         out[0] += f" At {len(missed)} of {len(labels)} other values at least one of these numbers leaves its published band (bold)."
         out[0] += " A value that a published result needed is no evidence for that result." * (sources[open_ones[0]] == INFERRED)
     return [*out, "", table(("choice", "source", *names_of), lines), ""]
-
-
-def _label(result: Any) -> str:
-    """The other value of a line; "" for the packaged choices."""
-    return str(result.point).partition("; ")[2] if result.verdict == "other choice" else ""
 
 
 def _number(result: Any) -> str:

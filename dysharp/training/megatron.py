@@ -214,8 +214,7 @@ def _check(values: Values, model: WholeModel) -> None:
     for name, what in MODEL.items():
         if (found := _number(values, name)) is not None and found != of[what] and of[what]:
             raise ConfigError(f"{name}: found {found}, expected the {of[what]} of {model.name}")
-    mtp = values.get("mtp_num_layers")
-    if mtp not in (None, False) and str(mtp) != str(model.mtp):
+    if (mtp := values.get("mtp_num_layers")) not in (None, False) and str(mtp) != str(model.mtp):
         raise ConfigError(f"mtp_num_layers: found {show(mtp)}, expected the {model.mtp} of {model.name}")
 
 

@@ -223,7 +223,8 @@ def step(model: WholeModel, text: str, way: str) -> Iterator[Row]:
     yield "energy", astuple(energy_of(model, on, layout, SEQUENCE, ep))
     if way != "rows":
         whole = estimate(model, on, layout, SEQUENCE, training_recipe)
-        yield "estimate", (whole.step_us, whole.slope_us, whole.intercept_us, whole.tokens_per_s_gpu, *whole.parts().values())
+        intercept = whole.step_us - whole.slope_us * whole.costs.layout.micro_batches
+        yield "estimate", (whole.step_us, whole.slope_us, intercept, whole.tokens_per_s_gpu, *whole.parts().values())
 
 
 def rates(way: str) -> Iterator[Row]:

@@ -90,12 +90,8 @@ def _unjudged(entries: Sequence[Predicted]) -> list[str]:
     """Predictions that no measurement checks, each with the reason."""
     if not entries:
         return []
-    rows = [f"{entry.system} {entry.time_us:.0f} us{_with_sms(entry)} ({_reason(entry)})" for entry in entries]
+    rows = [f"{one.system} {one.time_us:.0f} us{f' with {_sms(one)} SMs' if KNOB in one.row.options else ''} ({_reason(one)})" for one in entries]
     return wrapped([f"No error bar, so not ranked: {'; '.join(rows)}"])
-
-
-def _with_sms(entry: Predicted) -> str:
-    return f" with {_sms(entry)} SMs" if KNOB in entry.row.options else ""
 
 
 def _reason(entry: Predicted) -> str:

@@ -21,7 +21,7 @@ def _cells(cell: LibraryCell) -> tuple[str, ...]:
         return str(cell.gpus), str(cell.nodes), str(cell.tokens), "none has a kernel", "-", "-", ""
     first, ties = cell.calls[0], cell.ties()
     bar = first.bar()
-    shown = "-" if bar is None else f"{bar[0]:.0f} to {bar[1]:.0f}{_mark(first)}"
+    shown = "-" if bar is None else f"{bar[0]:.0f} to {bar[1]:.0f}{'' if first.interval is None or first.interval.near else '~'}"
     others = ", ".join(f"{'=' if call in ties else ''}{_name(call)} {call.us:.0f}" for call in cell.calls[1:4])
     return str(cell.gpus), str(cell.nodes), str(cell.tokens), _name(first), f"{first.us:.0f}", shown, others
 
@@ -29,10 +29,6 @@ def _cells(cell: LibraryCell) -> tuple[str, ...]:
 def _name(call: Call) -> str:
     """ "deepep-v2 LL", "nccl-ep": the mode where a library has two."""
     return f"{call.library.removesuffix(' normal')}{'*' if call.pool else ''}"
-
-
-def _mark(call: Call) -> str:
-    return "" if call.interval is None or call.interval.near else "~"
 
 
 def _answer(done: LibraryAdvice) -> str:

@@ -38,6 +38,7 @@ def _times(parts: Mapping[str, float], names: Mapping[str, str] | None = None) -
 
 def _facts(row: Row) -> list[tuple[str, str]]:
     divisor, unit = bytes_unit([row])
+    gain = max(0.0, min(row.exposed_comm_us, row.time_us - row.workload_bound_us))  # the GPU that ends last may wait for GEMMs of others
 
     def sizes(side: str) -> str:
         return ", ".join(f"{name} {value / divisor:.3f} {unit}" for name, value in row.traffic_bytes[side].items() if value) or "none"
@@ -46,7 +47,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
     return [
         ("system", f"{row.system} ({row.form} form)"), *_window_facts(row),
         ("time" if row.workload else "layer time", f"{row.time_us:.2f} us"), *_surroundings_facts(row),
-        ("exposed communication", f"{row.exposed_comm_us:.2f} us, of which at most {_to_gain(row):.2f} us can be saved: lower bound, any system"),
+        ("exposed communication", f"{row.exposed_comm_us:.2f} us, of which at most {gain:.2f} us can be saved: lower bound, any system"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
         ("lower bound, any system", f"{row.workload_bound_us:.2f} us"), ("critical path", _times(row.attribution, short_names())),
         ("phases, GPU that ends last", ""), *phases, *_waiting_facts(row), ("waits, GPU that ends last", _times(row.stalls, STALLS)),
@@ -57,11 +58,6 @@ def _facts(row: Row) -> list[tuple[str, str]]:
         ("SMs, mean / max", f"{percent(row, 'sm')} % busy"), *_block_facts(row.blocks),
         ("simulation", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
     ]  # fmt: skip
-
-
-def _to_gain(row: Row) -> float:
-    """What is left to gain of exposed communication; the GPU that ends last may wait for GEMMs of others."""
-    return max(0.0, min(row.exposed_comm_us, row.time_us - row.workload_bound_us))
 
 
 def _nvlink_sides(row: Row) -> tuple[str, ...]:

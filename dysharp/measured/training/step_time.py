@@ -45,11 +45,6 @@ class Estimate:
     tokens_per_s_gpu: float
     costs: StepCosts
 
-    @property
-    def intercept_us(self) -> float:
-        """The step without its micro-batches: bubble, traffic of gradients and parameters, optimizer."""
-        return self.step_us - self.slope_us * self.costs.layout.micro_batches
-
     def parts(self) -> dict[str, float]:
         """Microseconds of the slowest pipeline rank's work by part, over the step."""
         layout = self.costs.layout

@@ -191,13 +191,12 @@ class _Fleet:
         text = server.engine.token_us * job.request.prompt if job.left else 0.0
         if text:
             server.reader = max(now, server.reader) + text
-        self._comes(server.reader if text else now, job, server)
+        self._comes(server.reader if text else now, job, server, job.group)
 
-    def _comes(self, at: float, job: Job, server: Server) -> None:
+    def _comes(self, at: float, job: Job, server: Server, group: Group) -> None:
         """A job is at its group from then on; routers count it from now on (vLLM v1/engine/core_client.py)."""
-        assert job.group is not None
-        job.group.coming += 1
-        self._push(at, READY, (job, job.version, server, job.group))
+        group.coming += 1
+        self._push(at, READY, (job, job.version, server, group))
 
     def _route(self, job: Job, among: list[Server]) -> tuple[Server, Group]:
         """By the router's rule, of replicas that are up."""
@@ -287,7 +286,7 @@ class _Fleet:
         job.todo, job.left, job.admitted = self.steps[job.index], 0, False
         other, job.group = self._route(job, self.decoders)
         job.beside = self._beside(other, job, 0.0)
-        self._comes(job.first, job, other)
+        self._comes(job.first, job, other, job.group)
 
     def _gone(self, job: Job, now: float) -> None:
         """Turns behind a request, and the next session of its user."""

@@ -97,16 +97,6 @@ class Replay:
         good = (self.columns["ttft"][inside] <= ttft) & (self.columns["tpot"][inside] <= tpot)
         return float(good.mean()) if len(good) else 0.0
 
-    def little(self, measured: bool = False) -> tuple[float, float]:
-        """(mean requests inside, rate times mean time inside): equal by Little's law over a whole run, and nearly so in its measured part."""
-        times, inside = self.columns["times"], self.columns["inside"]
-        begin, end = (self.warm_up, self.warm_up + self.window) if measured else (0.0, self.warm_up + self.window + self.drain)
-        clipped = np.clip(times, begin, end)
-        mean = float((np.diff(np.append(clipped, end)) * inside).sum()) / (end - begin)
-        chosen = self.columns["measured"] > 0 if measured else slice(None)
-        stayed = (self.columns["end"] - self.columns["arrived"])[chosen]
-        return mean, float(stayed.sum()) / (end - begin)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
         spreads = {name: {key: getattr(getattr(self, name), key) / 1e3 for key in _Spread._fields} for name in ("ttft", "tpot", "itl", "latency")}

@@ -79,9 +79,8 @@ def _values(parts: Iterable[str], known: Collection[str]) -> dict[str, float]:
         except ValueError:
             found[key] = math.nan
         if not 0 <= found[key] < MOST or (key in POSITIVE and not found[key]) or (key in COUNTS and found[key] % 1):
-            least = "above 0" if key in POSITIVE else "from 0 on"
-            what = "an integer" if key in COUNTS else "a number"
-            raise ConfigError(f"requests: {key}: found {show(value)}, expected {what} {least} and below {MOST:,}")
+            what = f"{'an integer' if key in COUNTS else 'a number'} {'above 0' if key in POSITIVE else 'from 0 on'}"
+            raise ConfigError(f"requests: {key}: found {show(value)}, expected {what} and below {MOST:,}")
     return found
 
 

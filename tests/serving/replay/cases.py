@@ -387,3 +387,14 @@ CASES = {
     "groups wait for the busiest": Case(rows((0.0, 60, 30), (0.0, 10, 30), (0.0, 60, 5)), groups=2),
     "prompts gather": Case(rows((0.0, 10, 60), (0.0, 10, 60), (2e-3, 10, 20)), "trtllm", groups=2, gathered=9),
 } | {f"drawn {seed}": _drawn(seed) for seed in range(60)}  # fmt: skip
+
+
+def little(done: Replay, measured: bool = False) -> tuple[float, float]:
+    """(mean requests inside, rate times mean time inside): equal by Little's law over a whole run, and nearly so in its measured part."""
+    times, inside = done.columns["times"], done.columns["inside"]
+    begin, end = (done.warm_up, done.warm_up + done.window) if measured else (0.0, done.warm_up + done.window + done.drain)
+    clipped = np.clip(times, begin, end)
+    mean = float((np.diff(np.append(clipped, end)) * inside).sum()) / (end - begin)
+    chosen = done.columns["measured"] > 0 if measured else slice(None)
+    stayed = (done.columns["end"] - done.columns["arrived"])[chosen]
+    return mean, float(stayed.sum()) / (end - begin)

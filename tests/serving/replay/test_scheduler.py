@@ -14,7 +14,7 @@ from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.serving.replay.request import Request
 from dysharp.serving.replay.requests import Requests, requests_of
 from dysharp.serving.replay.scheduler import Gaps, Group, Server, schedule_of
-from tests.serving.replay.cases import CASES, Case, Linear, ran, reference, rows, same_times
+from tests.serving.replay.cases import CASES, Case, Linear, little, ran, reference, rows, same_times
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -94,7 +94,7 @@ def test_little_and_the_parts_of_a_run() -> None:
     case = Case(requests_of("rate=1500,isl=40,osl=30,spread=0.5,n=3000"))
     done = ran(case)
     for measured in (False, True):
-        inside, law = done.little(measured)
+        inside, law = little(done, measured)
         assert inside == pytest.approx(law, rel=0.01)
     assert done.measured == 2700
     assert done.warm_up + done.window + done.drain == pytest.approx(float(done.columns["end"].max()))
