@@ -92,8 +92,9 @@ def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Ca
     own = load_cluster(base).gpu
     fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], own, fitted())
     if not fit.n_rows:
-        first = f" ({fit.skipped[0][0].id}: {fit.skipped[0][1]})" if fit.skipped else ""
-        raise ConfigError(f"{shown}: found no row that is predicted on {own}{first}, {EXPECTED}")
+        first = {reason: row.id for row, reason in reversed(fit.skipped)}  # one row of each reason
+        every = "; ".join(f"{row}: {reason}" for reason, row in reversed(first.items()))
+        raise ConfigError(f"{shown}: found no row that is predicted on {own} ({every}), {EXPECTED}")
     if not fit.fitted:
         raise ConfigError(f"{shown}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
     write_text(path, _toml(fit, called, base, shown))

@@ -92,7 +92,6 @@ ALONE = 0.99  # a prediction that grows in step with one constant is a measureme
 PULL = 1 / 6  # a constant 30 % away from its packaged value costs as much as a measurement that is 5 % off
 PULL_ROWS = 3
 BEYOND = "of a family beyond the bars: no constant is fitted to its rows"
-WEAK = "marked WEAK in the data"
 OTHER_GPU = re.compile(r"(?<![A-Za-z])(?:\d+x)?(?:GH|GB|MI|RTX|[AHBLV])\s?\d{2,4}")
 
 
@@ -194,7 +193,8 @@ def rows_of(measurements: Sequence[Measurement], gpu: str, more: Sequence[str] =
     wanted = [entry for entry in beyond.parsed if entry.family.name in more]
     parsed += wanted
     skipped += [(entry.measurement, BEYOND) for entry in beyond.entries if entry not in wanted]
-    return parsed, skipped + [(entry.measurement, WEAK) for entry in classified.parsed if is_weak(entry.measurement)]
+    weak = [entry.measurement for entry in classified.parsed if is_weak(entry.measurement)]
+    return parsed, skipped + [(m, f"marked {m.config['quality']}") for m in weak]
 
 
 def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> ClusterFit:

@@ -188,6 +188,15 @@ def test_rows_of_other_gpus_are_left_out(dysharp: Call, own: Path, tmp_path: Pat
         own.write_text(own.read_text().replace(hardware, "my box"))
 
 
+def test_every_reason_is_told_once(tmp_path: Path) -> None:
+    """nccl-tests that did not check the values: small rows are of no family that is fitted, large ones are weak."""
+    config = {"gpus": 8, "nodes": 1, "quality": "WEAK: nccl-tests did not check the values (N/A)", "regime": "chained"}
+    rows = [line(f"a-{i}", kind="nccl_all_reduce", system="NCCL", hardware="8xH100", config=config | {"bytes": 4 << i}) for i in range(0, 28, 3)]
+    (tmp_path / "rows.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+    with pytest.raises(ConfigError, match=r"\(a-0: of a family beyond the bars: .*; a-21: marked WEAK: .* did not check the values \(N/A\)\)"):
+        calibrate(tmp_path / "rows.csv", tmp_path / "mine.toml")
+
+
 def test_rows_that_say_nothing_are_told_which_kinds_do(tmp_path: Path) -> None:
     rows = [line(f"a-{i}", kind="all_reduce", system="NCCL", hardware="8xH100", config={"gpus": 8, "bytes": 8 << 20}) for i in range(5)]
     (tmp_path / "rows.csv").write_text("\n".join([HEADER, *rows]) + "\n")
