@@ -156,7 +156,7 @@ READ = (
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
-QUIET = ("none", "no_shard", "0", "full", "uniform")
+QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
 
@@ -317,9 +317,9 @@ def _precision(values: Values) -> str:
 
 def _notes(values: Values) -> tuple[str, ...]:
     """One line that names the arguments that change time and are not read."""
-    timed = [name for name in TIMED if name != "recompute_num_layers" or values.get("recompute_method") == "block"]  # uniform: all layers
+    *how, modules = (values.get(f"recompute_{name}") for name in ("granularity", "method", "modules"))
+    timed = [name for name in TIMED if (*how, name[:9]) != ("full", "uniform", "recompute")]  # all layers, as `full` counts them
     named = [f"{name}={str(value)[:60]}" for name in timed if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
-    modules = values.get("recompute_modules")
     named += [f"recompute_modules {name[:60]}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
     named += ["pipelines without bf16"] if values.get("fp16") is True else []
     return (f"Arguments that change the time and are not read: {', '.join(named)}.",) if named else ()
