@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
@@ -64,8 +65,20 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+SAMPLE = 3
+"""Of a test with the mark `sampled`, the quick selection has the first of so many cases."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is in one selection: quick, slow or long."""
+    """A test is in one selection: quick, slow or long. Of a sampled test, cases between those of the quick selection are slow."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if item.get_closest_marker("sampled") and not (item.get_closest_marker("slow") or item.get_closest_marker("long")):
+            function = item.nodeid.partition("[")[0]
+            if cases[function] % SAMPLE:
+                item.add_marker(pytest.mark.slow)
+            cases[function] += 1
     both = [item.nodeid for item in items if item.get_closest_marker("slow") and item.get_closest_marker("long")]
     if both:
         raise pytest.UsageError(f"found tests marked slow and long, expected one of both marks: {both[:3]}")

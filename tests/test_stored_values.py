@@ -20,6 +20,10 @@ OTHERS = {"replay/digests.json", "replay/answers.json", "specs/architectures.jso
 """Files of another kind: records, whose lines stay, counts by another library, and samples."""
 
 
+MANY = 8
+"""Parts of a table, a third of which the quick selection has."""
+
+
 def compared(module: ModuleType) -> Callable[[str], None]:
     """A test for each part of a table."""
     parts = getattr(module, "PARTS", {row: [row] for row in module.CASES})
@@ -31,7 +35,7 @@ def compared(module: ModuleType) -> Callable[[str], None]:
             pytest.skip(reason)
         check(module.STORED, {row: module.CASES[row] for row in parts[part]})
 
-    return test
+    return pytest.mark.sampled(test) if len(parts) > MANY else test
 
 
 for _name, _module in SCRIPTS.items():

@@ -102,6 +102,7 @@ def test_a_system_of_collectives_wants_a_workload() -> None:
         dysharp.emulate("nccl-ring", workload="all-reduce:1MiB", hidden=8, **NODE)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", all_collectives())
 def test_every_system_conforms(name: str) -> None:
     report = conformance(name)

@@ -32,12 +32,14 @@ def directions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("directions")
 
 
-def test_forty_questions_have_the_right_direction(directions: ModuleType) -> None:
-    drawn = directions.questions(40, 1, ("compare", "plan", "serve"))
-    asked = [directions.ask(verb, kind, random.Random(number)) for number, (verb, kind) in enumerate(drawn)]
+@pytest.mark.sampled
+@pytest.mark.parametrize("part", range(4))
+def test_forty_questions_have_the_right_direction(directions: ModuleType, part: int) -> None:
+    drawn = list(enumerate(directions.questions(40, 1, ("compare", "plan", "serve"))))[part::4]
+    asked = [directions.ask(verb, kind, random.Random(number)) for number, (verb, kind) in drawn]
     wrong = [line for one in asked if one and one.verdict == "wrong" for line in one.lines()]
     assert not wrong, "\n".join(wrong)
-    assert sum(one is not None and one.verdict == "right" for one in asked) >= 38
+    assert sum(one is not None and one.verdict == "right" for one in asked) >= 9
 
 
 def test_every_key_of_a_cluster_file_has_a_direction(directions: ModuleType) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_screen(dysharp: Callable[..., Any]) -> None:
     done = dysharp("advise", "deepseek-v2-lite", "--libraries", "--tokens", "8", "--cluster", "hw-dgx-h100,hw-gb200-nvl72")
     lines = done.out.splitlines()

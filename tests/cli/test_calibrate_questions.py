@@ -75,6 +75,7 @@ def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_log_answer", shared)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("asked_once")
 def test_the_next_measurement_is_named(dysharp: Call, files: list[str]) -> None:
     found = json.loads(dysharp("calibrate", "--base", BASE, "--next", STEP, "--json").out)
@@ -91,6 +92,7 @@ def test_the_next_measurement_is_named(dysharp: Call, files: list[str]) -> None:
     assert "train ten iterations" in screen
 
 
+@pytest.mark.slow
 def test_two_machines_differ_in_a_cost(dysharp: Call, files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "mine.toml"
     assert dysharp("calibrate", files[0], "--base", BASE, "-o", str(out)).code == 0

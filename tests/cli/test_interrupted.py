@@ -76,6 +76,7 @@ def test_a_dropped_signal_wakes_a_thread_that_waits() -> None:
     assert (done.returncode, done.stderr) == (130, "dysharp: interrupted\n")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_question_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     """DuckDB looks at no signal while it sorts one list."""

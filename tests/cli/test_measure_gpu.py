@@ -78,6 +78,7 @@ def us_of(row: Measurement, constants: dict[str, float]) -> float:
     return case.work / us if case.work else us
 
 
+@pytest.mark.slow
 def test_every_measurement_of_one_gpu_is_made() -> None:
     d = measuring.Device(OnMeta(pytest.importorskip("torch")), "cuda")
     rows = rows_of(d)

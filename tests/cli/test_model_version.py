@@ -31,6 +31,7 @@ def _asked(command: str, *more: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", COMMANDS)
 def test_json_and_screen_say_the_model_version(name: str) -> None:
     out, _ = _asked(COMMANDS[name], "--json")

@@ -160,6 +160,7 @@ def test_the_best_so_far_is_replaced() -> None:
         show(["nobody looks"])
 
 
+@pytest.mark.slow
 def test_a_whole_command_shows_its_first_answer_before_the_last() -> None:
     words = ["run", "deepep", *SMALL]
     code = f"from dysharp.cli.entry import main\nmain({words!r})"

@@ -21,6 +21,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("redirect", "code", "message"),
     [

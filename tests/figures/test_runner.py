@@ -219,6 +219,7 @@ def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, [*arguments, "--check"]).exit_code == 1
 
 
+@pytest.mark.slow
 def test_sweep_counts_its_points(tmp_path: Path) -> None:
     path = tiny_file(tmp_path, TINY[: TINY.index("[[check]]")].replace("seeds = [0, 1, 2]", "seeds = [0, 0]"))
     arguments = ["sweep", str(path), "--json", "--store", str(tmp_path / "s"), "--out", str(tmp_path / "rows.jsonl")]

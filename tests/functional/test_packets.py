@@ -31,6 +31,7 @@ def _packets(system: str, kinds: tuple[str, ...] = (), **settings) -> Machine:
     return Machine(system, 4, path="packet", faults=machine_faults(kinds), **settings)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kinds", EACH_FAULT, ids="+".join)
 @pytest.mark.parametrize("system", CARRIED)
 def test_integers_equal_the_row_path_whatever_goes_wrong(system, kinds):
@@ -53,12 +54,14 @@ def test_floats_equal_the_recorded_sums_bit_for_bit(dtype, kinds):
         assert again.gate_grad[: len(gate)].tobytes() == gate.tobytes()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", emulation.FLOATS)
 @pytest.mark.parametrize("system", CARRIED)
 def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
     assert list(emulation._packets_equal_rows_in_floats(SystemCase(SYSTEMS[system]), dtype)) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("local_experts", [emulation.SLOTS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in emulation.SLOTS[1:])])
 @pytest.mark.parametrize("direction", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", CARRIED)

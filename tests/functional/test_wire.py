@@ -124,6 +124,7 @@ def test_payload_up_and_down() -> None:
     assert (64 * less_up, 64 * less_down) == (33 * up, 33 * down)
 
 
+@pytest.mark.slow
 def test_a_train_that_forgets_a_conversion_differs_from_its_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     def mutant(framing: Framing, *given: int, forgets: str) -> object:
         return pull_train(replace(framing, **{forgets: AS_IS}), *given)

@@ -51,6 +51,7 @@ def early(program: Program, trace: Trace) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_no_copy_passes_before_the_last_ready() -> None:
     programs = [p for p in map(random_gates, range(200)) if p.ops.gate is not None and p.n_nodes == 2]
     assert len(programs) > 20

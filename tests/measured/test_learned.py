@@ -67,6 +67,7 @@ def test_a_slower_host_is_found(found: tuple[Learning, Cluster]) -> None:
     assert next(one for one in done.costs if one["name"] == "host_factor")["now"] < 10
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_changes_nothing(slower: str, found: tuple[Learning, Cluster]) -> None:
     rows = rows_in(slower, "made")
     assert rows is not None
@@ -142,6 +143,7 @@ def test_a_learned_machine_has_its_own_interval(mine: Path) -> None:
     assert np.log(own.interval.high90) > least > np.log(own.interval.high80)
 
 
+@pytest.mark.slow
 def test_a_plan_has_the_interval_of_the_rows(mine: Path) -> None:
     """The same words and the same field as `step`, about the best layout."""
     asked: dict[str, Any] = {"batch": 256, "quick": True}

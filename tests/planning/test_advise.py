@@ -173,6 +173,7 @@ def test_resources_are_words() -> None:
     assert [percent(share) for share in (0.004, -0.07, 0.73, 0.006)] == ["no change", "-7 %", "+73 %", "+0.6 %"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("model", "cluster", "tokens"),
     [

@@ -113,6 +113,7 @@ def test_every_dimension_of_a_shape_varies() -> None:
         _shapes_of(base, ["kv_heads=8"])  # MLA has none
 
 
+@pytest.mark.slow
 def test_shapes_in_processes_are_those_of_one() -> None:
     one, several = (json.loads(answer("--vary", "layers=24,48", "--json", *more).stdout) for more in ([], ["--jobs", "2"]))
     assert one == several
@@ -179,6 +180,7 @@ def test_fp8_never_loses_to_bf16() -> None:
     assert narrow.step_us < wide.step_us
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("cluster", "batch", "sequence", "tries"),
     [

@@ -55,6 +55,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gain_map, name, values)
 
 
+@pytest.mark.slow
 def test_the_map_says_where_the_switch_pays_and_runs_confirm_its_edges(short: None, tmp_path: Path) -> None:
     done = dysharp.compare(["deepep"], mapped=True, **LAYER)
     found = done.gain_map

@@ -64,6 +64,7 @@ def check(seed: int) -> None:
     assert sum(found.counts.values()) == found.size == coster.space.size
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_are_those_of_brute_force(seed: int) -> None:
     check(seed)

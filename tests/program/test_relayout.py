@@ -53,6 +53,7 @@ def columns(program: Program) -> dict[str, np.ndarray]:
     return {name: column for name, column in found.items() if isinstance(column, np.ndarray)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_slots_are_those_of_the_forward_run(system, layer):

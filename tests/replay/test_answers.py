@@ -19,6 +19,7 @@ ANSWERS: dict[str, Any] = FILE["points"]
 QUESTIONS = questions()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (verb in SLOW)) for name, (verb, _) in QUESTIONS.items()])
 def test_an_answer_is_what_it_was(name: str) -> None:
     assert moved(ANSWERS[name], answer(*QUESTIONS[name])) == []

@@ -48,6 +48,7 @@ def test_the_default_of_an_hw_cluster_is_real_forms() -> None:
     assert (done.baseline, done.baselines) == ("deepep", {"real": "deepep"})
 
 
+@pytest.mark.slow
 def test_forms_are_not_compared() -> None:
     done = ds.compare(forms="all", **HW)
     times = {row.system: row.time_us for row in done.rows}

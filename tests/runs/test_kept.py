@@ -88,6 +88,7 @@ def test_a_file_with_new_content_is_another_point(tmp_path: Path) -> None:
     assert counts(tmp_path / "kept", model=str(model)) == (0, 2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "damage",
     [

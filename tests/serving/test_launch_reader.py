@@ -27,6 +27,7 @@ PRINTED: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("model", "layout", "asked"), PRINTED, ids=[" ".join([model, layout, *asked]) for model, layout, asked in PRINTED])
 def test_what_is_printed_is_read_back(engine: str, model: str, layout: str, asked: dict[str, Any]) -> None:

@@ -45,6 +45,7 @@ def many(engine: str, users: float) -> tuple[StepTable, Scenario]:
     return table(engine, scenario, "dp=8,ep=8", "qwen3-30b"), scenario
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("users", [8, 64, 512])
 def test_the_formula_is_the_run_where_prompts_take_most_of_the_time(engine: str, users: int) -> None:

@@ -28,6 +28,7 @@ def agrees(name: str, sequences: int, seed: int = 0) -> None:
         assert min(done.seen.values()) > 0, (parameters, done.seen)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BLOCKS)
 def test_block_equals_its_model_quickly(name: str) -> None:
     agrees(name, 24, seed=1)
@@ -45,6 +46,7 @@ def test_block_equals_its_model_at_length(name: str) -> None:
     agrees(name, 10_000, seed=2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BLOCKS)
 def test_block_is_verilog(name: str) -> None:
     block = load_block(name)
@@ -63,6 +65,7 @@ def test_the_cluster_sets_the_size_of_the_reduction_table() -> None:
     assert {(m.depth, m.reads, m.writes) for m in memories_of(block.component(small))} == {(4, 1, 1), (4, 1, 2)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if i % 3 else n for i, n in enumerate(BLOCKS)])
 def test_cost_counts_every_macro(name: str) -> None:
     """Memories are those of the Verilog, flip-flops and gates are there, and the ends of an area lie around its middle."""

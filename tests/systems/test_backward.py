@@ -37,6 +37,7 @@ def both(system: str, layer: str) -> Passes:
     return Passes(get_system(system), SmallLayer(layer, *LAYERS[layer]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_payload_is_that_of_the_forward_pass(system: str, layer: str) -> None:

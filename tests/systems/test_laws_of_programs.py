@@ -52,6 +52,7 @@ def delays(p: Program, name: str) -> dict[int, int]:
     return {g: int(took[p.ops.node[ops] == g].sum()) for g in range(GPUS)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REAL)
 def test_no_row_of_a_real_form_arrives_before_a_kernel_has_started(name: str) -> None:
     """The first remote row arrives later than without software by the start of one kernel at least."""

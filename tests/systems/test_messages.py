@@ -68,6 +68,7 @@ def test_real_form_is_the_default_on_real_machines_and_slower(name, options):
     assert not software & delays(plan(name, machine=cluster(4), **options))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("path", ["row", "packet"])
 @pytest.mark.parametrize(("name", "options"), FORMS)
 def test_real_forms_compute_what_paper_forms_do(name, options, path):

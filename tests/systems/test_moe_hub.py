@@ -118,6 +118,7 @@ def test_a_row_table_that_holds_the_open_rows_changes_nothing() -> None:
     assert (asked["misses"], asked["allocated"]) == (0, far.sum() // 2)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("system", ["mh-base", "mh-pkt", "mh-dep", "moe-hub"])
 def test_a_small_row_table_reads_at_both_levels(system: str) -> None:
     program = plan(system, tokens=64, rows_at_once=32, rat_banks=1, rat_bank_entries=4)

@@ -165,6 +165,7 @@ def test_a_changed_rule_is_noticed(name: str) -> None:
         assert faults(mutant, options, direction)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("placement", ["exact", "exact:prefetch=before,weights=relay", "eplb:choose=switch"])
 def test_tensors_and_traces_of_engine_and_oracle(placement: str) -> None:
     """Emulated tensors equal the dense layer, with faults, and both interpreters agree."""

@@ -55,6 +55,7 @@ def test_distinct_domains_of_a_token(n, expected):
     assert remote == pytest.approx(expected * (n - 1) / n, rel=0.02)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_bytes_of_every_network_equal_the_closed_form(name, direction):

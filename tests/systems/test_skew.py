@@ -44,6 +44,7 @@ def nothing_moves_before_its_rank_starts(program: Program, trace: Trace) -> None
     assert (trace.issue[own] >= start[own]).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "layer", "direction"), CASES)
 def test_interpreters_agree_and_late_ranks_wait(name: str, layer: str, direction: str) -> None:
     program = late(name, layer, direction)

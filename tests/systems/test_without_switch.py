@@ -44,6 +44,7 @@ def planned(name: str, cluster: Cluster, form: str = "auto", tokens: int = 8, di
     return system.plan(MODEL, cluster, routing, direction, system.options(**options)), routing
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "form"), FORMS)
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("nodes", [1, 2])

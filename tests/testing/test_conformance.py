@@ -45,6 +45,7 @@ PASSES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("layer", "direction"), PASSES)
 @pytest.mark.parametrize("system", all_systems())
 def test_system_conforms(system, layer, direction):

@@ -52,6 +52,7 @@ ONE, TWO = replace(load_cluster("hw-dgx-h100"), n_gpus=4), replace(load_cluster(
 REAL = {"deepep-v2": (ONE, TWO), "nccl-ep": (ONE, TWO), "uccl-ep": (ONE, TWO), "flashinfer": (ONE,)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", REAL)
 def test_real_forms_of_libraries_conform(name):
     """Rules of a pass, the packets of the packet level and tensors among them, with the software costs of the library."""

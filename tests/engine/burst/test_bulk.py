@@ -89,6 +89,7 @@ COMPETITION = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("beside", COMPETITION)
 def test_a_bulk_op_takes_the_time_of_its_trains(beside, machine):
@@ -154,6 +155,7 @@ def assert_same(program: Program, where: str) -> Counter[str]:
     return run.world.counts
 
 
+@pytest.mark.slow
 def test_engine_equals_oracle_with_bulk_ops():
     seen: Counter[str] = Counter()
     for seed in SEEDS:

@@ -109,6 +109,7 @@ def test_engine_equals_oracle_at_other_points(chunk):
     assert [name for name in MUST_OCCUR_AT_POINTS if seen[name] == 0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", _chunks(2, 1))
 def test_engine_equals_oracle_with_sums_in_the_switch(chunk):
     seen: Counter[str] = Counter()
@@ -134,6 +135,7 @@ def test_engine_equals_oracle_with_many_merged_loads():
     assert [name for name in MUST_OCCUR_WITH_LOADS if seen[name] == 0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", _chunks(3, 1))
 def test_engine_equals_oracle_on_merges(chunk):
     for seed in range(chunk * MERGES, (chunk + 1) * MERGES):
@@ -142,6 +144,7 @@ def test_engine_equals_oracle_on_merges(chunk):
         assert_same(program, f"seed {seed}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", LARGER)
 def test_engine_equals_oracle_on_larger_programs(seed):
     assert_same(random_program(seed, size="small"), f"seed {seed}")

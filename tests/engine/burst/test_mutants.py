@@ -49,6 +49,7 @@ def _third(mutants: tuple[Mutant, ...], late: tuple[str, ...] = ()) -> list[obje
     return [pytest.param(m, marks=pytest.mark.slow) if i % 3 or m.name in late else m for i, m in enumerate(mutants)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mutant", _third(MUTANTS), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_is_caught(mutant):
     found = caught(mutant, SEEDS)
@@ -60,6 +61,7 @@ LATE = ("cancelled ops take nothing", "nobody takes the place of a cancelled op"
 """Told by a late Program only, so slow."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mutant", _third(POINT_MUTANTS, LATE), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_at_other_points_is_caught(mutant):
     found = caught(mutant, range(300), random_points) or caught(mutant, range(100), CANCELLED)
@@ -67,6 +69,7 @@ def test_mutant_at_other_points_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mutant", _third(SUM_MUTANTS), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_of_sums_is_caught(mutant):
     found = caught(mutant, range(300), random_sums)
@@ -74,6 +77,7 @@ def test_mutant_of_sums_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mutant", _third(LOAD_MUTANTS, ("timeout one instant early",)), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_of_loads_is_caught(mutant):
     found = caught(mutant, range(300), random_loads)

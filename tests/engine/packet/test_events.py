@@ -84,6 +84,7 @@ def test_random_programs_end_with_everything_back_and_the_bytes_of_the_burst_lev
         assert run.trace.down_busy.tolist() == burst.down_busy.tolist(), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_random_sums_end_with_everything_back(chunk: int) -> None:
     """With a place for every sum the bytes are those of the burst level. Without, whole sums pass there and single packets here."""
@@ -104,6 +105,7 @@ def test_random_sums_end_with_everything_back(chunk: int) -> None:
     assert passed > 0
 
 
+@pytest.mark.slow
 def test_merges_end_with_everything_back_and_the_bytes_of_the_burst_level() -> None:
     """Two of three have no sums in the switch and no place to wait for."""
     programs = [program for program in (random_merge(seed, packets=True) for seed in range(24)) if not program.nets]

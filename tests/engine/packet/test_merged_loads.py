@@ -82,6 +82,7 @@ def test_an_idle_response_leaves_after_its_timeout() -> None:
     assert counts(run_packet(loads([1, 2, 3], after=True, timeout=10 * LAT)))[0] == 2
 
 
+@pytest.mark.slow
 def test_random_loads_end_with_everything_back() -> None:
     """Where every load of an address is expected and has a place, bytes are those of the burst level: one load of each address goes on."""
     programs = [program for program in (random_loads(seed, packets=True) for seed in range(60)) if program.sessions is not None and not program.nets]

@@ -87,6 +87,7 @@ def test_projections_and_attention_are_counted_by_hand() -> None:
     assert found == pytest.approx((products + attention) / peak / 10000, rel=0.02)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("choice", "grows"),
     [

@@ -28,6 +28,7 @@ def replica_of(model: str = "qwen3-30b", layout: str = "tp=2", cluster: str = "h
     return Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster(cluster), "serving"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("model", "layout"), [("qwen3-30b", "tp=1"), ("deepseek-v3", "dp=8,ep=8"), ("gpt-oss-120b", "tp=2")])
 def test_a_step_costs_what_step_time_says(model: str, layout: str) -> None:
     """On points of the grid exactly. Between them a step jumps where attention starts another wave, or where the EP kernels change: at drawn shapes,

@@ -44,6 +44,7 @@ def planned(name: str, work: SubLayer, cluster: Cluster) -> Program:
     return program
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.parametrize("gpus", [2, 3])
 def test_tensors_are_those_of_the_reference_and_engine_and_oracle_agree(name: str, gpus: int) -> None:
