@@ -1,21 +1,11 @@
-"""Continuous batching in a closed loop: a fixed number of users, each of whom sends the next prompt as soon as the last output is complete.
+"""Continuous batching in a closed loop, by formula: a fixed number of users, each of whom sends the next prompt when the last output is complete.
 
-By formula (`closed_loop`): requests are spread over their length, so a steady state describes them: prompts take a share of the time, and decoding
-requests have the rest. The formula holds where lengths differ (`python bench/serve_loop.py` prints how well).
-
-Step by step (`run_closed_loop`), by the same rules: a prompt comes only when a request ends. So nothing happens between two ends but equal decode
-steps, and the run jumps from end to end; only steps with prompts are run one by one. Equal lengths keep all users in step: they wait for their
-prompts together, and then decode together.
+Requests are spread over their length, so a steady state describes them: prompts take a share of the time, and decoding requests have the rest. The
+formula holds where lengths differ (`python bench/replayed.py` prints how well it agrees with `replay`, which runs the requests one by one).
 """
 
-import heapq
 import math
-from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from dysharp.base.values import frozen
 from dysharp.serving.balance import largest_of
@@ -78,11 +68,6 @@ def _ceil(mean: float, groups: int) -> float:
 def _budget(table: StepTable, requests: float) -> float:
     """Tokens of prompts that one step takes."""
     return max(1.0, float(table.engine.step_tokens * table.groups) - (requests if table.engine.mixed else 0))
-
-
-def _busiest(table: StepTable, scenario: Scenario, taken: float) -> float:
-    """Tokens of prompts of the busiest attention group in a step that takes `taken`."""
-    return max(taken / table.groups, min(taken, scenario.isl, float(table.engine.step_tokens)))
 
 
 def closed_loop(table: StepTable, scenario: Scenario, cap: float = float("inf")) -> Served:
@@ -156,141 +141,3 @@ def _steady(table: StepTable, scenario: Scenario, requests: float, places: float
     ttft += engine.first_us(table.replica, busy * decode, busy * tpot)
     share = min(1.0, some * prompt / (tpot * (1 - lost)))
     return Served(tpot / scenario.accepted, ttft, requests / steps / tpot * 1e6, requests / groups, share, decode, 0.0)
-
-
-SEED = 0
-
-
-@frozen
-class _LoopRun:
-    """Means over the measured requests. Times in microseconds, `rate` in requests per second."""
-
-    tpot: float
-    ttft: float
-    rate: float
-    batch: float
-    """Decoding requests, mean over the run."""
-    prompt_share: float
-    """Part of the time in steps with prompts."""
-    requests: int
-
-
-def run_closed_loop(
-    table: StepTable, scenario: Scenario, cap: float, *, ratio: float = 0.8, rounds: int = 10, middle: Callable[[list[float]], Any] = np.mean
-) -> _LoopRun:
-    """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `scenario`.
-
-    `cap`: requests of an attention group that fit its memory. `middle`: of the times of requests.
-    """
-    users = max(1, round(scenario.concurrency))
-    draw = np.random.default_rng(SEED)
-    longest = 2 / (1 + ratio)
-    prompts = (scenario.isl * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
-    outputs = np.maximum(1, np.round(scenario.osl * longest * draw.uniform(ratio, 1.0, users * rounds) / scenario.accepted)).astype(int).tolist()
-    return _Loop(table, scenario, cap, users, prompts, outputs).run(middle)
-
-
-class _Loop:
-    """The state of a run: the queue of prompts, the heap of decoding requests by their last step, the clock."""
-
-    def __init__(self, table: StepTable, scenario: Scenario, cap: float, users: int, prompts: list[float], outputs: list[int]) -> None:
-        self.table, self.scenario, self.users, self.outputs, self.left = table, scenario, users, outputs, prompts
-        self.room = max(1, int(min(cap, table.engine.most_requests) * table.groups))
-        self.queue: deque[int] = deque(range(users))
-        self.issued = users
-        self.arrived, self.first, self.ready = ([0.0] * len(prompts) for _ in range(3))
-        self.text = [table.engine.token_us * n for n in prompts]
-        self.running: list[tuple[int, int]] = []
-        self.reader = 0.0
-        """When the process that turns text into tokens is free."""
-        self.now, self.busy, self.decoded = 0.0, 0.0, 0.0
-        self.steps = self.since = 0
-        self.tpots: list[float] = []
-        self.ttfts: list[float] = []
-
-    def run(self, middle: Callable[[list[float]], Any]) -> _LoopRun:
-        """All requests to their end."""
-        for request in self.queue:
-            self._read(request)
-        while len(self.tpots) < len(self.arrived):
-            count = len(self.running)
-            waits = self._gathers(count)
-            if not count and self.queue:
-                self.now = max(self.now, self.ready[self.queue[0]])
-            begins = bool(self.queue) and count < self.room and not waits and self.ready[self.queue[0]] <= self.now
-            took = self._prompts(count) if begins else self._decode(count, waits)
-            self.decoded += count * took
-            self._ends()
-        n, now = len(self.arrived), self.now
-        beside = (self.table.decode_us(self.decoded / now), float(np.mean(self.tpots)) * self.scenario.accepted)
-        late = self.table.engine.first_us(self.table.replica, *(beside if self.users > 1 else (0.0,)))  # alone, nobody's step is under way
-        return _LoopRun(float(middle(self.tpots)), float(middle(self.ttfts)) + late, n / now * 1e6, self.decoded / now, self.busy / now, n)
-
-    def _read(self, request: int) -> None:
-        """The text of a request becomes tokens, one request after the other."""
-        self.reader = self.ready[request] = max(self.now, self.reader) + self.text[request]
-
-    def _gathers(self, count: int) -> bool:
-        """Whether prompts wait for prompts of other groups."""
-        patience = self.table.engine.gathered_steps
-        return bool(patience) and 0 < len(self.queue) < self.table.groups and count > 0 and self.steps - self.since < patience
-
-    def _decode(self, count: int, waits: bool) -> float:
-        """Decode steps up to the next end."""
-        jump = self.running[0][0] - self.steps
-        if waits:
-            jump = min(jump, self.since + self.table.engine.gathered_steps - self.steps)
-        step = self.table.decode_us(count)
-        if self.queue and count < self.room and self.ready[self.queue[0]] > self.now:
-            jump = min(jump, math.ceil((self.ready[self.queue[0]] - self.now) / step))
-        took = jump * step
-        self.now += took
-        self.steps += jump
-        return took
-
-    def _prompts(self, count: int) -> float:
-        """One step with prompts, and with decoding requests where the engine mixes them."""
-        engine = self.table.engine
-        taken, ended = self._take(count)
-        took = self.table.prompts_us(taken, _busiest(self.table, self.scenario, taken), count if engine.mixed else 0)
-        beside = self.table.decode_us(count) if engine.mixed and count else 0.0
-        self.now += took
-        self.busy += took
-        self.steps += engine.mixed
-        for request in ended:
-            self.first[request] = self.now
-            self.ttfts.append(self.now - self.arrived[request] + (self.table.stages - 1) * (took - beside))
-            heapq.heappush(self.running, (self.steps + self.outputs[request] - 1, request))
-        return took
-
-    def _take(self, count: int) -> tuple[float, list[int]]:
-        """Tokens of prompts of one step, first come first served, and the prompts that end in it. Only a mixed step takes part of a prompt."""
-        engine = self.table.engine
-        budget = _budget(self.table, count)
-        taken, ended = 0.0, list[int]()
-        while self.queue and budget > 0 and count + len(ended) < self.room:
-            request = self.queue[0]
-            if self.ready[request] > self.now:
-                break
-            if not engine.mixed and taken and self.left[request] > budget:
-                break
-            part = min(self.left[request], budget)
-            self.left[request] -= part
-            budget -= part
-            taken += part
-            if self.left[request] > 0:
-                break
-            ended.append(self.queue.popleft())
-        return taken, ended
-
-    def _ends(self) -> None:
-        """Requests that are complete; their users send the next prompt."""
-        while self.running and self.running[0][0] <= self.steps:
-            _, request = heapq.heappop(self.running)
-            self.tpots.append((self.now - self.first[request]) / max(1.0, self.outputs[request] * self.scenario.accepted - 1))
-            if self.issued < len(self.arrived):
-                self.arrived[self.issued] = self.now
-                self.since = self.since if self.queue else self.steps
-                self.queue.append(self.issued)
-                self._read(self.issued)
-                self.issued += 1
