@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -21,20 +22,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from bench.out_of_sight import cookbook_rows
-from bench.serve_loop import says, searched
 from dysharp.costs.machine import machine_of
 from dysharp.measured.serving.setting import setting_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.replay.fleet import TierSize, replay
+from dysharp.serving.replay.fleet import TierSize, acceptance_of, replay
 from dysharp.serving.replay.prefixes import PrefixCache
 from dysharp.serving.replay.prices import StepPrices
 from dysharp.serving.replay.request import Request
 from dysharp.serving.replay.requests import Requests, requests_of
+from dysharp.serving.search import ServePoint, search
 from dysharp.serving.step import step_time
-from dysharp.serving.work import Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_whole
 from tests.serving.replay.cases import CASES, little, plain_lru, same_times
 
@@ -44,6 +45,28 @@ RATIO = 0.2
 SPREAD = ((1 - RATIO) / (1 + RATIO)) ** 2 / 3
 """Shortest over longest length, and what `Scenario` says of it."""
 SHAPES = (("qwen3-30b", "tp=1"), ("deepseek-v3", "dp=8,ep=8"), ("gpt-oss-120b", "tp=2"))
+
+
+SEARCHED = (("qwen3-30b", "hw-dgx-h100", 8), ("qwen3-235b", "hw-dgx-b200", 8), ("deepseek-v3", "hw-dgx-h200-x2", 16))
+LENGTHS = ((1024, 256), (4096, 1024), (1024, 1024), (8192, 128), (20000, 64), (20000, 512))
+ENGINES = ("vllm", "sglang", "trtllm")
+
+
+def searched(most: int, spread: float = 0.0) -> list[ServePoint]:
+    """All points of all searches whose ten prompts of each user are at most so many requests."""
+    found = list[ServePoint]()
+    for (model, cluster, gpus), (prompt, answer), engine in product(SEARCHED, LENGTHS, ENGINES):
+        start = Replica(load_whole(model), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster(cluster), "serving"))
+        found += search(start, engine_of(engine), Scenario(1.0, prompt, answer, spread=spread), gpus)[0]
+    return [point for point in found if point.scenario.concurrency * 10 <= most]
+
+
+def says(name: str, errors: np.ndarray) -> str:
+    """Median and 90th percentile of absolute differences, median with its sign."""
+    if not len(errors):
+        return f"{name}: no point"
+    size = np.abs(errors)
+    return f"{name} {np.median(size):.1%}, 90 % within {np.percentile(size, 90):.0%}, sign {np.median(errors):+.1%}"
 
 
 def replica_of(model: str = "qwen3-30b", layout: str = "tp=2") -> Replica:
@@ -124,19 +147,14 @@ def speed(count: int) -> None:
 MACHINES = ("MI300X", "B200", "H100")
 
 
-def acceptance(accepted: float) -> tuple[float, ...]:
-    """Of each of three drafts, if all are accepted alike and a step gives so many tokens."""
-    alike = np.linspace(0.0, 1.0, 1001)
-    return (float(alike[np.argmin(abs(1 + alike + alike**2 + alike**3 - accepted))]),) * 3 if accepted else ()
-
-
 def published(file: Path) -> None:
     """SGLang's runs of its cookbook beside their replay."""
     errors, text = [], file.read_text(encoding="utf-8")
     for row, run in zip(csv.DictReader(text.splitlines()), cookbook_rows(text), strict=True):
         setting = setting_of(run)
         asked = f"users={row['concurrency']},isl={row['isl_mean']},osl={row['osl_mean']},ratio=0,n={row['requests']}"
-        done = replay(setting.replica, setting.engine, requests_of(asked), acceptance=acceptance(float(row["accept_length"] or 0)))
+        accepted = float(row["accept_length"] or 1)
+        done = replay(setting.replica, setting.engine, requests_of(asked), acceptance=acceptance_of(3 * (accepted > 1), accepted))
         said = np.array([done.tpot.p50, done.tpot.p99, done.ttft.p50]) / 1e3
         measured = np.array([float(row[key]) for key in ("tpot_median_ms", "tpot_p99_ms", "ttft_median_ms")])
         errors.append((row["hardware"], *(said / measured - 1), said[1] / said[0] / (measured[1] / measured[0])))

@@ -146,7 +146,7 @@ def _check(whole: WholeModel, request: ServeArgs) -> None:
 def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: ServeArgs) -> tuple[str, ...]:
     """What the numbers rest on."""
     formats, cluster, routing, engine, tensor = start.formats, start.machine.cluster, request["routing"], request["engine"], request["tensor"]
-    chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
+    chosen = "experts chosen by popularity, " if routing is None else f"experts loaded as in {routing}, "
     drafts = f"draft tokens: {scenario.draft_tokens}, {scenario.accepted:.2f} tokens a step" if scenario.draft_tokens else "no speculative decoding"
     tokens, said = request["isl"] + request["osl"], "the launch line" if request["launch"] else f"{whole.name}'s config"
     longer = f"a request of {tokens:,} tokens is longer than the {whole.context:,} of {said}: engines refuse it as it is"
@@ -156,7 +156,7 @@ def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: Serv
         formats.line(whole, start.machine.products),
         *lines_on(whole),
         *([longer] if 0 < whole.context < tokens else []),
-        f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
+        f"steady state of a fixed number of users; {chosen if whole.layer else ''}no prefix cache; {drafts}",
         *([REPLAYED] if request["requests"] else []),
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),
     )

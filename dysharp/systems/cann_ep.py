@@ -7,16 +7,22 @@
 | a row is written | after the latency of its level: NPUs of one card, of one node (one switch), of two nodes (two switches) | the same |
 
 Source: sgl-project/sgl-kernel-npu, csrc/deepep/ops/op_kernel/cam_moe_dispatch_normal.h and cam_moe_combine_normal.h.
+
+`multiwrite`: in Dispatch a core writes a token once for a list of NPUs, and the switch copies it. The write takes as long as its farthest NPU.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import ns_to_ps
-from dysharp.program import I32, Discipline, frozen
+from dysharp.program import I32, Discipline, frozen, place_in
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import Costs, Facts, Moves, Shown, system
 from dysharp.systems.building import LayerBuilder, Sends, one_after_another
+from dysharp.systems.building.layer import EXPLICIT
+from dysharp.workload.traffic import multicast_in_groups
 
 
 @frozen
@@ -61,24 +67,61 @@ FACTS = Facts(
 )
 
 
-def _written(layer: LayerBuilder, options: Options, operator: str, sends: Sends, begun: I32 | None, flagged: bool) -> None:
-    """`sends` follow the work of a vector core each, which follows `begun[gpu]`."""
+def _written(layer: LayerBuilder, options: Options, operator: str, sends: Sends, level: I32, begun: I32 | None, flagged: bool) -> None:
+    """`sends` follow the work of a vector core each, which follows `begun[gpu]`. `level`: of each write, `Options.level`."""
     row = options.row_ns + options.flag_ns * (flagged and options.flags == "apart")
     cores = layer.issuers(operator, slots=options.cores)  # a row takes the next free core; the kernels give each an equal run
     durations = [0, *(ns_to_ps(row + hop) for hop in options.hops_ns)]
-    rows = options.level(sends.node, sends.to) + np.int64(1)
-    work = layer.copies(operator, durations, sends.node, cores[sends.node], rows, name="core", begun=begun)
+    work = layer.copies(operator, durations, sends.node, cores[sends.node], level + np.int64(1), name="core", begun=begun)
     layer.wait_each(sends.op, work.op)
+
+
+def _counted(layer: LayerBuilder, options: Options) -> I32 | None:
+    """`[gpus]` the counts of a normal Dispatch; None: windows are fixed, or a backward pass knows them."""
+    if options.node % options.card:
+        raise ConfigError(f"cann-ep.node: found {options.node} NPUs on cards of {options.card}, expected a multiple")
+    told = ns_to_ps(options.count_ns * layer.n_gpus * layer.model.n_experts)
+    return layer.delay("dispatch.counts", told) if options.mode == "normal" and layer.direction == "fwd" else None
+
+
+def _combined(layer: LayerBuilder, options: Options) -> None:
+    """The GEMMs, and Combine: a row per (token, expert) with a flag behind it."""
+    finished = one_after_another(layer)
+    rows = layer.combine_rows(Discipline.READY_FIFO)
+    _written(layer, options, "combine", rows, options.level(rows.node, rows.to), finished, True)
 
 
 @system("cann-ep", FACTS)
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Dispatch, the GEMMs, Combine."""
-    if options.node % options.card:
-        raise ConfigError(f"cann-ep.node: found {options.node} NPUs on cards of {options.card}, expected a multiple")
-    normal = options.mode == "normal"
-    told = options.count_ns * layer.n_gpus * layer.model.n_experts
-    counts = layer.delay("dispatch.counts", ns_to_ps(told)) if normal and layer.direction == "fwd" else None  # a backward pass knows them
-    _written(layer, options, "dispatch", layer.dispatch_rows(Discipline.READY_FIFO), counts, not normal)
-    finished = one_after_another(layer)
-    _written(layer, options, "combine", layer.combine_rows(Discipline.READY_FIFO), finished, True)
+    counts, rows = _counted(layer, options), layer.dispatch_rows(Discipline.READY_FIFO)
+    _written(layer, options, "dispatch", rows, options.level(rows.node, rows.to), counts, options.mode != "normal")
+    _combined(layer, options)
+
+
+@frozen
+class _MultiwriteOptions(Options):
+    """As `Options`. `fan_out`: most NPUs of one write."""
+
+    fan_out: int = choice_int("multiwrite.fan_out")
+
+
+MULTIWRITE = replace(
+    FACTS,
+    source="MultiWrite (arXiv 2605.22428), by its abstract: multicast writes without groups; packets and tables are not found",
+    options=_MultiwriteOptions,
+    moves=Moves(multicast_in_groups, "one_copy_per_expert", formats=("rows", "int8")),
+    costs=replace(FACTS.costs, drops=f"{FACTS.costs.drops}, tables of the switch, the gather of rows by expert"),
+    shown=Shown("#E9967A"),
+)
+
+
+@system("multiwrite", MULTIWRITE)
+def _plan_multiwrite(layer: LayerBuilder, options: _MultiwriteOptions) -> None:
+    """As `cann-ep`, but Dispatch writes a token once for each list of NPUs, with an address for each expert's row."""
+    counts = _counted(layer, options)
+    writes = layer.dispatch_multicast(layer.tokens, EXPLICIT, fan_out=options.fan_out)
+    level, first = options.level(layer.p.source, layer.p.gpu), np.flatnonzero(place_in(layer.p.token) % options.fan_out == 0)
+    farthest = np.maximum.reduceat(level, first) if len(first) else level
+    _written(layer, options, "dispatch", writes, farthest, counts, options.mode != "normal")
+    _combined(layer, options)

@@ -21,7 +21,7 @@ from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, w
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
 from dysharp.serving.layer import _expert_op, layer_ops, touched
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.loop import closed_loop, run_closed_loop
+from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.search import front, layouts_of, search, within
 from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, step_time
@@ -131,10 +131,6 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
             f"{engine.name} formula",
             [closed_loop(steps, replace(scenario, concurrency=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))],
         )
-        yield (
-            f"{engine.name} run",
-            [run_closed_loop(steps, replace(scenario, concurrency=n), cap, ratio=q, rounds=2) for n, cap, q in ((9.0, 3.0, 0.7), (16.0, 9e9, 1.0))],
-        )
         yield f"{engine.name} engine", [engine.padded(n) for n in (0.0, 3.0, 4.0, 8.5, 256.0, 257.0, 512.0, 513.0)]
         yield (
             f"{engine.name} host",
@@ -241,7 +237,6 @@ def small() -> Iterator[tuple[str, Any]]:
     yield (
         "loops without options",
         (
-            run_closed_loop(steps, scenario, 9.0),
             disaggregated.run_pools(*pair, scenario),
             disaggregated._steady_pools(*pair, scenario),
             closed_loop(steps, scenario),

@@ -11,9 +11,10 @@ from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.launch import start_of
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.loop import closed_loop, run_closed_loop
+from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import weight_bytes
 from dysharp.serving.replay.fleet import replay
+from dysharp.serving.replay.report import Replay
 from dysharp.serving.replay.requests import requests_of
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.work import Replica, Scenario
@@ -28,14 +29,20 @@ def table(engine: str, scenario: Scenario, layout: str = "tp=8", model: str = "m
     return StepTable(replica, engine_of(engine), scenario)
 
 
+def run(steps: StepTable, scenario: Scenario, ratio: float = 0.8, rounds: int = 10, cap: float = 1e9) -> Replay:
+    """The same users, request by request."""
+    asked = f"users={scenario.concurrency:g},isl={scenario.isl:g},osl={scenario.osl:g},ratio={ratio:g},n={scenario.concurrency * rounds:g}"
+    return replay(steps.replica, steps.engine, requests_of(asked), cap=cap)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize(("users", "prompt"), [(16, 922), (64, 922), (64, 7373)])
 def test_the_formula_is_the_run(engine: str, users: int, prompt: int) -> None:
     """Spread lengths, few prompts at once: TPOT and requests per second within 3 %. With 30 rounds the burst at the start fades."""
     scenario = Scenario(users, prompt, 922, spread=SPREAD)
     steps = table(engine, scenario)
-    ran, said = run_closed_loop(steps, scenario, 1e9, ratio=0.2, rounds=30), closed_loop(steps, scenario)
-    assert ran.tpot == pytest.approx(said.tpot, rel=0.03)
+    ran, said = run(steps, scenario, ratio=0.2, rounds=30), closed_loop(steps, scenario)
+    assert ran.tpot.mean == pytest.approx(said.tpot, rel=0.03)
     assert ran.rate == pytest.approx(said.rate, rel=0.03)
 
 
@@ -49,7 +56,7 @@ def many(engine: str, users: float) -> tuple[StepTable, Scenario]:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("users", [8, 64, 512])
 def test_the_formula_is_the_run_where_prompts_take_most_of_the_time(engine: str, users: int) -> None:
-    """Each group has its own queue and budget, as in the replay (`run_closed_loop` pools them)."""
+    """Each group has its own queue and budget, as in the replay."""
     steps, scenario = many(engine, users)
     asked = requests_of(f"users={users},isl=1024,osl=256,ratio=0.2,n={max(600, 10 * users)}")
     ran, said = replay(steps.replica, engine_of(engine), asked, cap=1e9), closed_loop(steps, scenario)
@@ -73,7 +80,7 @@ def test_prompts_take_no_more_than_all_the_time(users: int) -> None:
     """Answers of two tokens: nearly all of the time goes to prompts."""
     scenario = Scenario(users, 8192, 2)
     steps = table("vllm", scenario, "tp=1", "qwen3-30b")
-    said, ran = closed_loop(steps, scenario), run_closed_loop(steps, scenario, 1e9, rounds=300 // users)
+    said, ran = closed_loop(steps, scenario), run(steps, scenario, rounds=300 // users)
     assert 0.4 < said.prompt_share <= 1
     assert said.rate == pytest.approx(ran.rate, rel=0.2)
 
@@ -108,7 +115,7 @@ def test_one_process_reads_the_text_of_all_prompts() -> None:
     """Its rate is that of the run, and users beyond it wait."""
     steps, scenario = many("vllm", 3000)
     steps.engine = replace(steps.engine, token_us=10.0)
-    said, ran = closed_loop(steps, scenario), run_closed_loop(steps, scenario, 1e9, rounds=5)
+    said, ran = closed_loop(steps, scenario), run(steps, scenario, rounds=10)
     assert said.rate == pytest.approx(1e6 / (1024 * steps.engine.token_us), rel=1e-3)
     assert said.rate == pytest.approx(ran.rate, rel=0.05)
     assert said.queued > 0
@@ -117,7 +124,7 @@ def test_one_process_reads_the_text_of_all_prompts() -> None:
 def test_littles_law_and_repeats() -> None:
     scenario = Scenario(32, 4000, 1000)
     steps = table("vllm", scenario)
-    first, again = (run_closed_loop(steps, scenario, 1e9) for _ in range(2))
+    first, again = (run(steps, scenario).to_dict() for _ in range(2))
     assert first == again
     said = closed_loop(steps, scenario)
     assert said.rate / 1e6 * (said.ttft + 999 * said.tpot) == pytest.approx(32, rel=1e-3)
@@ -139,16 +146,16 @@ def test_users_beyond_the_places_wait() -> None:
     assert tight.ttft > 10 * free.ttft
     assert tight.tpot < free.tpot
     assert tight.queued > 0 == round(free.queued)
-    assert run_closed_loop(steps, scenario, 16).ttft == pytest.approx(tight.ttft, rel=0.1)
+    assert run(steps, scenario, cap=16).ttft.mean == pytest.approx(tight.ttft, rel=0.1)
 
 
 def test_equal_lengths_come_in_waves_where_prompts_go_first() -> None:
     """All users wait for the prompts of all, and no prompt interrupts a decoding request."""
     scenario = Scenario(16, 1000, 200)
     steps = table("sglang", scenario)
-    waves, spread = (run_closed_loop(steps, scenario, 1e9, ratio=r, rounds=20) for r in (1.0, 0.2))
-    assert waves.ttft > 1.5 * spread.ttft
-    assert waves.tpot < spread.tpot
+    waves, spread = (run(steps, scenario, ratio=r, rounds=20) for r in (1.0, 0.2))
+    assert waves.ttft.mean > 1.5 * spread.ttft.mean
+    assert waves.tpot.mean < spread.tpot.mean
 
 
 def test_a_lone_prompt_costs_less_than_one_of_each_group() -> None:
@@ -167,10 +174,10 @@ def test_stages_take_turns(engine: str) -> None:
     assert 0.48 < weight_bytes(two) / weight_bytes(one) < 0.54
     half = closed_loop(StepTable(one, rules, replace(scenario, concurrency=64.0)), replace(scenario, concurrency=64.0))
     table = StepTable(two, rules, scenario)
-    both, run = closed_loop(table, scenario), run_closed_loop(table, scenario, 1e9)
+    both, ran = closed_loop(table, scenario), run(table, scenario)
     assert both.tpot == pytest.approx(half.tpot, rel=0.1)
     assert both.rate == pytest.approx(2 * half.rate, rel=0.1)
-    assert run.tpot == pytest.approx(both.tpot, rel=0.05)
+    assert ran.tpot.mean == pytest.approx(both.tpot, rel=0.05)
     alone = StepTable(two, rules, scenario).decode_us(1.0)
     assert alone > StepTable(one, rules, scenario).decode_us(1.0)
     assert "stage to stage" in step_time(two, StepBatch(decodes=1, context=1)).parts
@@ -186,5 +193,5 @@ def test_a_lone_user_waits_for_nobodys_steps() -> None:
     scheduled = steps.engine.first_us(steps.replica, steps.decode_us(1)) - steps.engine.first_us(steps.replica, 0.0)
     assert scheduled > 10 * steps.engine.first_us(steps.replica, 0.0)
     own = steps.prompts_us(1024, 1024) + (1024 * steps.engine.token_us)
-    assert run_closed_loop(steps, one, 1e9, ratio=1.0).ttft == pytest.approx(own, rel=0.02)
+    assert run(steps, one, ratio=1.0).ttft.mean == pytest.approx(own, rel=0.02)
     assert closed_loop(steps, one).ttft < own + scheduled / 2

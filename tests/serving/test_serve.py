@@ -34,6 +34,11 @@ def test_two_nodes_of_h200() -> None:
     assert [t for _, t in speeds] == sorted(t for _, t in speeds)
 
 
+def test_a_dense_model_has_no_experts_in_its_header() -> None:
+    said = "steady state of a fixed number of users; no prefix cache; no speculative decoding"
+    assert said in serve("llama3-8b", "hw-dgx-h100", gpus=1).header
+
+
 @pytest.mark.slow
 def test_a_whole_rack_has_wide_layouts() -> None:
     began = time.process_time()

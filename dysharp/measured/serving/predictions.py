@@ -18,8 +18,11 @@ from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
 from dysharp.serving.disaggregated import WorkerPool, run_pools
-from dysharp.serving.loop import run_closed_loop
 from dysharp.serving.memory import memory_of
+from dysharp.serving.replay.drawn import drawn
+from dysharp.serving.replay.fleet import acceptance_of, replay
+from dysharp.serving.replay.report import Replay
+from dysharp.serving.replay.requests import Requests
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
 from dysharp.serving.work import Replica, Scenario
@@ -34,6 +37,8 @@ SINCE = "2026-02"
 COLD_MS, COLD_USERS = 1000.0, 30
 """A TTFT of seconds with few users, disaggregated, is a cold start."""
 FEW_USERS = 4
+ENOUGH = 1 << 40
+"""Tokens of a KV cache without a limit."""
 
 
 @frozen
@@ -120,7 +125,7 @@ def _predict_step(row: ServingRow) -> float:
 
 
 def predict_setting(setting: ServeSetting) -> tuple[float, float]:
-    """(TPOT, TTFT) in microseconds. A request decodes when the memory has room for it; the engine ran what does not fit at all."""
+    """(TPOT, TTFT) in microseconds over all requests of the run."""
     scenario, engine, cold = setting.scenario, setting.engine, 0.0
     if scenario.concurrency > 1 and not setting.median:  # a lone user's prompts are those that warmed the server up
         cold = setting.replica.machine.constants.get(f"serving.{engine.name}_cold_us", 0.0)
@@ -131,10 +136,21 @@ def predict_setting(setting: ServeSetting) -> tuple[float, float]:
         ]
         served = run_pools(pools[0], pools[1], scenario, ratio=setting.ratio, rounds=setting.rounds)
         return served.tpot, served.ttft + cold
-    most = memory_of(setting.replica, engine, scenario.isl, scenario.osl).requests or math.inf
-    table, middle = StepTable(setting.replica, engine, scenario), np.median if setting.median else np.mean
-    done = run_closed_loop(table, scenario, most, ratio=setting.ratio, rounds=setting.rounds, middle=middle)
-    return done.tpot, done.ttft + cold
+    done = _replayed(setting)
+    tpot, ttft = (float((np.median if setting.median else np.mean)(done.columns[name])) for name in ("tpot", "ttft"))
+    return tpot, ttft + cold
+
+
+def _replayed(setting: ServeSetting) -> Replay:
+    """The run, request by request. The engine ran what by its model's context or the memory left by weights does not fit."""
+    replica, scenario = setting.replica, setting.scenario
+    users, longest = max(1, round(scenario.concurrency)), 2 / (1 + setting.ratio) * (scenario.isl + scenario.osl)
+    asked = {"users": users, "n": users * setting.rounds, "ratio": setting.ratio}
+    tokens = memory_of(replica, setting.engine, scenario.isl, scenario.osl).tokens
+    return replay(
+        replace(replica, model=replace(replica.model, context=0)), setting.engine, Requests(*drawn(asked, scenario.isl, scenario.osl)),
+        acceptance=acceptance_of(scenario.draft_tokens, scenario.accepted), tokens=tokens if tokens > longest else ENOUGH,
+    )  # fmt: skip
 
 
 KEYS = ("engine", "engine_version", "model", "hardware", "precision")

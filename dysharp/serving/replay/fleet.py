@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -65,16 +66,17 @@ class Pool(NamedTuple):
 
 def replay(
     pool: Replica | Pool, engine: Engine, requests: Requests, *, router: str = "least-load", prefill: Pool | None = None, cap: float = math.inf,
-    acceptance: Sequence[float] = (), tiers: Sequence[TierSize] = (), failures: Iterable[Failure] = (), prefix_cache: bool = True,
+    acceptance: Sequence[float] = (), tiers: Sequence[TierSize] = (), failures: Iterable[Failure] = (), prefix_cache: bool = True, tokens: int = 0,
     tick: Callable[[int, int], None] = lambda done, of: None,
 ) -> Replay:  # fmt: skip
     """Run all requests to their end on `pool`, with prompts on the workers of `prefill` if there are any. Raises `ConfigError`.
 
-    `cap`: requests of an attention group at once; `acceptance`: of each draft token, if those before it were accepted.
+    `cap`: requests of an attention group at once; `acceptance`: of each draft token, if those before it were accepted; `tokens`: of the KV cache of a
+    decoding group, 0: what its memory leaves.
     """
     pool, engine = pool if isinstance(pool, Pool) else Pool(pool), replace(engine, most_requests=int(min(cap, engine.most_requests)))
     draws, send = tuple(acceptance), None
-    decoders = _servers_of(pool, engine, requests, () if prefill else tiers, draws, prefix_cache)
+    decoders = _servers_of(pool, engine, requests, () if prefill else tiers, draws, prefix_cache, tokens)
     first = _servers_of(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), prefix_cache) if prefill else []
     if prefill:
         sender, gpus = prefill.replica, pool.gpus + prefill.gpus
@@ -96,16 +98,31 @@ def _steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> lis
     return found
 
 
-def _servers_of(pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[TierSize], acceptance: Sequence[float], cached: bool) -> list[Server]:
+def acceptance_of(drafts: int, accepted: float) -> tuple[float, ...]:
+    """Of each of `drafts` tokens, if all are accepted alike and a step gives `accepted` tokens on average, its own among them."""
+    alike = np.linspace(0.0, 1.0, 1001)
+    given = (alike[:, None] ** np.arange(drafts + 1)).sum(axis=1)
+    return (float(np.interp(accepted, given, alike)),) * drafts
+
+
+@functools.lru_cache(maxsize=8)
+def _prices_of(replica: Replica, engine: Engine, drafts: int) -> StepPrices:
+    """Of the last servers: runs of one server differ in users."""
+    return StepPrices(replica, engine, drafts)
+
+
+def _servers_of(
+    pool: Pool, engine: Engine, requests: Requests, tiers: Sequence[TierSize], acceptance: Sequence[float], cached: bool, tokens: int = 0
+) -> list[Server]:
     """The replicas of a pool, empty. They share their table of step times."""
     replica, drafts = pool.replica, len(acceptance)
     layout, rules, one = replica.layout, schedule_of(engine.name), engine.beside(replica.layout.dp)
-    prices = StepPrices(replica, engine, drafts)
+    prices = _prices_of(replica, engine, drafts)
     memory = memory_of(prices.replica, one, requests.prompt, requests.output)
     growth = 1 + sum(np.cumprod(acceptance).tolist())
     size = requests.block if cached else 0
     block = math.gcd(rules.block if growth == 1 else max(rules.block, DRAFTED), size)
-    blocks, weight = int(memory.tokens // block), max(1, size // block)
+    blocks, weight = int((tokens or memory.tokens) // block), max(1, size // block)
 
     def group() -> Group:
         token = memory.token * (size or 1)
