@@ -132,7 +132,7 @@ def test_the_command_writes_and_checks_a_log(tmp_path: Path) -> None:
     found = CliRunner().invoke(cli, ["emulate", str(log)])
     assert isinstance(found.exception, EmulationMismatch)
     for more in (["dysharp/x.toml", "--gpus", "8"], [str(log), "--seed", "1"], [str(log), "--backward"]):
-        assert f"expected no {more[1]}" in str(CliRunner().invoke(cli, ["emulate", *more]).exception)
+        assert f"found {more[1]}, expected no option of a layer" in str(CliRunner().invoke(cli, ["emulate", *more]).exception)
     wrong = CliRunner().invoke(cli, ["emulate", "dysharp", "--log", str(log)])
     assert "--log: found system dysharp" in str(wrong.exception)
 
