@@ -137,6 +137,16 @@ def twice(program: Program) -> Program:
     return replace(program, ops=replace(program.ops, key=key))
 
 
+def hurried(program: Program) -> Program:
+    """Every GEMM takes a tenth of its time."""
+    return replace(program, durations=program.durations // 10)
+
+
+def crowded(program: Program) -> Program:
+    """A GPU has ten times its SMs."""
+    return replace(program, pools=replace(program.pools, slots=program.pools.slots * 10))
+
+
 def _with_copy(program, row):
     w = program.wires
     return type(w)(*(np.append(getattr(w, c), getattr(w, c)[row]) for c in w.__slots__))
@@ -195,6 +205,8 @@ def cheat(monkeypatch) -> Callable[..., Report]:
         (stowaway, r'only_operators_move_rows \(fwd\): template dispatch.put: found fn "copy" moved as operator "other", expected "control"'),
         (under_another_name, r"only_operators_move_rows \(fwd\): traffic up of gemm1: found \d+ B, expected none \(dispatch, combine and other"),
         (twice, r"gemm_tiles \(fwd\): gemm2: found missing, repeated or moved tiles, expected each tile once on its GPU with its rows"),
+        (hurried, r"gemm_tiles \(fwd\): gemm1: found \d+ ps of SM time, expected at least \d+ ps, the time of its FLOPs at the peak"),
+        (crowded, r"gemm_tiles \(fwd\): gemm1: found 1320 slots on a GPU, expected at most its 132 SMs"),
         (hasty, r"tensor_of_the_layer \(fwd\): "),
         (taken_last, r"semaphores_are_taken_first \(fwd\): semaphore turn: found it given by op 0 \(.*\) at \d+ ps, expected after op \d+"),
         (unfounded, r'legal \(fwd\): template \d+ \(combine.put\): found ops that read "expert.y" and wait for no op that writes it, expected'),

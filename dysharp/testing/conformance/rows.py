@@ -133,11 +133,30 @@ def _useful_rows(case: CheckedPass) -> Lines:
 
 @rule("pass")
 def _gemm_tiles(case: CheckedPass) -> Lines:
-    """Every GEMM of the pass computes every tile once, with all rows, on the GPU that holds the tile."""
+    """Every GEMM computes every tile once, with all rows, on the GPU and SMs that hold it, in no less than its FLOPs' time at the peak."""
     case.needs_gemms()
+    yield from _too_fast(case)
     for fn in GEMMS[case.direction]:
         for columns in sorted({t.columns for t in case.program.templates if t.fn == fn and t.kind is Kind.COMPUTE}) or [ALL_COLUMNS]:
             yield from _wrong_tiles(case, fn, columns)
+
+
+def _too_fast(case: CheckedPass) -> Lines:
+    """A GEMM on more slots than a GPU has SMs, or in less SM time than its FLOPs take at the peak (FP4, twice FP8, on an hw cluster)."""
+    p, model, cluster = case.program, case.layer.model, case.layer.cluster
+    peak = 2 * cluster.peak_flops_per_us("fp8") if cluster.gpu else cluster.peak_flops_per_us(model.gemm_dtype)
+    weights = int((case.layer.routing.slot >= 0).sum()) * model.hidden * model.expert_hidden
+    tasks, duration = (np.array([getattr(t, name) for t in p.templates]) for name in ("tasks", "duration"))
+    for fn in GEMMS[case.direction]:
+        ops = np.flatnonzero(np.isin(p.ops.template, [i for i, t in enumerate(p.templates) if t.fn == fn and t.kind is Kind.COMPUTE]))
+        template, pools = p.ops.template[ops], np.unique(p.issuers.pool[p.ops.issuer[ops]])
+        slots = np.bincount(p.pools.node[pools], weights=p.pools.slots[pools]).max(initial=0)
+        if slots > cluster.n_sms:
+            yield f"{fn}: found {int(slots)} slots on a GPU, expected at most its {cluster.n_sms} SMs"
+        least = 2e6 * weights * (model.n_matrices - 1 if fn.startswith("gemm1") else 1) * cluster.n_sms / peak
+        took = int((tasks[template] * p.durations[duration[template], p.ops.rows[ops]]).sum())
+        if took < least:
+            yield f"{fn}: found {took} ps of SM time, expected at least {least:.0f} ps, the time of its FLOPs at the peak"
 
 
 def _wrong_tiles(case: CheckedPass, fn: str, columns: ColumnRange) -> Lines:
