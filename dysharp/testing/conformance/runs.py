@@ -1,7 +1,7 @@
 """Rules about the run of a pass: bounds, repeatability, the oracle, the packet level, and the analysis."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dysharp.base.errors import SimulationError
 from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Nature, Program, Trace
+from dysharp.program import Kind, Nature, Program, Trace, hardware_of
 from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
 from dysharp.program.startable import Peel, starts_by_kind
@@ -75,7 +75,10 @@ def busy_floor_ps(program: Program) -> int:
 
 @rule("pass")
 def _time_above_bounds(case: CheckedPass) -> Lines:
-    """The time is at least the busy time of every link and pool, the Program's bound and the workload's bound."""
+    """On the cluster's hardware, the time is at least the busy time of every link and pool, the Program's bound and the workload's bound."""
+    for name, due in asdict(hardware_of(case.layer.cluster)).items():
+        if (found := getattr(case.program.hardware, name)) != due:
+            yield f"hardware.{name}: found {found}, expected {due}, the cluster's"
     bounds = {"busiest link or pool": busy_floor_ps(case.program), "bound of the Program": int(program_bound(case.program).us * PS_PER_US)}
     for name, ps in bounds.items():
         if case.trace.time_ps < ps:
