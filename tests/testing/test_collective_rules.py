@@ -130,6 +130,21 @@ def test_the_rule_notices_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert any(text in line for line in lines), lines
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("not_below_the_least_bytes", lambda p: replace(p, hardware=replace(p.hardware, rate=2 * p.hardware.rate)), "hardware.rate: found 900000"),
+        ("bytes_are_moved", lambda p: replace(p, wires=replace(p.wires, up=p.wires.up // 4)), "B, expected 0 B or more"),
+    ],
+)
+def test_another_machine_and_lighter_wires_are_noticed(name: str, change: Callable[[Program], Program], text: str) -> None:
+    (rule,) = (rule for rule in RULES if rule.name == name)
+    ring, cluster = get_collective("nccl-ring"), load_cluster("hw-dgx-h100").with_gpus(4)
+    case: Any = _SmallCollective(ring, even("all-reduce", 4096, 4), cluster, ring.options())
+    with_program(case, change(case.program))
+    assert any(text in line for line in rule.check(case))
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_rule_notices_its_fault_in_a_sub_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (rule,) = (rule for rule in RULES if rule.name == name)

@@ -1,14 +1,17 @@
 """Rules about bytes, rows and GEMMs of a pass: closed-form bytes, each useful row once, each GEMM tile once."""
 
+from dataclasses import asdict
+
 import numpy as np
 
-from dysharp.analysis.count import sums_that_passed
+from dysharp.analysis.count import group_transfers, sums_that_passed, wire_table
 from dysharp.base.arrays import Array
-from dysharp.program import Kind, Program, Trace
+from dysharp.program import Kind, Program, Trace, hardware_of
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
 from dysharp.program.names import op_name
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange, Point
+from dysharp.specs import Cluster
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import CheckedPass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -103,6 +106,29 @@ def given_too_early(program: Program, trace: Trace) -> Lines:
         hold = int(np.flatnonzero(ops)[i])
         ends = op_name(program, int(h.release[hold])), op_name(program, int(h.acquire[hold]))
         yield f"semaphore {program.semaphores.name[h.sem[hold]]}: found it given by {ends[0]} at {given[i]} ps, expected after {ends[1]} takes it"
+
+
+def of_another_machine(program: Program, cluster: Cluster) -> Lines:
+    """A line for each constant of the Program that `cluster` does not have. Not `n_vcs`: a class of a builder may take a part of them."""
+    for name, due in asdict(hardware_of(cluster)).items():
+        if name != "n_vcs" and (found := getattr(program.hardware, name)) != due:
+            yield f"hardware.{name}: found {found}, expected {due}, the cluster's"
+
+
+def unexplained_bytes(program: Program, trace: Trace) -> Lines:
+    """Lines where bytes on links are other than the analysis counts: payload, headers, requests, acknowledgements."""
+    table = wire_table(program, group_transfers(program, passed=sums_that_passed(program, trace), trace=trace))
+    for side, terms, busy in (("up", table.up, trace.up_busy), ("down", table.down, trace.down_busy)):
+        if (terms.sum(axis=1) != busy).any():
+            g = int((terms.sum(axis=1) != busy).argmax())
+            yield f"wire {side} of GPU {g}: found {terms[g].sum()} B counted, expected the {busy[g]} B sent"
+        if (terms < 0).any():
+            yield f"wire {side}: found a count of {int(terms.min())} B, expected 0 B or more"
+    flit = program.hardware.flit
+    for side, flits in table.flits(flit).items():
+        sent = int((trace.up_busy if side == "up" else trace.down_busy)[: program.n_nodes].sum())
+        if flits * flit != sent:
+            yield f"wire {side}: found {flits} flits of {flit} B, expected the {sent} B sent"
 
 
 @rule("pass")

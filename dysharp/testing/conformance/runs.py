@@ -1,7 +1,7 @@
 """Rules about the run of a pass: bounds, repeatability, the oracle, the packet level, and the analysis."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from dysharp.base.errors import SimulationError
 from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Nature, Program, Trace, hardware_of
+from dysharp.program import Kind, Nature, Program, Trace
 from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
 from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model
 from dysharp.testing.conformance.case import CheckedPass, SmallLayer, SystemCase, paper_cluster
-from dysharp.testing.conformance.rows import passed_bytes
+from dysharp.testing.conformance.rows import of_another_machine, passed_bytes, unexplained_bytes
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.workload import make_routing
 
@@ -76,9 +76,7 @@ def busy_floor_ps(program: Program) -> int:
 @rule("pass")
 def _time_above_bounds(case: CheckedPass) -> Lines:
     """On the cluster's hardware, the time is at least the busy time of every link and pool, the Program's bound and the workload's bound."""
-    for name, due in asdict(hardware_of(case.layer.cluster)).items():
-        if (found := getattr(case.program.hardware, name)) != due:
-            yield f"hardware.{name}: found {found}, expected {due}, the cluster's"
+    yield from of_another_machine(case.program, case.layer.cluster)
     bounds = {"busiest link or pool": busy_floor_ps(case.program), "bound of the Program": int(program_bound(case.program).us * PS_PER_US)}
     for name, ps in bounds.items():
         if case.trace.time_ps < ps:
@@ -170,18 +168,7 @@ def _packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float
 @rule("pass")
 def _wire_bytes_are_explained(case: CheckedPass) -> Lines:
     """The bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
-    table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace), trace=case.trace))
-    for side, terms, busy in (("up", table.up, case.trace.up_busy), ("down", table.down, case.trace.down_busy)):
-        if (terms.sum(axis=1) != busy).any():
-            g = int((terms.sum(axis=1) != busy).argmax())
-            yield f"wire {side} of GPU {g}: found {terms[g].sum()} B counted, expected the {busy[g]} B sent"
-        if (terms < 0).any():
-            yield f"wire {side}: found a count of {int(terms.min())} B, expected 0 B or more"
-    flit = case.program.hardware.flit
-    for side, flits in table.flits(flit).items():
-        sent = int((case.trace.up_busy if side == "up" else case.trace.down_busy)[: case.program.n_nodes].sum())
-        if flits * flit != sent:
-            yield f"wire {side}: found {flits} flits of {flit} B, expected the {sent} B sent"
+    yield from unexplained_bytes(case.program, case.trace)
 
 
 @rule("pass")
