@@ -291,8 +291,7 @@ def check_log(path: str | Path) -> _Verdict:
         threads = [[line["op"] for line in lines if line.get("gpu") == gpu] for gpu in range(min(head["gpus"], MOST_GPUS))]
         ended = next((str(line["ended"]) for line in lines if "ended" in line), "")
         shown = dict.fromkeys([*head.get("show", ()), *(line["block"] for line in lines if "op" not in line and "ended" not in line)])
-        valued = [line for line in lines if "value" in line or "block" in line]
-        said = {line["block"] if "block" in line else line["op"].split("-> ")[1]: line["value"] for line in valued}
+        said = {line.get("block") or line["op"].split("-> ")[1]: line["value"] for line in lines if "value" in line or "block" in line}
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ConfigError(f"{path}: found {error!r}, expected gpus in the first line, then gpu and op, block and value, or ended") from None
     if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:

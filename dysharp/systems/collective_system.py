@@ -79,11 +79,10 @@ SCRIPT = {"__main__", "__mp_main__"}
 """Names of one script, here and in the processes that it starts."""
 
 
-def check_owner(what: str, plan: Any, known: Callable[[], Any], *packaged: str) -> None:
-    """Raise ConfigError where another module than that of `plan` has registered `known()`, such as a module of the folders `packaged`."""
-    if not plan.__module__.startswith("dysharp."):
-        for folder in packaged:  # else a plan from outside would hide a packaged one that is not imported yet
-            import_all(folder)
+def check_owner(what: str, plan: Any, known: Callable[[], Any]) -> None:
+    """Raise ConfigError where another module than that of `plan` has registered `known()`, such as a packaged one that nobody has imported yet."""
+    for folder in () if plan.__module__.startswith("dysharp.") else ("", ".collectives", ".tp"):
+        import_all(f"dysharp.systems{folder}")
     other = (known() or plan).__module__
     if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
         raise ConfigError(f"{what}: found it in {other} and in {plan.__module__}, expected a name of its own")
@@ -96,8 +95,7 @@ def collective(name: str, **facts: Any) -> Callable[[Plan], Plan]:
     """Register a plan function. `facts`: fields of `CollectiveSystem` besides `name`, `summary` and `build`."""
 
     def register(plan: Plan) -> Plan:
-        known, folders = lambda: (one := REGISTERED.get(name)) and one.build, ("dysharp.systems.collectives", "dysharp.systems.tp")
-        check_owner(f"system {name!r}", plan, known, *folders)
+        check_owner(f'system "{name}"', plan, lambda: (one := REGISTERED.get(name)) and one.build)
         summary = (plan.__doc__ or "").strip().splitlines()
         REGISTERED[name] = CollectiveSystem(name=name, summary=summary[0] if summary else "", build=plan, **facts)
         return plan

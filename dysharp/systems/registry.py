@@ -153,7 +153,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         raise ConfigError(f'system "{name}": found shown.colour {facts.shown.colour!r}, expected "#RRGGBB"')
 
     def register(plan: Plan) -> Plan:
-        check_owner(f'system "{name}"', real or plan, lambda: (one := _REGISTRY.get(name)) and (one.real or one.paper), "dysharp.systems")
+        check_owner(f'system "{name}"', real or plan, lambda: (one := _REGISTRY.get(name)) and (one.real or one.paper))
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {
             "today": real is not None if facts.today is None else facts.today
         }
