@@ -138,8 +138,7 @@ def _first(fit: ClusterFit) -> str:
 
 def _name(text: str) -> str:
     """Kept to what a cluster may be called."""
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in text).lstrip("._+-")
-    return kept[:128] or "calibrated"
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in text).lstrip("._+-")[:128] or "calibrated"
 
 
 def _shown(data: str) -> str:

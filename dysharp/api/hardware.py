@@ -62,8 +62,8 @@ def hardware(block: str, cluster: str = DEFAULT_CLUSTER, **request: Unpack[Hardw
 
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
-    from dysharp.silicon.rtl.blocks import load_block
     from dysharp.api.port_trace import trace_port
+    from dysharp.silicon.rtl.blocks import load_block
     from dysharp.silicon.rtl.check import check_block, pins_of
     from dysharp.silicon.rtl.formal import prove
     from dysharp.silicon.rtl.synthesis import cost_of, library_kge, read_library

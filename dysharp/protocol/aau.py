@@ -192,8 +192,7 @@ def _place(state: AauState, store: RowPacket, entry: Entry) -> tuple[AauState, t
 def _keep(state: AauState, key: Key, entry: Entry, *, complete: bool) -> AauState:
     """Write the entry back. A complete row has no further packet, so its entry is free."""
     b = _bank_of(state, key)
-    bank = state.banks[b].without(key) if complete else state.banks[b].put(key, entry)
-    return replace(state, banks=put(state.banks, b, bank))
+    return replace(state, banks=put(state.banks, b, state.banks[b].without(key) if complete else state.banks[b].put(key, entry)))
 
 
 def _insert(state: AauState, key: Key, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:

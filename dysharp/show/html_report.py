@@ -168,8 +168,7 @@ def check_row(row: Mapping[str, Any], where: str = "report") -> None:
 def _schema() -> type[BaseModel]:
     hints = typing.get_type_hints(Row) | _NARROWER
     fields: dict[str, Any] = {f.name: (hints[f.name], None) for f in dataclasses.fields(Row)}
-    config = ConfigDict(allow_inf_nan=False)
-    return pydantic.create_model("StoredRow", __config__=config, **fields)
+    return pydantic.create_model("StoredRow", __config__=ConfigDict(allow_inf_nan=False), **fields)
 
 
 PlainRow = Mapping[str, Any]
@@ -310,8 +309,7 @@ def _fastest(entries: Sequence[_Entry]) -> int:
 
 def _asked(row: PlainRow) -> tuple[str, ...]:
     """The notes of a Row that came without a header."""
-    routing = () if row.get("workload") else (routing_line(str(row["routing"])),)
-    return (*routing, f"cluster: {row['cluster']}")
+    return (*(() if row.get("workload") else (routing_line(str(row["routing"])),)), f"cluster: {row['cluster']}")
 
 
 def _load(row: PlainRow) -> _LoadView | None:

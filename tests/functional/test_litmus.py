@@ -111,9 +111,8 @@ def test_what_is_no_log_is_refused(text: str, message: str, tmp_path: Path) -> N
 def test_blocks_of_a_log_are_shown_without_the_first_line(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     for value in (3, 4):
-        path.write_text(
-            '{"isa": "cais", "gpus": 3}\n{"gpu": 1, "op": "redc x 1 @0"}\n{"gpu": 2, "op": "redc x 2 @0"}\n{"block": "x@0", "value": %d}\n' % value
-        )
+        ops = '{"isa": "cais", "gpus": 3}\n{"gpu": 1, "op": "redc x 1 @0"}\n{"gpu": 2, "op": "redc x 2 @0"}\n'
+        path.write_text(ops + json.dumps({"block": "x@0", "value": value}))
         assert bool(check_log(path).faults) == (value == 4)
 
 

@@ -63,8 +63,7 @@ def run_packets(
 def _pool(order: str, seed: int, trace: Trace | None, faults: Faults) -> Pool:
     """The pool of an order. With late memory, misses are answered last."""
     if faults.late_memory:
-        order = "late-delivery" if order == "random" else order
-        return make_pool(order, seed, trace, frozenset({MEMORY}), frozenset({DONE}))
+        return make_pool("late-delivery" if order == "random" else order, seed, trace, frozenset({MEMORY}), frozenset({DONE}))
     return make_pool(order, seed, trace, frozenset({MOVE, LOCAL}), frozenset({DONE}))
 
 
@@ -347,5 +346,4 @@ def _slices_by_tile(p: Program) -> Counter[int]:
 def _carries_weights(p: Program) -> bool:
     """Whether gate weights ride behind the rows of Dispatch."""
     dispatch = [i for i, t in enumerate(p.templates) if t.operator == "dispatch" and t.fn == "copy"]
-    ops = np.flatnonzero(np.isin(p.ops.template, dispatch))
-    return bool((p.wires.aux[p.ops.wire[ops]] > 0).any())
+    return bool((p.wires.aux[p.ops.wire[np.flatnonzero(np.isin(p.ops.template, dispatch))]] > 0).any())
