@@ -220,7 +220,8 @@ class _Walk:
         """Whether `at` is the time at which the op's member on its own node was served."""
         members = self.program.members
         mine = slice(int(members.ptr[o]), int(members.ptr[o + 1]))
-        return bool((self.trace.member[mine][(members.node[mine] == self.program.ops.node[o])] == at).any())
+        local = members.node[mine] == self.program.ops.node[o]
+        return bool((self.trace.member[mine][local] == at).any())
 
     def _hub_wait(self, o: int, issue: int, start: int) -> None:
         """Charge [issue, start): the link sent other trains, or its buffers in the switch were full."""

@@ -136,7 +136,8 @@ def _curve_setting(name: str) -> _Setting:
     k, n = next((int(match[f"{key}k"]), match.groupdict().get(f"{key}n")) for key in ("x", "f", "t") if match[key])
     shape = "fattree" if match["t"] else "fly"
     config = NetworkConfig(shape, k, int(n or (2 if match["f"] else 1)), router, terminal_delay=int(match["d"] or 1))
-    return _Setting(name, config, _parse_traffic("hotspot:4" if "hot4" in words else (patterns or ["uniform"])[0], int(match["p"])))
+    pattern = "hotspot:4" if "hot4" in words else (patterns or ["uniform"])[0]
+    return _Setting(name, config, _parse_traffic(pattern, int(match["p"])))
 
 
 def _cluster_setting(cluster: Cluster, ports: int | None = None) -> _Setting:

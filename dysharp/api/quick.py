@@ -92,7 +92,8 @@ def quick_compare(systems: Iterable[str] | None = None, forms: str | None = None
         return _collectives(None if systems is None else list(systems), request)
     chosen, asked = chosen_systems(systems, forms, request)
     (layers,), workload = quick_layers(chosen, [asked])
-    return QuickAnswer(tuple(layers), tuple([one.to_dict(asked, workload.routing) for one in layers]), header_of(workload), {})
+    rows = [one.to_dict(asked, workload.routing) for one in layers]
+    return QuickAnswer(tuple(layers), tuple(rows), header_of(workload), {})
 
 
 def _collectives(names: Sequence[str] | None, request: RequestArgs) -> QuickAnswer:

@@ -123,7 +123,7 @@ def trace(
     row, run, options = _recorded(chosen, given, workload)
     routing = chosen.served(workload.routing, options)
     if start_us >= row.time_us:
-        raise ConfigError(f"trace: found times from {start_us:g} us, expected a begin before the end of the run at {row.time_us:.2f} us")
+        raise ConfigError(f"trace: found times behind the run, expected a begin before its end at {row.time_us:.2f} us")
     lost = death(dies, run.program, run.trace, routing, asked.cluster, chosen) if dies else ()
     return Timed(row, make_timeline(run, routing, follow=tuple(followed), window=window), run, tuple(lost))
 

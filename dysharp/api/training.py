@@ -360,7 +360,8 @@ def _exposed_us_of(row: Row) -> float:
 
 def _link_flits(row: Row) -> float:
     """Flits on the links of one GPU, for all tokens of the layer."""
-    return sum(row.wire_flits.values()) * (row.window["of_tokens"] / row.window["tokens"] if row.window else 1.0) / row.gpus
+    whole = row.window["of_tokens"] / row.window["tokens"] if row.window else 1.0
+    return sum(row.wire_flits.values()) * whole / row.gpus
 
 
 def _wire_us(row: Row) -> float:

@@ -172,7 +172,8 @@ def _classified(data: AnyPath | None, cluster: Cluster | None = None) -> Classif
         raise ConfigError(f"{_name(data)}: found a header and no rows, expected rows such as those of {PAGE}")
     own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu, _between(cluster))
     classified = classify(own)
-    return Classified(classified.parsed, classified.missing + tuple(Missing(m, family_of(m), reason, False) for m, reason in others))
+    elsewhere = tuple(Missing(m, family_of(m), reason, False) for m, reason in others)
+    return Classified(classified.parsed, classified.missing + elsewhere)
 
 
 def check_values(measurements: Sequence[Measurement], where: str) -> None:

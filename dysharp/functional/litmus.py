@@ -297,7 +297,7 @@ def check_log(path: str | Path) -> _Verdict:
     if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:
         raise ConfigError(f"{path}: found {lost} operations of other GPUs, expected 0 to {len(threads) - 1} as the first line says")
     if ended and (said or ended not in (TRAP, HANGS)):
-        raise ConfigError(f"{path}: found ended {ended!r} and {len(said)} values, expected {TRAP} or {HANGS}, and no values: those are not checked")
+        raise ConfigError(f"{path}: found ended {ended!r} and {len(said)} values, expected trap or hangs, and no values: those are not checked")
     more = {key: head[key] for key in ("isa", "planes", "init") if key in head} | {"show": [*shown]}
     possible = _outcomes(_litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
     found = ended or " ".join(f"{name}={'?' if value is None else value}" for name, value in said.items())

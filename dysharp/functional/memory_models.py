@@ -134,10 +134,9 @@ class AbstractMachine:
     def _stored(self, part: _Part) -> State:
         state = self.state
         for block in part.blocks:
-            old = state.get(("memory", part.gpu, block), 0)
-            mine = sum(part.value // digit % 10 * digit for digit in part.digits)
-            kept = sum(old // digit % 10 * digit for digit in (10, 1) if digit not in part.digits)
-            state = _added(state, part.gpu, block, mine if part.op in ("red", "rel") else mine + kept - old)
+            old = 0 if part.op in ("red", "rel") else state.get(("memory", part.gpu, block), 0)
+            new = sum((part.value if digit in part.digits else old) // digit % 10 * digit for digit in (10, 1))
+            state = _added(state, part.gpu, block, new - old)
         return state
 
     def _ready(self, part: _Part, seen: int) -> bool:

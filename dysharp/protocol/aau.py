@@ -192,7 +192,8 @@ def _place(state: AauState, store: RowPacket, entry: Entry) -> tuple[AauState, t
 def _keep(state: AauState, key: Key, entry: Entry, *, complete: bool) -> AauState:
     """Write the entry back. A complete row has no further packet, so its entry is free."""
     b = _bank_of(state, key)
-    return replace(state, banks=put(state.banks, b, state.banks[b].without(key) if complete else state.banks[b].put(key, entry)))
+    bank = state.banks[b].without(key) if complete else state.banks[b].put(key, entry)
+    return replace(state, banks=put(state.banks, b, bank))
 
 
 def _insert(state: AauState, key: Key, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:

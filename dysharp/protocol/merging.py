@@ -138,7 +138,8 @@ def _later(state: MergeState, load: Load, entry: _MergeEntry) -> tuple[MergeStat
 def _respond(state: MergeState, address: Hashable) -> tuple[MergeState, tuple[Output, ...]]:
     entry = state.loads[address]
     assert not entry.ready, f"second response of {address}"
-    return _settle(state, address, replace(entry, waiting=(), ready=True)), tuple(LoadResponse(address, asker) for asker in entry.waiting)
+    answers = tuple(LoadResponse(address, asker) for asker in entry.waiting)
+    return _settle(state, address, replace(entry, waiting=(), ready=True)), answers
 
 
 def _settle(state: MergeState, address: Hashable, entry: _MergeEntry) -> MergeState:

@@ -150,7 +150,7 @@ def test_busy_times_are_those_inside_the_window() -> None:
     for name, *same in zip((one[:2] for one in whole), whole, *parts, strict=True):
         assert {one[:2] for one in same} == {name}
         assert same[0][2] == pytest.approx(sum(one[2] for one in same[1:]))
-    with pytest.raises(ConfigError, match="expected a begin before the end of the run at"):
+    with pytest.raises(ConfigError, match="expected a begin before its end at"):
         dysharp.trace("deepep", start_us=500.0, gpus=GPUS, tokens=TOKENS)
 
 

@@ -106,13 +106,11 @@ def _inside(begin: I64, end: I64, gpu: NDArray[np.integer], edges: I64, name: st
 def _pools(run: Recording, edges: I64) -> list[Counter]:
     """Percent of the slots of each pool that run tasks. The tasks of an op are spread evenly over the time of the op."""
     p, t, out = run.program, run.trace, []
-    tasks = np.array([x.tasks for x in p.templates] or [0], np.int64)[p.ops.template]
     duration = np.array([x.duration for x in p.templates] or [0])[p.ops.template]
     pool = np.where(p.ops.issuer >= 0, p.issuers.pool[p.ops.issuer], -1)
     ops = np.flatnonzero((pool >= 0) & (duration >= 0) & (t.end > t.start))
-    took = tasks[ops] * p.durations[duration[ops], p.ops.rows[ops]]
     share = np.zeros(p.n_ops)
-    share[ops] = took / (t.end[ops] - t.start[ops])
+    share[ops] = p.work_ps(ops) / (t.end[ops] - t.start[ops])
     for q, slots in enumerate(p.pools.slots.tolist()):
         mine = ops[pool[ops] == q]
         if not len(mine):

@@ -200,7 +200,8 @@ def collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32
     surplus, tile = _surplus_rows(layer, operator, token, node, to, turns, by_sender)
     token, node, to = np.append(p.token[useful.unit], token), np.append(useful.node, node), np.append(useful.to, to)
     order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
-    return Collective(Sends(op=np.append(useful.op, surplus.op)[order], node=node[order], to=to[order]), surplus, tile)
+    rows = Sends(op=np.append(useful.op, surplus.op)[order], node=node[order], to=to[order])
+    return Collective(rows, surplus, tile)
 
 
 def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None, by_sender: bool) -> tuple[Batch, I32]:

@@ -161,11 +161,10 @@ def _gemm_tiles(case: CheckedPass) -> Lines:
 
 def _too_fast(case: CheckedPass, fn: str, ops: Array, part: float) -> Lines:
     """`part` of a GEMM, in less SM time than its FLOPs take at the peak (FP4, twice FP8, on an hw cluster), or on more slots than a GPU has SMs."""
-    p, model, cluster, template = case.program, case.layer.model, case.layer.cluster, case.program.ops.template[ops]
+    p, model, cluster = case.program, case.layer.model, case.layer.cluster
     pools = np.unique(p.issuers.pool[p.ops.issuer[ops]])
     slots = np.bincount(p.pools.node[pools], weights=p.pools.slots[pools]).max(initial=0)
-    tasks, duration = (np.array([getattr(t, name) for t in p.templates]) for name in ("tasks", "duration"))
-    took = int((tasks[template] * p.durations[duration[template], p.ops.rows[ops]]).sum())
+    took = int(p.work_ps(ops).sum())
     peak = 2 * cluster.peak_flops_per_us("fp8") if cluster.gpu else cluster.peak_flops_per_us(model.gemm_dtype)
     weights = model.hidden * model.expert_hidden * (model.n_matrices - 1 if fn.startswith("gemm1") else 1)
     least = 2e6 * int(p.ops.rows[ops].sum()) * weights * part * cluster.n_sms / peak

@@ -61,14 +61,10 @@ def busy_floor_ps(program: Program) -> int:
     down = np.bincount(at_member, weights=(w.trains * w.down)[wire], minlength=n)
     down += np.bincount(at_source, weights=w.result[of_source], minlength=n)
     floor = int((np.maximum(up, down).astype(np.int64) * 1_000_000 // p.port_rate).max(initial=0))
-    tasks = np.array([t.tasks for t in p.templates], np.int64)
-    duration = np.array([t.duration for t in p.templates], np.int64)
     computing = np.flatnonzero(np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY)))
-    t = p.ops.template[computing]
     if len(computing):
-        work = tasks[t] * p.durations[duration[t], p.ops.rows[computing]]
         pool = p.issuers.pool[p.ops.issuer[computing]]
-        per_pool = np.bincount(pool, weights=work, minlength=len(p.pools.slots))
+        per_pool = np.bincount(pool, weights=p.work_ps(computing), minlength=len(p.pools.slots))
         floor = max(floor, int((per_pool // p.pools.slots).max()))
     return floor
 

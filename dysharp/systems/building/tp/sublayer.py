@@ -254,7 +254,8 @@ class TpBuilder(GpuBuilder):
 
     def _gemm_ps(self, flops: float) -> float:
         """Time of so many operations of a GEMM on one SM."""
-        return flops / (self.cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value) / self.cluster.n_sms) * PS_PER_US
+        rate = self.cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value) / self.cluster.n_sms
+        return flops / rate * PS_PER_US
 
     def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike], place: str = "") -> I32:
         node, key, prio = ops
