@@ -309,7 +309,8 @@ def _fastest(entries: Sequence[_Entry]) -> int:
 
 def _asked(row: PlainRow) -> tuple[str, ...]:
     """The notes of a Row that came without a header."""
-    return (*(() if row.get("workload") else (routing_line(str(row["routing"])),)), f"cluster: {row['cluster']}")
+    routing = () if row.get("workload") else (routing_line(str(row["routing"])),)
+    return (*routing, f"cluster: {row['cluster']}")
 
 
 def _load(row: PlainRow) -> _LoadView | None:

@@ -106,9 +106,8 @@ def _inside(begin: I64, end: I64, gpu: NDArray[np.integer], edges: I64, name: st
 def _pools(run: Recording, edges: I64) -> list[Counter]:
     """Percent of the slots of each pool that run tasks. The tasks of an op are spread evenly over the time of the op."""
     p, t, out = run.program, run.trace, []
-    duration = np.array([x.duration for x in p.templates] or [0])[p.ops.template]
     pool = np.where(p.ops.issuer >= 0, p.issuers.pool[p.ops.issuer], -1)
-    ops = np.flatnonzero((pool >= 0) & (duration >= 0) & (t.end > t.start))
+    ops = np.flatnonzero((pool >= 0) & np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY)) & (t.end > t.start))
     share = np.zeros(p.n_ops)
     share[ops] = p.work_ps(ops) / (t.end[ops] - t.start[ops])
     for q, slots in enumerate(p.pools.slots.tolist()):

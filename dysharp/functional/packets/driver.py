@@ -346,4 +346,5 @@ def _slices_by_tile(p: Program) -> Counter[int]:
 def _carries_weights(p: Program) -> bool:
     """Whether gate weights ride behind the rows of Dispatch."""
     dispatch = [i for i, t in enumerate(p.templates) if t.operator == "dispatch" and t.fn == "copy"]
-    return bool((p.wires.aux[p.ops.wire[np.flatnonzero(np.isin(p.ops.template, dispatch))]] > 0).any())
+    ops = np.flatnonzero(np.isin(p.ops.template, dispatch))
+    return bool((p.wires.aux[p.ops.wire[ops]] > 0).any())

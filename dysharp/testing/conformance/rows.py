@@ -165,7 +165,7 @@ def _too_fast(case: CheckedPass, fn: str, ops: Array, part: float) -> Lines:
     pools = np.unique(p.issuers.pool[p.ops.issuer[ops]])
     slots = np.bincount(p.pools.node[pools], weights=p.pools.slots[pools]).max(initial=0)
     took = int(p.work_ps(ops).sum())
-    peak = 2 * cluster.peak_flops_per_us("fp8") if cluster.gpu else cluster.peak_flops_per_us(model.gemm_dtype)
+    peak = cluster.peak_flops_per_us("fp8") * (1 + bool(cluster.gpu))
     weights = model.hidden * model.expert_hidden * (model.n_matrices - 1 if fn.startswith("gemm1") else 1)
     least = 2e6 * int(p.ops.rows[ops].sum()) * weights * part * cluster.n_sms / peak
     if took < least or slots > cluster.n_sms:
