@@ -22,7 +22,7 @@ from dysharp.systems import Costs, Facts, Moves, all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import _copy_per_expert
 from dysharp.systems.registry import _REGISTRY
-from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
+from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, rows, runs
 from dysharp.testing.conformance.__main__ import main
 from dysharp.testing.conformance.case import NAMES, CheckedPass, LayerInputs, SystemCase, small_layers
 from dysharp.testing.conformance.runs import _starts_at_a_glance, busy_floor_ps
@@ -304,7 +304,7 @@ WRONG_VALUES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
     "one_digest": (runs, "run_burst", lambda r: (later(r[0]), *r[1:]), "digest: found different"),
     "engine_equals_oracle": (runs, "run_oracle", later, "oracle: found a different column done"),
     "packets_carry_the_same_bytes": (case, "run_packet", lambda r: replace(r, trace=busier(r.trace)), "link up of GPU 0: found"),
-    "wire_bytes_are_explained": (runs, "wire_table", lambda t: replace(t, up=t.up + 1), "wire up of GPU 0: found"),
+    "wire_bytes_are_explained": (rows, "wire_table", lambda t: replace(t, up=t.up + 1), "wire up of GPU 0: found"),
     "payload_is_declared": (runs, "traffic_bytes", lambda t: t | {"up": {k: v + 1 for k, v in t["up"].items()}}, "payload up of"),
     "causes_add_up": (runs, "attribute", lambda parts: {cause: ps + 1 for cause, ps in parts.items()}, "attribution: found"),
     "shares_lie_within_the_run": (case, "measure", lambda m: replace(m, exposed_comm_us=-1.0), "exposed_comm_us: found -1.0 us"),
