@@ -27,7 +27,8 @@ def death(text: str, program: Program, trace: Trace, routing: Routing, cluster: 
     known = tomllib.loads(resources.files(__package__).joinpath("deaths.toml").read_text("utf-8"))
     for table, verb, what in (("notice", "notices", "who"), ("back", "on again", "how")):
         for entry in known[table]:
-            if entry["part"] == part and _concerns(entry.get("of", ""), system):
+            of = entry.get("of", "")
+            if entry["part"] == part and (not of or system.name in of.split() or (of == "switch" and bool(system.reach.switch))):
                 low, high = entry["seconds"]
                 facts.append((verb, f"{entry[what]}: {low:g} to {high:g} s ({entry['source']})"))
     return facts
@@ -45,10 +46,6 @@ def _read(text: str, most: dict[str, int]) -> tuple[str, int, float]:
         ends = " or ".join(f"{name}:0@0 to {name}:{n - 1}@100" for name, n in most.items() if n)
         raise ConfigError(f"dies: found {text[:40]!r}, expected {ends} (percent of the pass)")
     return part, *read
-
-
-def _concerns(of: str, system: System) -> bool:
-    return not of or system.name in of.split() or (of == "switch" and bool(system.reach.switch))
 
 
 def _of_gpu(gpu: int, at: int, p: Program, trace: Trace, routing: Routing) -> Facts:

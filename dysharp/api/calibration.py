@@ -136,8 +136,7 @@ def _renamed(row: Row, before: str) -> Row:
 
 def _name(text: str) -> str:
     """Kept to what a cluster may be called."""
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in text).lstrip("._+-")
-    return kept[:128] or "calibrated"
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._+-") else "-" for c in text).lstrip("._+-")[:128] or "calibrated"
 
 
 def _shown(data: str) -> str:

@@ -187,7 +187,7 @@ def _on_finite(systems: Iterable[str] | None, baseline: str | None, forms: str |
     done = compare(systems, baseline, forms, why=why, **asked.pop("finite"))
     others = [row for row in done.rows if row.system not in done.baselines.values()]
     if not others:
-        return done
+        raise ConfigError("finite: found no system beside the baseline of its form, expected one (a gain is over a baseline)")
     best = others[place_of_fastest([(row.system, row.form, row.dropped_rows, row.layer_us) for row in others])]
     base = done.baselines[best.form]
     pair = {name: args | {"options": _options_of((base, best.system), args["options"])} for name, args in asked.items()}

@@ -62,8 +62,10 @@ def hardware(block: str, cluster: str = DEFAULT_CLUSTER, **request: Unpack[Hardw
 
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
+    from dysharp.api.port_trace import trace_port
     from dysharp.silicon.rtl.blocks import load_block
     from dysharp.silicon.rtl.check import check_block, pins_of
+    from dysharp.silicon.rtl.formal import prove
     from dysharp.silicon.rtl.synthesis import cost_of, library_kge, read_library
     from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 
@@ -85,8 +87,8 @@ def hardware(block: str, cluster: str = DEFAULT_CLUSTER, **request: Unpack[Hardw
         write_text(testbench, with_testbench(found, sequences or 20, seed=seed))
     return Hardware(
         block, found.summary, machine.name, asdict(parameters), pins_of(component), inspect.cleandoc(found.component.__doc__ or ""),
-        memories, checked, out, testbench, cost_of(found.component(parameters)) if request["area"] else None, _traced(trace),
-        _proven(block) if request["prove"] else [], library_kge(found.component(parameters), library) if library else None,
+        memories, checked, out, testbench, cost_of(found.component(parameters)) if request["area"] else None, trace and trace_port(*trace),
+        prove(block) if request["prove"] else [], library_kge(found.component(parameters), library) if library else None,
     )  # fmt: skip
 
 
@@ -100,17 +102,3 @@ def beside_papers(blocks: list[Hardware]) -> list[tuple[Published, dict[str, Spr
     costs = {block.block: block.cost for block in blocks if block.cost}
     rows = published(load_cluster(blocks[0].cluster))
     return [(row, beside(row, {name: costs[name].parts_mm2(row.node) for name in row.blocks})) for row in rows]
-
-
-def _proven(block: str) -> list[Proven]:
-    from dysharp.silicon.rtl.formal import prove
-
-    return prove(block)
-
-
-def _traced(trace: tuple[str, str] | None) -> PortTrace | None:
-    if trace is None:
-        return None
-    from dysharp.api.port_trace import trace_port
-
-    return trace_port(*trace)

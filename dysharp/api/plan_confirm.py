@@ -125,8 +125,7 @@ def _block(coster: Coster, one: Costed, row: Row, ep: EpTimes) -> BlockTimes:
     block = Block(task.model, coster.machine, one.layout, task.sequence, training_recipe)
     found = merged_blocks([row], [ep], block, **_asked(coster, one))[0]
     layers = [task.model.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
-    means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
-    return BlockTimes(*means)
+    return BlockTimes(*(sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair")))
 
 
 def replayed(coster: Coster, one: Costed) -> Replay:

@@ -49,14 +49,15 @@ class Timed:
         return f"{self.row.system} ({self.row.form} form), {self.row.asked}"
 
     def busy(self) -> list[tuple[str, str, float, float]]:
-        """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run; pools are left out: their lanes overlap."""
+        """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run, inside the window. Left out: pools, whose lanes
+        overlap, and beside `only` tracks that name no token."""
         sums: dict[tuple[str, str], list[float]] = {}
         for track, ps in zip(self.timeline.tracks, self.timeline.sums_ps().tolist(), strict=True):
             if (track.group in GROUPS and track.group != POOL_GROUP) or track.group.endswith((" out", " in")):
                 of_gpu = sums.setdefault((track.group, track.name), [0.0] * self.timeline.n_gpus)
                 of_gpu[track.gpu] += ps_to_us(ps)
         order = sorted(sums.items(), key=lambda item: GROUPS.index(item[0][0]) if item[0][0] in GROUPS else len(GROUPS))
-        return [(group, name, sum(us) / len(us), max(us)) for (group, name), us in order]
+        return [(group, name, sum(us) / len(us), max(us)) for (group, name), us in order if any(us) or not self.timeline.window.tokens]
 
     def to_dict(self) -> dict[str, Any]:
         """The Row, and what the Timeline holds, as plain values for JSON."""
@@ -75,8 +76,7 @@ class Timed:
 
         `parts`: most nodes of one operator between two GPUs, and of one expert's GEMM. Raises ConfigError where a file cannot be written to.
         """
-        program = self.recording.program
-        return write_chakra(task_graph(self.recording, parts), program, folder, self.row.system, self.words)
+        return write_chakra(task_graph(self.recording, parts), self.recording.program, folder, self.row.system, self.words)
 
     def __repr__(self) -> str:
         return f"<Trace of {self.row.system}: {len(self.timeline.slices)} slices; save(path) writes a Perfetto trace>"
@@ -122,6 +122,8 @@ def trace(
     _check_tokens(followed, asked.tokens * asked.cluster.n_gpus, "follow")
     row, run, options = _recorded(chosen, given, workload)
     routing = chosen.served(workload.routing, options)
+    if start_us >= row.time_us:
+        raise ConfigError(f"trace: found times behind the run, expected a begin before its end at {row.time_us:.2f} us")
     lost = death(dies, run.program, run.trace, routing, asked.cluster, chosen) if dies else ()
     return Timed(row, make_timeline(run, routing, follow=tuple(followed), window=window), run, tuple(lost))
 

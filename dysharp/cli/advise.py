@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import Json, Words, complete_models, options
+from dysharp.cli.flags import Json, Words, complete_models, options, refuse_others
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
 from dysharp.cli.report import ReportFile, command_line, write_report
@@ -75,11 +75,9 @@ def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dic
     from dysharp.cli.texts.libraries_text import screen
     from dysharp.planning.advice.libraries import BATCHES, SIZES, advise_libraries
 
-    given = [name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
     if not ctx.params["libraries"]:
         raise ConfigError("advise: found --regime without --libraries, expected both")
-    if others := [name for name in given if name not in OF_LIBRARIES]:
-        raise ConfigError(f"advise --libraries: found --{others[0].replace('_', '-')}, expected --cluster, --gpus, --tokens, --regime or --json")
+    refuse_others("advise --libraries", OF_LIBRARIES, "--cluster, --gpus, --tokens, --regime or --json")
     tokens, gpus = workload["tokens"], workload["gpus"]
     batches, sizes = BATCHES if tokens is None else (tokens,), SIZES if gpus is None else (gpus,)
     done = advise_libraries(model, Words(",").convert(workload["cluster"], None, None), tokens=batches, gpus=sizes, regime=regime or "drained")

@@ -10,7 +10,7 @@ import click
 from dysharp.api.arguments import EmulateArgs
 from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.base.values import plain
-from dysharp.cli.flags import Json, Out, complete_from, complete_systems, helps, options
+from dysharp.cli.flags import Json, Out, complete_from, complete_systems, helps, options, refuse_others
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_facts, print_json, print_lines
 
@@ -76,6 +76,8 @@ def _litmus(file: str, log: str | None, seed: int, *, as_json: bool) -> None:
     from dysharp.base.files import write_text
     from dysharp.functional.litmus import check_log, judge, load_litmus, log_of
 
+    takes = ("system", "as_json", *(("log", "seed") if file.endswith(".toml") else ()))
+    refuse_others(f"emulate {file}", takes, "no option of a layer (a test has threads)")
     test = load_litmus(file) if file.endswith(".toml") else None
     found = judge(test.about, test) if test else check_log(file)
     print_json(plain(found)) if as_json else print_lines([found.sentence])

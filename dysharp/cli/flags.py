@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce, wraps
 from importlib import import_module
 from inspect import signature
@@ -50,6 +50,14 @@ def _complete(what: str) -> Complete:
 complete_systems = _complete("systems")
 complete_clusters = _complete("clusters")
 complete_models = _complete("models")
+
+
+def refuse_others(where: str, takes: Collection[str], expected: str) -> None:
+    """ConfigError for options of the command line that are not in `takes`: `where` would ignore them."""
+    ctx = click.get_current_context()
+    given = [name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and name not in takes]
+    if others := sorted(one.opts[0] for one in ctx.command.params if one.name in given):
+        raise ConfigError(f"{where}: found {', '.join(others)}, expected {expected}")
 
 
 def numbers_of(flag: str, text: str, expected: str) -> list[int]:

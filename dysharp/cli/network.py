@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-from click.core import ParameterSource
 
 from dysharp.api.arguments import NetworkArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import Json, Plot, draw, options
+from dysharp.cli.flags import Json, Plot, draw, options, refuse_others
 from dysharp.cli.progress_bar import progress_bar
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
@@ -46,10 +45,7 @@ def network(
     dysharp network --compare --curve 'fly4x4_*'
     """
     if compare is not None:
-        given = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-        extra = [f"--{name.replace('_', '-')}" for name in sorted(set(given) - WITH_COMPARE)]
-        if extra:
-            raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json beside --compare")
+        refuse_others("--compare", WITH_COMPARE, "only --curve, --every, --seeds and --json beside --compare")
         ctx.exit(0 if _compare(None if compare == PACKAGED else compare, asked["curve"], every, seeds, as_json) else 1)
     if every != 1 or seeds != 0:
         raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")

@@ -8,7 +8,7 @@ import click
 
 from dysharp.api.arguments import HardwareArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import WRITTEN, Json, complete_words, options
+from dysharp.cli.flags import WRITTEN, Json, complete_words, options, refuse_others
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
 from dysharp.silicon.rtl.blocks import BLOCKS
@@ -37,8 +37,11 @@ def rtl(
     from dysharp.api.hardware import every_block, hardware
 
     if faults:
+        refuse_others("--faults", ("block", "faults", "as_json"), "it alone (planted faults are at small sizes)")
         _print_faults(list(BLOCKS) if block == ALL else [block], as_json)
         return
+    if not trace and (model, routing) != ("S-8", "uniform"):
+        raise ConfigError(f"--model, --routing: found {model}, {routing}, expected --trace with them (the cluster sets the sizes)")
     if block == ALL:
         single = {"--out": asked.pop("out"), "--testbench": asked.pop("testbench"), "--trace": trace or None}
         if given := [name for name, value in single.items() if value is not None]:

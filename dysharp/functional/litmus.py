@@ -256,13 +256,16 @@ def _litmus_of(table: dict[str, Any], path: str) -> Litmus:
     test = Litmus(**{key: _frozen(value) for key, value in table.items()})
     for rule in test.without:
         check_word(rule, test.rules, f"{path}: without.{rule}: unknown rule")
-    shape, begin = (INSTRUCTION, BLOCK) if test.isa == DYSHARP else (ABSTRACT, BEGIN)
+    shape, begin = (INSTRUCTION, BLOCK) if test.isa == DYSHARP else (ABSTRACT[test.isa], BEGIN)
     expected = "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x" if test.isa == DYSHARP else f"an instruction of {test.isa}"
     lines = [(shape, text, expected) for thread in test.threads for text in thread]
     lines += [(BLOCK, text, "a block and a GPU such as x@1") for text in test.show] + [(begin, text, "x@1") for text in test.init]
     for pattern, text, wanted in lines:
         if not pattern.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
             raise ConfigError(f"{path}: found {text[:60]!r}, expected {wanted}, on GPUs 0 to {len(test.threads) - 1}")
+    loads = [text.split("-> ")[1] for thread in test.threads for text in thread if "->" in text]
+    if twice := [name for name in loads if loads.count(name) > 1]:
+        raise ConfigError(f"{path}: found {loads.count(twice[0])} loads into {twice[0]}, expected a register for each load")
     return test
 
 
@@ -286,13 +289,16 @@ def check_log(path: str | Path) -> _Verdict:
     head, *lines = [json_of(line, f"{path}: line {n}") for n, line in enumerate(read_text(Path(path)).splitlines(), 1) if line.strip()] or [{}]
     try:
         threads = [[line["op"] for line in lines if line.get("gpu") == gpu] for gpu in range(min(head["gpus"], MOST_GPUS))]
-        said = {line.get("block") or line["op"].split()[-1]: line["value"] for line in lines if "value" in line}
         ended = next((str(line["ended"]) for line in lines if "ended" in line), "")
-    except (KeyError, TypeError, AttributeError) as error:
+        shown = dict.fromkeys([*head.get("show", ()), *(line["block"] for line in lines if "op" not in line and "ended" not in line)])
+        said = {line.get("block") or line["op"].split("-> ")[1]: line["value"] for line in lines if "value" in line or "block" in line}
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ConfigError(f"{path}: found {error!r}, expected gpus in the first line, then gpu and op, block and value, or ended") from None
     if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:
         raise ConfigError(f"{path}: found {lost} operations of other GPUs, expected 0 to {len(threads) - 1} as the first line says")
-    more = {key: head[key] for key in ("isa", "planes", "init", "show") if key in head}
+    if ended and (said or ended not in (TRAP, HANGS)):
+        raise ConfigError(f"{path}: found ended {ended!r} and {len(said)} values, expected trap or hangs, and no values: those are not checked")
+    more = {key: head[key] for key in ("isa", "planes", "init") if key in head} | {"show": [*shown]}
     possible = _outcomes(_litmus_of({"about": "", "threads": threads, "allowed": [], **more}, str(path)))
     found = ended or " ".join(f"{name}={'?' if value is None else value}" for name, value in said.items())
     good = ended in possible if ended else any(one not in (TRAP, HANGS) and said.items() <= _values(one).items() for one in possible)

@@ -130,8 +130,7 @@ class Machine:
         return program if tensors.saved is None else relayout(program, tensors.saved.row_slot)
 
     def _cluster(self) -> Cluster:
-        cluster = load_cluster(self.cluster) if isinstance(self.cluster, str) else self.cluster
-        return cluster.with_gpus(self.gpus)
+        return (load_cluster(self.cluster) if isinstance(self.cluster, str) else self.cluster).with_gpus(self.gpus)
 
     def _run(self, direction: str, tensors: Tensors) -> Outcome:
         program = self.plan(tensors)
@@ -166,8 +165,7 @@ class Machine:
             return True
         if any(t.kind is Kind.PUSH_REDUCE for t in program.templates):
             return False  # no packet carries a contribution
-        per_op = np.diff(program.members.ptr) * -(-program.ops.bytes // 128)
-        return int(per_op.sum()) <= PACKETS_IN_A_MOMENT
+        return int((np.diff(program.members.ptr) * -(-program.ops.bytes // 128)).sum()) <= PACKETS_IN_A_MOMENT
 
 
     def _way_to_packets(self, program: Program) -> str:

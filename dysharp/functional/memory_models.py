@@ -15,12 +15,18 @@ from dysharp.specs.reading import read_toml
 
 ISAS: Mapping[str, Mapping[str, str]] = read_toml(Path(__file__).with_name("isas.toml"))
 """{ISA: {rule: what it says}}."""
-INSTRUCTION = re.compile(
-    r"(st|rel|red|redc) [xyzw]+([+][xyzw]+)* \d{1,2} @\d+(,\d+)*|ld [xyzw] @\d+(,\d+)* -> \w+|(ldu|ldc) [xyzw] @\d+ -> \w+|poll [xyzw] -> \w+"
-    r"|wait [xyzw]( \d{1,2})?|ready \d{1,2}|sync|done|fence[.]alias"
-)
-"""`xy`: one unit that may be whole, `x+y`: two units of one write. `ldu`: by the unicast alias. `ldc`, `redc`: merged in the switch (CAIS).
-`poll`: until it is not `SENTINEL`. `ready`: until so many writes have been acknowledged here. `sync`: registers its group."""
+_UNITS = r"[xyzw]+([+][xyzw]+)* \d{1,2} @\d+(,\d+)*"
+_OF_ALL = rf"(st|red) {_UNITS}|ld [xyzw] @\d+(,\d+)* -> \w+|wait [xyzw]( \d{{1,2}})?|done"
+_OWN = {
+    "multimem": rf"rel {_UNITS}|ldu [xyzw] @\d+ -> \w+|fence[.]alias",
+    "ascend": r"poll [xyzw] -> \w+",
+    "moe-hub": r"ready \d{1,2}",
+    "cais": rf"redc {_UNITS}|ldc [xyzw] @\d+ -> \w+|sync",
+}
+INSTRUCTION = {isa: re.compile(f"{_OF_ALL}|{own}") for isa, own in _OWN.items()}
+"""{ISA: its instructions}. `xy`: one unit that may be whole, `x+y`: two units of one write. `red`, and `rel` that releases, add. `ldu`: by the
+unicast alias. `ldc`, `redc`: merged in the switch. `poll`: until it is not `SENTINEL`. `ready`: until so many writes have been acknowledged here.
+`sync`: registers its group."""
 BEHIND = ("sync", "done", "fence.alias")
 """Wait for all own instructions before them."""
 BLOCKING, STORES = ("wait", "poll", "ready", *BEHIND), ("st", "rel", "red", "redc")
@@ -128,9 +134,9 @@ class AbstractMachine:
     def _stored(self, part: _Part) -> State:
         state = self.state
         for block in part.blocks:
-            old = state.get(("memory", part.gpu, block), 0)
+            old = 0 if part.op in ("red", "rel") else state.get(("memory", part.gpu, block), 0)
             new = sum((part.value if digit in part.digits else old) // digit % 10 * digit for digit in (10, 1))
-            state = _added(state, part.gpu, block, part.value if part.op == "red" else new - old)
+            state = _added(state, part.gpu, block, new - old)
         return state
 
     def _ready(self, part: _Part, seen: int) -> bool:

@@ -173,8 +173,7 @@ class DyMulticastObject:
 
         Raises ConfigError for a GPU that is not bound and an unknown local expert.
         """
-        bound = self._on("layout", gpu)
-        return list(bound.tables.al.tables[self._local("layout", local_expert)])
+        return list(self._on("layout", gpu).tables.al.tables[self._local("layout", local_expert)])
 
     def home(self, token: int) -> int:
         """The source GPU of a token. GPUs get tokens in runs of ceil(n_tokens / n_gpus). Raises ConfigError for another token."""

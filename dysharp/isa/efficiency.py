@@ -47,8 +47,7 @@ def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
     form = _format_of(name)
     train = push_train(form.framing, payload_bytes, targets + form.more_listed)
     wire = train.up + train.ack_down + targets * (train.down + FLIT_BYTES * form.replica_flits + train.ack_up)
-    data = -(-payload_bytes // FLIT_BYTES) * FLIT_BYTES
-    return (1 + targets) * data / wire
+    return (1 + targets) * (-(-payload_bytes // FLIT_BYTES) * FLIT_BYTES) / wire
 
 
 def encoded_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:

@@ -82,8 +82,7 @@ def replica_form(local_experts: int, n_targets: int) -> _ReplicaForm:
     """The form of a replica with `n_targets` targets on a GPU that holds `local_experts` experts of the object."""
     if local_experts <= BITMAP_EXPERTS:
         return _ReplicaForm.BITMAP
-    inline = local_experts <= INLINE_EXPERTS and n_targets <= INLINE_IDS
-    return _ReplicaForm.IDS if inline else _ReplicaForm.LIST
+    return _ReplicaForm.IDS if local_experts <= INLINE_EXPERTS and n_targets <= INLINE_IDS else _ReplicaForm.LIST
 
 
 def _check_targets(name: str, targets: Sequence[int], experts: int) -> None:

@@ -567,3 +567,8 @@ class Program:
     def kinds(self) -> I32:
         """`[n_ops]` Kind of every op."""
         return np.array([t.kind for t in self.templates], np.int32)[self.ops.template]
+
+    def work_ps(self, ops: I64) -> I64:
+        """`[len(ops)]` time (ps) of all tasks of `ops`, COMPUTE or DELAY, one after the other."""
+        tasks, took = np.array([(t.tasks, t.duration) for t in self.templates], np.int64).reshape(-1, 2)[self.ops.template[ops]].T
+        return np.asarray(tasks * self.durations[took, self.ops.rows[ops]])

@@ -98,8 +98,7 @@ def write(state: RpmState, store: Write) -> tuple[RpmState, bool]:
     end = store.first + len(store.data)
     data = (*entry.data[: store.first], *store.data, *entry.data[end:])
     mask = entry.mask | ((1 << len(store.data)) - 1) << store.first
-    partition = partition.put(tag, replace(entry, mask=mask, data=data))
-    return _with(state, store.peer, partition), True
+    return _with(state, store.peer, partition.put(tag, replace(entry, mask=mask, data=data))), True
 
 
 def tick(state: RpmState, cycles: int = 1) -> RpmState:

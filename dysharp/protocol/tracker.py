@@ -158,8 +158,7 @@ def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output,
         return _put(state, event.tile, replace(entry, gemm1=entry.gemm1 + 1), (RowReady(event.tile),) if done else ())
     if entry.gemm2 + 1 < state.shape.gemm2_blocks:
         return _put(state, event.tile, replace(entry, gemm2=entry.gemm2 + 1), ())
-    notices = tuple(Notify(token, event.tile[0]) for token, _ in state.tokens[event.tile])
-    return _free(state, event.tile), notices
+    return _free(state, event.tile), tuple(Notify(token, event.tile[0]) for token, _ in state.tokens[event.tile])
 
 
 def _bind(state: TrackerState, event: Bind) -> TrackerState:

@@ -168,8 +168,7 @@ def check_row(row: Mapping[str, Any], where: str = "report") -> None:
 def _schema() -> type[BaseModel]:
     hints = typing.get_type_hints(Row) | _NARROWER
     fields: dict[str, Any] = {f.name: (hints[f.name], None) for f in dataclasses.fields(Row)}
-    config = ConfigDict(allow_inf_nan=False)
-    return pydantic.create_model("StoredRow", __config__=config, **fields)
+    return pydantic.create_model("StoredRow", __config__=ConfigDict(allow_inf_nan=False), **fields)
 
 
 PlainRow = Mapping[str, Any]

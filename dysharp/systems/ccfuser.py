@@ -167,8 +167,7 @@ def _of_tiles(layer: LayerBuilder, blocks: _Blocks, first: I32, second: I32) -> 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` semaphores: the row tiles whose thread blocks a GPU holds at once."""
-    held = max(1, layer.cluster.n_sms * options.blocks_per_sm // options.column_blocks)
-    return layer.semaphores(held, "blocks", "blocks")
+    return layer.semaphores(max(1, layer.cluster.n_sms * options.blocks_per_sm // options.column_blocks), "blocks", "blocks")
 
 
 def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.lazy import import_all
 from dysharp.base.values import frozen, frozen_keywords
 from dysharp.program import Program
 from dysharp.specs import Cluster
@@ -74,6 +75,19 @@ def check_range(option: str, value: int, most: int) -> None:
         raise ConfigError(f"option {option}: found {value}, expected 0 to {most}")
 
 
+SCRIPT = {"__main__", "__mp_main__"}
+"""Names of one script, here and in the processes that it starts."""
+
+
+def check_owner(what: str, plan: Any, known: Callable[[], Any]) -> None:
+    """Raise ConfigError where another module than that of `plan` has registered `known()`, such as a packaged one that nobody has imported yet."""
+    for folder in () if plan.__module__.startswith("dysharp.") else ("", ".collectives", ".tp"):
+        import_all(f"dysharp.systems{folder}")
+    other = (known() or plan).__module__
+    if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
+        raise ConfigError(f"{what}: found it in {other} and in {plan.__module__}, expected a name of its own")
+
+
 REGISTERED: dict[str, CollectiveSystem] = {}
 
 
@@ -81,6 +95,7 @@ def collective(name: str, **facts: Any) -> Callable[[Plan], Plan]:
     """Register a plan function. `facts`: fields of `CollectiveSystem` besides `name`, `summary` and `build`."""
 
     def register(plan: Plan) -> Plan:
+        check_owner(f'system "{name}"', plan, lambda: (one := REGISTERED.get(name)) and one.build)
         summary = (plan.__doc__ or "").strip().splitlines()
         REGISTERED[name] = CollectiveSystem(name=name, summary=summary[0] if summary else "", build=plan, **facts)
         return plan

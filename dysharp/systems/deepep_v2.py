@@ -87,8 +87,7 @@ def _own_sms(model: Model, cluster: Cluster) -> int:
     if not traffic:
         return cluster.n_sms
     sms = rate / traffic * max(read / SM_GBPS["read"], write / SM_GBPS["write"])
-    even = -(-max(FEWEST, math.ceil(sms * MORE)) // 2) * 2
-    return min(even, cluster.n_sms)
+    return min(-(-max(FEWEST, math.ceil(sms * MORE)) // 2) * 2, cluster.n_sms)
 
 
 FACTS = Facts(
@@ -123,8 +122,7 @@ class _Elastic(Kernels):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after[gpu]`, and the barrier. Returns `[gpus]` DELAYs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after=after)
-        return self.barrier(f"{name}.begin", f"{name}.begun", start)
+        return self.barrier(f"{name}.begin", f"{name}.begun", self.delay(f"{name}.launch", self.costs.kernel_ps, after=after))
 
     def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm", begun: I32 | None = None) -> Batch:
         """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other.

@@ -102,8 +102,7 @@ class _Between(HybridInternode):
         """The barriers and the fixed time, behind `after` of all GPUs."""
         if name == "dispatch":
             return Internode.begin(self, name, after)
-        work = self.delay("unpermute", _before_combine(self, self.n), after=after)
-        return Internode.begin(self, name, work)
+        return Internode.begin(self, name, self.delay("unpermute", _before_combine(self, self.n), after=after))
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs behind the work on the rows of the buffer."""

@@ -25,7 +25,7 @@ from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
 from dysharp.specs.choices import overridden
-from dysharp.systems.collective_system import REGISTERED
+from dysharp.systems.collective_system import REGISTERED, check_owner
 from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
 from dysharp.workload import SCHEMES, Routing
 from dysharp.workload.sublayer import SUB_LAYER
@@ -126,8 +126,6 @@ def is_real(form: str, cluster: Cluster) -> bool:
 
 
 _REGISTRY: dict[str, System] = {}
-SCRIPT = {"__main__", "__mp_main__"}
-"""Names of one script, here and in the processes that it starts."""
 
 
 def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins | None = None, kind: KindOf | None = None) -> Callable[[Plan], Plan]:
@@ -155,9 +153,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         raise ConfigError(f'system "{name}": found shown.colour {facts.shown.colour!r}, expected "#RRGGBB"')
 
     def register(plan: Plan) -> Plan:
-        other = (_REGISTRY[name].real or _REGISTRY[name].paper).__module__ if name in _REGISTRY else plan.__module__
-        if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
-            raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
+        check_owner(f'system "{name}"', real or plan, lambda: (one := _REGISTRY.get(name)) and (one.real or one.paper))
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {
             "today": real is not None if facts.today is None else facts.today
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,24 @@ def test_a_window_of_time_keeps_what_overlaps() -> None:
     part = dysharp.trace("deepep", start_us=2.0, end_us=3.0, gpus=GPUS, tokens=TOKENS).timeline.slices
     assert 0 < len(part) < len(whole)
     assert len(part) == int(((whole.start < 3_000_000) & (whole.end > 2_000_000)).sum())
+
+
+def test_busy_times_are_those_inside_the_window() -> None:
+    """No track is busy longer than the window, and windows side by side sum to the whole."""
+    cuts = (0.0, 2.0, 3.0, None)
+    parts = [dysharp.trace("deepep", start_us=a, end_us=b, gpus=GPUS, tokens=TOKENS).busy() for a, b in pairwise(cuts) if a is not None]
+    whole = dysharp.trace("deepep", gpus=GPUS, tokens=TOKENS).busy()
+    assert max(most for *_, most in parts[1]) <= 1.0
+    for name, *same in zip((one[:2] for one in whole), whole, *parts, strict=True):
+        assert {one[:2] for one in same} == {name}
+        assert same[0][2] == pytest.approx(sum(one[2] for one in same[1:]))
+    with pytest.raises(ConfigError, match="expected a begin before its end at"):
+        dysharp.trace("deepep", start_us=500.0, gpus=GPUS, tokens=TOKENS)
+
+
+def test_busy_times_of_some_tokens_leave_out_what_names_no_token() -> None:
+    tracks = {one[:2] for one in dysharp.trace("deepep", only=(5,), gpus=GPUS, tokens=TOKENS).busy()}
+    assert tracks == {(link, data) for link in ("up link", "down link") for data in ("dispatch data", "combine data")}
 
 
 def test_a_window_of_tokens_keeps_their_trains_and_tiles() -> None:

@@ -13,6 +13,7 @@ from dysharp import compare, run
 from dysharp.api.why import LADDERS, WITHOUT_SWITCH, systems_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
+from dysharp.runs.finite import PACKETS, RESOURCES
 from dysharp.systems import all_systems
 from dysharp.systems.collectives import get_collective
 
@@ -110,6 +111,16 @@ def test_finite_hardware_takes_options_of_systems_that_are_not_the_fastest() -> 
     done = compare(["deepep", "nvls", "dysharp"], finite=True, options={"dysharp.dispatch": "fp8", "fabric.reduction_entries": 2}, **layer)
     assert done.finite is not None
     assert done.finite.name == "nvls over deepep"
+
+
+def test_finite_hardware_needs_two_systems_and_prints_what_each_resource_takes() -> None:
+    layer = ["compare", "--finite", "--model", "S-8", "--gpus", "4", "--tokens", "2"]
+    alone = CliRunner().invoke(cli, [*layer, "--systems", "deepep"])
+    assert "finite: found no system beside the baseline of its form" in str(alone.exception)
+    both = CliRunner().invoke(cli, [*layer, "--systems", "deepep,dysharp"]).output
+    taken = both.split("each takes of the speed-up: ")[1].split("own bound")[0]
+    assert all(name in taken for name in (*RESOURCES, PACKETS))
+
 
 
 @pytest.mark.parametrize(("given", "found"), [

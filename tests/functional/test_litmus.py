@@ -72,7 +72,8 @@ def test_a_log_is_allowed_as_it_was_written_and_not_with_a_forbidden_outcome(nam
         head, *lines = [json.loads(line) for line in log_of(test, 1).splitlines()]
         words = [line.get("block") or line.get("op", "-").split()[-1] for line in lines]
         lines = [line | ({"value": values[word]} if word in values else {}) for word, line in zip(words, lines, strict=True) if "ended" not in line]
-        lines += [{"ended": outcome}] * (not values)
+        if not values:
+            lines = [*({key: one for key, one in line.items() if key != "value"} for line in lines if "op" in line), {"ended": outcome}]
         path.write_text("\n".join(map(json.dumps, [head, *lines])))
         assert check_log(path).faults, outcome
 
@@ -91,6 +92,13 @@ def test_values_that_a_log_leaves_out_may_be_any(tmp_path: Path) -> None:
         ('{"isa": "cais", "gpus": 1}\n{"gpu": 3, "op": "sync"}\n', "found 1 operations of other GPUs"),
         ('{"isa": "cias", "gpus": 1}\n', 'did you mean "cais"'),
         ('{"isa": "cais", "gpus": 1}\n{"gpu": 0, "op": "fence"}\n', "expected an instruction of cais"),
+        ('{"isa": "cais", "gpus": 1}\n{"gpu": 0, "op": "ready 1"}\n', "expected an instruction of cais"),
+        ('{"gpus": 2}\n{"gpu": 0, "op": "st x 1 @1", "value": 1}\n', "expected gpus in the first line"),
+        ('{"gpus": 1}\n{"end": "trap"}\n', "expected gpus in the first line"),
+        ('{"gpus": 1}\n{"ended": "well"}\n', "expected trap or hangs"),
+        ('{"gpus": 1, "show": 3}\n', "expected gpus in the first line"),
+        ('{"gpus": 1}\n{"gpu": 0, "op": "ld x @0 -> r", "value": 7}\n{"ended": "trap"}\n', "found ended 'trap' and 1 values"),
+        ('{"gpus": 1}\n{"gpu": 0, "op": "ld x @0 -> r"}\n{"gpu": 0, "op": "ld x @0 -> r"}\n', "found 2 loads into r"),
     ],
 )
 def test_what_is_no_log_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -100,6 +108,21 @@ def test_what_is_no_log_is_refused(text: str, message: str, tmp_path: Path) -> N
         check_log(path)
 
 
+def test_blocks_of_a_log_are_shown_without_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for value in (3, 4):
+        ops = '{"isa": "cais", "gpus": 3}\n{"gpu": 1, "op": "redc x 1 @0"}\n{"gpu": 2, "op": "redc x 2 @0"}\n'
+        path.write_text(ops + json.dumps({"block": "x@0", "value": value}))
+        assert bool(check_log(path).faults) == (value == 4)
+
+
+def test_a_red_adds_once_whole_or_torn_and_a_releasing_red_adds() -> None:
+    def red(op: str) -> Litmus:
+        return Litmus("", ((f"{op} x 11 @2",), (f"{op} x 22 @2",), ("wait x 33",)), (), isa="multimem", show=("x@2",))
+
+    assert {_outcomes(red(op), deleted) for op in ("red", "rel") for deleted in ("", "whole")} == {("x@2=33",)}
+
+
 def test_the_command_writes_and_checks_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     assert CliRunner().invoke(cli, ["emulate", "cais-sum.toml", "--log", str(log), "--seed", "2"]).exit_code == 0
@@ -107,6 +130,8 @@ def test_the_command_writes_and_checks_a_log(tmp_path: Path) -> None:
     log.write_text(log.read_text().replace('"value": 3}', '"value": 4}'))
     found = CliRunner().invoke(cli, ["emulate", str(log)])
     assert isinstance(found.exception, EmulationMismatch)
+    for more in (["dysharp/x.toml", "--gpus", "8"], [str(log), "--seed", "1"], [str(log), "--backward"]):
+        assert f"found {more[1]}, expected no option of a layer" in str(CliRunner().invoke(cli, ["emulate", *more]).exception)
     wrong = CliRunner().invoke(cli, ["emulate", "dysharp", "--log", str(log)])
     assert "--log: found system dysharp" in str(wrong.exception)
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("amaranth")
 
 from dysharp.functional.wire import MX_BLOCK, from_mxfp8, through, to_mxfp8
-from dysharp.silicon.rtl.format_converter import MOST, ConverterModel, ConverterParameters, steps_of
+from dysharp.silicon.rtl.format_converter import MOST, ConverterParameters, _ConverterModel, steps_of
 
 
 @pytest.mark.parametrize("spread", [0, 3, 30])
@@ -17,7 +17,7 @@ def test_the_block_converts_as_the_functional_machine_does(spread: int) -> None:
     rng = np.random.default_rng(spread)
     sums = (rng.standard_normal(MX_BLOCK) * np.exp2(rng.integers(-spread, spread + 1, MX_BLOCK))).astype(np.float32)
     sums[::9] = 0
-    block = ConverterModel(ConverterParameters(), Random(0))
+    block = _ConverterModel(ConverterParameters(), Random(0))
     block.take({"narrow": 1, "sums": int.from_bytes(sums.tobytes(), "little")})
     payload = to_mxfp8(through("mxfp8", sums[None])[0])
     assert block.out["out_codes"].to_bytes(MX_BLOCK, "little") + bytes([block.out["out_scale"]]) == payload

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("amaranth")
 
 from dysharp.silicon.rtl.parts import slot_bits
-from dysharp.silicon.rtl.replica_choice import ChoiceModel, ChoiceParameters
+from dysharp.silicon.rtl.replica_choice import ChoiceParameters, _ChoiceModel
 from dysharp.specs import Model
 from dysharp.workload import make_routing
 from dysharp.workload.balance import _fewest
@@ -21,7 +21,7 @@ def test_the_block_chooses_as_the_plan_does(bits: int) -> None:
     p, width = routing.placement, slot_bits(4)
     slots = [np.flatnonzero(p.slot_expert == e)[:8].tolist() for e in range(16)]
     chosen = _fewest(routing.expert, slots, [len(one) for one in slots], [[0] * 4] * 4, p.slots_per_gpu, 1 << bits)
-    block = ChoiceModel(ChoiceParameters(4, bits, 8), Random(0))
+    block = _ChoiceModel(ChoiceParameters(4, bits, 8), Random(0))
     for token in np.arange(160).reshape(4, 40).T.ravel().tolist():
         for expert, slot in zip(routing.expert[token].tolist(), chosen[token].tolist(), strict=True):
             gpus = [place // p.slots_per_gpu for place in slots[expert]]

@@ -104,6 +104,18 @@ def test_published_areas_stand_beside_named_parts() -> None:
         assert (row.more in parts) == (row.more_bits > 0)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--model deepseek-v3", "--model, --routing: found deepseek-v3, uniform, expected --trace"),
+        ("--faults -o x.v --check 3", "--faults: found --check, -o, expected it alone"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CliRunner().invoke(rtl, ["al-tlb", *given.split()], catch_exceptions=False)
+
+
 def test_faults_are_counted() -> None:
     found = json.loads(run("target-logic", "--faults", "--json"))
     assert found == {"target-logic": {"comparison": [3, 3], "proofs": [1, 1]}}

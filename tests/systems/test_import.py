@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,3 +68,14 @@ def test_what_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
         import_systems("nosuch")
     with pytest.raises(ConfigError, match="found FileNotFoundError"):
         import_systems(str(tmp_path / "absent.py"))
+
+
+@pytest.mark.parametrize("name", ["deepep", "nccl-ring"])
+def test_a_file_does_not_hide_a_packaged_system(name: str, tmp_path: Path) -> None:
+    """In a fresh process, where no packaged system is imported yet."""
+    file = tmp_path / "thief.py"
+    collective = 'from dysharp.systems.collectives import collective\n@collective("nccl-ring", operations=())\ndef plan(*asked):\n    pass\n'
+    file.write_text(TEXT.replace('"own"', '"deepep"') if name == "deepep" else collective)
+    script = f"from dysharp.systems.registry import import_systems; import_systems({str(file)!r})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert f"found it in dysharp.systems.{'deepep' if name == 'deepep' else 'collectives.nccl'} and in imported.thief" in done.stderr

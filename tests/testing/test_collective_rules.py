@@ -13,8 +13,9 @@ from dysharp.program.builder import PUSHES
 from dysharp.program.schema import LATE
 from dysharp.program.tables import Holds, Point, Semaphores
 from dysharp.specs import load_cluster
+from dysharp.systems.collective_system import REGISTERED
 from dysharp.systems.collectives import get_collective
-from dysharp.testing.conformance import collectives
+from dysharp.testing.conformance import collectives, conformance
 from dysharp.testing.conformance.collectives import _SmallCollective, cases_of
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload.collective import even
@@ -128,6 +129,33 @@ def test_the_rule_notices_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) 
     change(case, monkeypatch)
     lines = list(rule.check(case))
     assert any(text in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("bytes_are_moved", lambda p: replace(p, hardware=replace(p.hardware, rate=2 * p.hardware.rate)), "hardware.rate: found 900000"),
+        ("bytes_are_moved", lambda p: replace(p, wires=replace(p.wires, up=p.wires.up // 4)), "B, expected 0 B or more"),
+    ],
+)
+def test_another_machine_and_lighter_wires_are_noticed(name: str, change: Callable[[Program], Program], text: str) -> None:
+    (rule,) = (rule for rule in RULES if rule.name == name)
+    ring, cluster = get_collective("nccl-ring"), load_cluster("hw-dgx-h100").with_gpus(4)
+    case: Any = _SmallCollective(ring, even("all-reduce", 4096, 4), cluster, ring.options())
+    with_program(case, change(case.program))
+    assert any(text in line for line in rule.check(case))
+
+
+def test_an_illegal_program_of_a_collective_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = get_collective("nccl-ring")
+
+    def half(*asked: Any) -> Program:
+        program = ring.build(*asked)
+        return replace(program, ops=replace(program.ops, bytes=program.ops.bytes // 2))
+
+    monkeypatch.setitem(REGISTERED, "nccl-ring", replace(ring, build=half))
+    report = conformance("nccl-ring", rules=["bytes_are_moved"])
+    assert any(found.rule == "legal" and "B filled, expected exactly" in found.text for found in report.failed)
 
 
 @pytest.mark.parametrize("name", FAULTS)

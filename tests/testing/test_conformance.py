@@ -22,7 +22,7 @@ from dysharp.systems import Costs, Facts, Moves, all_systems, get_system, system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import _copy_per_expert
 from dysharp.systems.registry import _REGISTRY
-from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
+from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, rows, runs
 from dysharp.testing.conformance.__main__ import main
 from dysharp.testing.conformance.case import NAMES, CheckedPass, LayerInputs, SystemCase, small_layers
 from dysharp.testing.conformance.runs import _starts_at_a_glance, busy_floor_ps
@@ -138,6 +138,21 @@ def twice(program: Program) -> Program:
     return replace(program, ops=replace(program.ops, key=key))
 
 
+def hurried(program: Program) -> Program:
+    """Every GEMM takes a tenth of its time."""
+    return replace(program, durations=program.durations // 10)
+
+
+def crowded(program: Program) -> Program:
+    """A GPU has ten times its SMs."""
+    return replace(program, pools=replace(program.pools, slots=program.pools.slots * 10))
+
+
+def elsewhere(program: Program) -> Program:
+    """Planned for links twice as fast, without their latency."""
+    return replace(program, hardware=replace(program.hardware, rate=2 * program.hardware.rate, lat=0))
+
+
 def _with_copy(program, row):
     w = program.wires
     return type(w)(*(np.append(getattr(w, c), getattr(w, c)[row]) for c in w.__slots__))
@@ -196,6 +211,9 @@ def cheat(monkeypatch) -> Callable[..., Report]:
         (stowaway, r'only_operators_move_rows \(fwd\): template dispatch.put: found fn "copy" moved as operator "other", expected "control"'),
         (under_another_name, r"only_operators_move_rows \(fwd\): traffic up of gemm1: found \d+ B, expected none \(dispatch, combine and other"),
         (twice, r"gemm_tiles \(fwd\): gemm2: found missing, repeated or moved tiles, expected each tile once on its GPU with its rows"),
+        (hurried, r"gemm_tiles \(fwd\): gemm1: found \d+ ps of SM time on 132 slots of a GPU, expected at least \d+ ps, the time of its"),
+        (crowded, r"gemm_tiles \(fwd\): gemm1: found \d+ ps of SM time on 1320 slots of a GPU, expected at least \d+ ps, .* on its 132 SMs"),
+        (elsewhere, r"wire_bytes_are_explained \(fwd\): hardware.rate: found 900000, expected 450000, the cluster's"),
         (hasty, r"tensor_of_the_layer \(fwd\): "),
         (taken_last, r"semaphores_are_taken_first \(fwd\): semaphore turn: found it given by op 0 \(.*\) at \d+ ps, expected after op \d+"),
         (unfounded, r'legal \(fwd\): template \d+ \(combine.put\): found ops that read "expert.y" and wait for no op that writes it, expected'),
@@ -287,7 +305,7 @@ WRONG_VALUES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
     "one_digest": (runs, "run_burst", lambda r: (later(r[0]), *r[1:]), "digest: found different"),
     "engine_equals_oracle": (runs, "run_oracle", later, "oracle: found a different column done"),
     "packets_carry_the_same_bytes": (case, "run_packet", lambda r: replace(r, trace=busier(r.trace)), "link up of GPU 0: found"),
-    "wire_bytes_are_explained": (runs, "wire_table", lambda t: replace(t, up=t.up + 1), "wire up of GPU 0: found"),
+    "wire_bytes_are_explained": (rows, "wire_table", lambda t: replace(t, up=t.up + 1), "wire up of GPU 0: found"),
     "payload_is_declared": (runs, "traffic_bytes", lambda t: t | {"up": {k: v + 1 for k, v in t["up"].items()}}, "payload up of"),
     "causes_add_up": (runs, "attribute", lambda parts: {cause: ps + 1 for cause, ps in parts.items()}, "attribution: found"),
     "shares_lie_within_the_run": (case, "measure", lambda m: replace(m, exposed_comm_us=-1.0), "exposed_comm_us: found -1.0 us"),

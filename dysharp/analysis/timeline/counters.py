@@ -106,13 +106,10 @@ def _inside(begin: I64, end: I64, gpu: NDArray[np.integer], edges: I64, name: st
 def _pools(run: Recording, edges: I64) -> list[Counter]:
     """Percent of the slots of each pool that run tasks. The tasks of an op are spread evenly over the time of the op."""
     p, t, out = run.program, run.trace, []
-    tasks = np.array([x.tasks for x in p.templates] or [0], np.int64)[p.ops.template]
-    duration = np.array([x.duration for x in p.templates] or [0])[p.ops.template]
     pool = np.where(p.ops.issuer >= 0, p.issuers.pool[p.ops.issuer], -1)
-    ops = np.flatnonzero((pool >= 0) & (duration >= 0) & (t.end > t.start))
-    took = tasks[ops] * p.durations[duration[ops], p.ops.rows[ops]]
+    ops = np.flatnonzero((pool >= 0) & np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY)) & (t.end > t.start))
     share = np.zeros(p.n_ops)
-    share[ops] = took / (t.end[ops] - t.start[ops])
+    share[ops] = p.work_ps(ops) / (t.end[ops] - t.start[ops])
     for q, slots in enumerate(p.pools.slots.tolist()):
         mine = ops[pool[ops] == q]
         if not len(mine):
@@ -125,13 +122,9 @@ def _pools(run: Recording, edges: I64) -> list[Counter]:
         area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(corners))])
         use = np.diff(np.interp(edges, corners, area)) * 100 / slots / np.maximum(1, np.diff(edges))
         kind = p.pools.name[q].partition("].")[2]
-        out.append(Counter(int(p.pools.node[q]), f"{_slot_words(kind)} in use", "%", edges[:-1], np.round(use).astype(np.int64)))
+        words = "SM slots" if kind == "sm" else f"slots of {kind or 'a pool'}"
+        out.append(Counter(int(p.pools.node[q]), f"{words} in use", "%", edges[:-1], np.round(use).astype(np.int64)))
     return out
-
-
-def _slot_words(kind: str) -> str:
-    """The slots of a pool in words."""
-    return "SM slots" if kind == "sm" else f"slots of {kind or 'a pool'}"
 
 
 def _hubs(run: Recording) -> list[Counter]:

@@ -13,7 +13,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import chain_steps, place_in, spans
-from dysharp.program.tables import Head, Program, Tail
+from dysharp.program.tables import Head, Kind, Program, Tail
 
 Pairs = tuple[I64, I64]
 
@@ -154,15 +154,13 @@ def _busy_ps(p: Program) -> I64:
     """`[n_ops]` time of the op's tasks on all slots of its pool; 0 for ops without a duration."""
     if not p.n_ops:
         return np.zeros(0, np.int64)
-    tasks = np.array([t.tasks for t in p.templates], np.int64)[p.ops.template]
-    duration = np.array([t.duration for t in p.templates], np.int64)[p.ops.template]
     issuer = p.ops.issuer.astype(np.int64)
     pool = np.where(issuer >= 0, _at(p.issuers.pool.astype(np.int64), issuer), -1)
     slots = np.where(pool >= 0, _at(p.pools.slots.astype(np.int64), pool), 1)
-    timed = duration >= 0
+    timed = np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY))
     ps = np.zeros(p.n_ops, np.int64)
-    ps[timed] = p.durations[duration[timed], p.ops.rows[timed]]
-    return -(-tasks * ps // np.maximum(1, slots))
+    ps[timed] = p.work_ps(np.flatnonzero(timed))
+    return -(-ps // np.maximum(1, slots))
 
 
 def _waits(p: Program, tile: I64, task: I64, n: int) -> tuple[I64, I64, I64]:

@@ -74,11 +74,12 @@ class Timeline:
     counters: tuple[Counter, ...]
     merged: bool
     operators: tuple[Operator, ...]
+    window: Window = Window()
 
     def sums_ps(self) -> I64:
-        """`[n_tracks]` length of all slices of each track, ps."""
-        out = np.zeros(len(self.tracks), np.int64)
-        np.add.at(out, self.slices.track, self.slices.end - self.slices.start)
+        """`[n_tracks]` length of all slices of each track inside the window, ps."""
+        out, s = np.zeros(len(self.tracks), np.int64), self.slices
+        np.add.at(out, s.track, np.maximum(0, np.minimum(s.end, self.window.end_ps) - np.maximum(s.start, self.window.start_ps)))
         return out
 
 
@@ -139,7 +140,7 @@ def make_timeline(
     flows = tuple(TokenFlow(f.id, f.token, f.gpu, tuple(dict.fromkeys(int(place[s]) for s in f.slices if place[s] >= 0))) for f in steps)
     return Timeline(
         p.n_nodes, run.trace.time_ps, tuple(draft.tracks), tuple(draft.names), slices, tuple(f for f in flows if len(f.slices) > 1),
-        counters(run, up, down), merged, p.operators,
+        counters(run, up, down), merged, p.operators, window,
     )  # fmt: skip
 
 

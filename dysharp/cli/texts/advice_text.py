@@ -30,8 +30,7 @@ def _screen(done: Advice) -> list[str]:
         lines += ["", *_what_ifs(done)]
     if done.no_what_if:
         lines += wrapped([_no_estimate(done.no_what_if)])
-    room = max(FEWEST_WARNINGS, MOST_LINES - len(lines) - 1)
-    return [*lines, *_warning_lines(done, room), MORE]
+    return [*lines, *_warning_lines(done, max(FEWEST_WARNINGS, MOST_LINES - len(lines) - 1)), MORE]
 
 
 def _no_estimate(changes: Mapping[str, str]) -> str:

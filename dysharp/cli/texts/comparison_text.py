@@ -30,6 +30,8 @@ def print_comparison(done: Comparison, commands: Mapping[str, str] | None = None
     _print_windows(done)
     if done.tuned:
         _print_tuned(done)
+    if done.finite:
+        print_lines(["", "each takes of the speed-up: " + ", ".join(f"{name} {part:+.3f}" for name, part in done.finite.taken.items())])
     if done.why:
         _print_why(done.why, commands or {})
     if done.gain_map:

@@ -63,8 +63,7 @@ def run_packets(
 def _pool(order: str, seed: int, trace: Trace | None, faults: Faults) -> Pool:
     """The pool of an order. With late memory, misses are answered last."""
     if faults.late_memory:
-        order = "late-delivery" if order == "random" else order
-        return make_pool(order, seed, trace, frozenset({MEMORY}), frozenset({DONE}))
+        return make_pool("late-delivery" if order == "random" else order, seed, trace, frozenset({MEMORY}), frozenset({DONE}))
     return make_pool(order, seed, trace, frozenset({MOVE, LOCAL}), frozenset({DONE}))
 
 

@@ -80,7 +80,7 @@ class FormatConverter(Machine):
         return Mux((code == 0) | (exponent < 10), 0, Cat(Const(0, 20), rest, (exponent - 9)[:8]))
 
 
-class ConverterModel(BlockModel):
+class _ConverterModel(BlockModel):
     """Sums of near and far sizes, zeros and ties; codes of all kinds. Arithmetic on integers: a value is a number of 2^-9 scales."""
 
     def __init__(self, parameters: ConverterParameters, random: Random):
@@ -111,7 +111,7 @@ class ConverterModel(BlockModel):
         if pins["narrow"]:
             sums = [pins["sums"] >> 32 * i & 0xFFFFFFFF for i in range(n)]
             scale = max(0, max(x >> 23 & 255 for x in sums) - TOP)
-            self.out = {"out_valid": 1, "out_scale": scale, "out_codes": sum(narrowed(x, scale) << 8 * i for i, x in enumerate(sums))}
+            self.out = {"out_valid": 1, "out_scale": scale, "out_codes": sum(_narrowed(x, scale) << 8 * i for i, x in enumerate(sums))}
             self.seen["narrow"] += 1
         else:
             codes = [pins["codes"] >> 8 * i & 255 for i in range(n)]
@@ -127,7 +127,7 @@ def steps_of(code: int) -> int:
 STEPS = [steps_of(code) for code in range(MOST + 1)]
 
 
-def narrowed(x: int, scale: int) -> int:
+def _narrowed(x: int, scale: int) -> int:
     """The code of the bits of an FP32 value under `scale`: of the nearest steps, of two equally near ones the even code."""
     exponent = x >> 23 & 255
     size = (1 << 23 | x & 0x7FFFFF) << exponent if exponent else 0  # in 2^-150
@@ -170,7 +170,7 @@ class _ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=
 
 
 BLOCK = Block(
-    "format-converter", "FP32 to MXFP8 and back", ConverterParameters, FormatConverter, ConverterModel,
+    "format-converter", "FP32 to MXFP8 and back", ConverterParameters, FormatConverter, _ConverterModel,
     small=(ConverterParameters(2), ConverterParameters(3), ConverterParameters(5)),
     proofs=(_ConverterProof,),
 )  # fmt: skip

@@ -69,7 +69,7 @@ class ReplicaChoice(Machine):
                 m.d.sync += count.eq(Mux(full, halved, count + mine))
 
 
-class ChoiceModel(BlockModel):
+class _ChoiceModel(BlockModel):
     """Entries of distinct GPUs, some asked again and again."""
 
     def __init__(self, parameters: ChoiceParameters, random: Random):
@@ -135,7 +135,7 @@ class _ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2)
 
 
 BLOCK = Block(
-    "replica-choice", "the GPU with the smallest counter", ChoiceParameters, ReplicaChoice, ChoiceModel,
+    "replica-choice", "the GPU with the smallest counter", ChoiceParameters, ReplicaChoice, _ChoiceModel,
     small=(ChoiceParameters(4, 2, 3), ChoiceParameters(5, 3, 4), ChoiceParameters(2, 2, 2)),
     proofs=(_ChoiceProof,),
 )  # fmt: skip

@@ -61,8 +61,7 @@ def run_yosys(script: str, rtlil: str, results: tuple[str, ...] = (), given: dic
 
 def verilog_of(component: Any, name: str) -> str:
     """The block as Verilog-2005 without attributes."""
-    script = "proc\nopt_clean\nmemory_collect\nwrite_verilog -noattr out.v\n"
-    return run_yosys(script, rtlil_of(component, name), ("out.v",))[1]["out.v"]
+    return run_yosys("proc\nopt_clean\nmemory_collect\nwrite_verilog -noattr out.v\n", rtlil_of(component, name), ("out.v",))[1]["out.v"]
 
 
 def memories_of(component: Any) -> list[MemoryBits]:

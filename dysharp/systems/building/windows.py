@@ -66,8 +66,7 @@ def sessions_that_fit(model: Model, cluster: Cluster, aux_bytes: int = 0, *, tab
     A token of n packets takes at most ceil(n / links) sessions in one port. `aux_bytes`: bytes summed with every row. `table`: sessions of a port.
     """
     packets = -(-model.row_bytes // PACKET_BYTES) + -(-aux_bytes // PACKET_BYTES)
-    per_port = -(-packets // cluster.links_per_gpu)
-    return max(1, table // per_port)
+    return max(1, table // (-(-packets // cluster.links_per_gpu)))
 
 
 def link_rows_per_us(cluster: Cluster, framing: Framing, row_bytes: int, aux_bytes: int) -> float:

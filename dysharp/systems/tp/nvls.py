@@ -18,8 +18,7 @@ class Options:
 
 def _gemm_then_barrier(build: Ways) -> I32:
     """The first GEMM on all GPUs, then a barrier."""
-    done = build.gemm1(build.launch("gemm1"))
-    return build.barrier("gemm1.end", build.all_of("gemm1.done", done.reshape(build.n, -1)))
+    return build.barrier("gemm1.end", build.all_of("gemm1.done", build.gemm1(build.launch("gemm1")).reshape(build.n, -1)))
 
 
 def own_done(build: Ways, name: str, ops: I32) -> I32:

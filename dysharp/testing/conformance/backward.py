@@ -84,10 +84,7 @@ def _gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
 
 def _slot_ps(program: Program, *fns: str) -> int:
     """Slot-picoseconds: tasks times their duration."""
-    ops = _ops_of(program, *fns)
-    template = program.ops.template[ops]
-    tasks, duration = (np.array([getattr(t, name) for t in program.templates]) for name in ("tasks", "duration"))
-    return int((tasks[template] * program.durations[duration[template], program.ops.rows[ops]]).sum())
+    return int(program.work_ps(_ops_of(program, *fns)).sum())
 
 
 @rule("layer")

@@ -27,7 +27,7 @@ from dysharp.program.skew import START
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.collectives import CollectiveSystem
-from dysharp.testing.conformance.rows import given_too_early
+from dysharp.testing.conformance.rows import given_too_early, not_of_the_cluster
 from dysharp.testing.conformance.rule import Lines, rule
 from dysharp.workload.collective import Collective, even
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work
@@ -162,7 +162,8 @@ def _causes_are_named(case: _SmallCollective) -> Lines:
 
 @rule("collective")
 def _bytes_are_moved(case: _SmallCollective) -> Lines:
-    """The payload in the Trace equals the payload of the tables, and the busiest GPU carries no less than `least_bytes`."""
+    """Payload in the Trace equals the tables, hardware is the cluster's, bytes on links are explained, and the busiest GPU carries `least_bytes`."""
+    yield from not_of_the_cluster(case.program, case.trace, case.cluster)
     counted, moved = traffic_bytes(case.program, case.trace), moved_bytes(case.program)
     table, n = wire_table(case.program, group_transfers(case.program)), case.program.n_nodes
     carried = [int(side[:, TERMS.index("payload")].reshape(-1, n).sum(axis=0).max()) for side in (table.up, table.down)]

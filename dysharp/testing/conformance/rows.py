@@ -1,14 +1,17 @@
 """Rules about bytes, rows and GEMMs of a pass: closed-form bytes, each useful row once, each GEMM tile once."""
 
+from dataclasses import asdict
+
 import numpy as np
 
-from dysharp.analysis.count import sums_that_passed
+from dysharp.analysis.count import group_transfers, sums_that_passed, wire_table
 from dysharp.base.arrays import Array
-from dysharp.program import Kind, Program, Trace
+from dysharp.program import Kind, Program, Trace, hardware_of
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
 from dysharp.program.names import op_name
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange, Point
+from dysharp.specs import Cluster
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import CheckedPass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
@@ -73,8 +76,7 @@ def _payload_by_gpu(case: CheckedPass) -> Lines:
             per_gpu = rows * ROW_BYTES[row_format(case.options, word)](case.layer.model)
             crossed = counted.get(operator, {}).get(side, zero)
             due = per_gpu + passed_bytes(case) if (operator, side) == ("combine", "down") else per_gpu
-            if (crossed != due).any():
-                g = int((crossed != due).argmax())
+            for g in np.flatnonzero(crossed != due)[:1].tolist():
                 yield f"traffic {side} of {operator} at GPU {g}: found {crossed[g]} B, expected {due[g]} B"
 
 
@@ -105,6 +107,23 @@ def given_too_early(program: Program, trace: Trace) -> Lines:
         yield f"semaphore {program.semaphores.name[h.sem[hold]]}: found it given by {ends[0]} at {given[i]} ps, expected after {ends[1]} takes it"
 
 
+def not_of_the_cluster(program: Program, trace: Trace, cluster: Cluster) -> Lines:
+    """Lines where constants are not those of `cluster` (a class may have a part of `n_vcs`), or bytes on links not those that the analysis counts:
+    payload, headers, requests, acknowledgements."""
+    for name, due in asdict(hardware_of(cluster)).items():
+        if name != "n_vcs" and (found := getattr(program.hardware, name)) != due:
+            yield f"hardware.{name}: found {found}, expected {due}, the cluster's"
+    table = wire_table(program, group_transfers(program, passed=sums_that_passed(program, trace), trace=trace))
+    for side, terms, busy in (("up", table.up, trace.up_busy), ("down", table.down, trace.down_busy)):
+        for g in np.flatnonzero(terms.sum(axis=1) != busy)[:1].tolist():
+            yield f"wire {side} of GPU {g}: found {terms[g].sum()} B counted, expected the {busy[g]} B sent"
+        if (terms < 0).any():
+            yield f"wire {side}: found a count of {int(terms.min())} B, expected 0 B or more"
+        flits, sent = table.flits(program.hardware.flit)[side] * program.hardware.flit, int(busy[: program.n_nodes].sum())
+        if flits != sent:
+            yield f"wire {side}: found {flits} B in flits, expected the {sent} B sent"
+
+
 @rule("pass")
 def _semaphores_are_taken_first(case: CheckedPass) -> Lines:
     """No op gives back a semaphore before it is taken."""
@@ -133,11 +152,25 @@ def _useful_rows(case: CheckedPass) -> Lines:
 
 @rule("pass")
 def _gemm_tiles(case: CheckedPass) -> Lines:
-    """Every GEMM of the pass computes every tile once, with all rows, on the GPU that holds the tile."""
+    """Every GEMM computes every tile once, with all rows, on the GPU and SMs that hold it, in no less than its FLOPs' time at the peak."""
     case.needs_gemms()
     for fn in GEMMS[case.direction]:
         for columns in sorted({t.columns for t in case.program.templates if t.fn == fn and t.kind is Kind.COMPUTE}) or [ALL_COLUMNS]:
             yield from _wrong_tiles(case, fn, columns)
+
+
+def _too_fast(case: CheckedPass, fn: str, ops: Array, part: float) -> Lines:
+    """`part` of a GEMM, in less SM time than its FLOPs take at the peak (FP4, twice FP8, on an hw cluster), or on more slots than a GPU has SMs."""
+    p, model, cluster = case.program, case.layer.model, case.layer.cluster
+    pools = np.unique(p.issuers.pool[p.ops.issuer[ops]])
+    slots = np.bincount(p.pools.node[pools], weights=p.pools.slots[pools]).max(initial=0)
+    took = int(p.work_ps(ops).sum())
+    peak = cluster.peak_flops_per_us("fp8") * (1 + bool(cluster.gpu))
+    weights = model.hidden * model.expert_hidden * (model.n_matrices - 1 if fn.startswith("gemm1") else 1)
+    least = 2e6 * int(p.ops.rows[ops].sum()) * weights * part * cluster.n_sms / peak
+    if took < least or slots > cluster.n_sms:
+        at_most = f"at least {least:.0f} ps, the time of its FLOPs at the peak, on its {cluster.n_sms} SMs"
+        yield f"{fn}: found {took} ps of SM time on {slots:.0f} slots of a GPU, expected {at_most}"
 
 
 def _wrong_tiles(case: CheckedPass, fn: str, columns: ColumnRange) -> Lines:
@@ -150,6 +183,7 @@ def _wrong_tiles(case: CheckedPass, fn: str, columns: ColumnRange) -> Lines:
     per_gpu = np.bincount(routing.slot[routing.slot >= 0] // routing.placement.slots_per_gpu, minlength=p.n_nodes)
     templates = [i for i, t in enumerate(p.templates) if t.fn == fn and t.kind is Kind.COMPUTE and t.columns == columns]
     ops = np.flatnonzero(np.isin(p.ops.template, templates) & (case.trace.done >= 0))
+    yield from _too_fast(case, fn, ops, (columns[1] - columns[0]) / columns[2])
     rows = np.bincount(p.ops.node[ops], weights=p.ops.rows[ops], minlength=p.n_nodes)
     computed = np.stack((p.ops.key[ops], p.ops.node[ops], p.ops.rows[ops]))
     computed = computed[:, np.argsort(computed[0], kind="stable")]

@@ -18,7 +18,7 @@ from dysharp.program.payload import sides_of
 from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model
 from dysharp.testing.conformance.case import CheckedPass, SmallLayer, SystemCase, paper_cluster
-from dysharp.testing.conformance.rows import passed_bytes
+from dysharp.testing.conformance.rows import not_of_the_cluster, passed_bytes
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.workload import make_routing
 
@@ -61,14 +61,10 @@ def busy_floor_ps(program: Program) -> int:
     down = np.bincount(at_member, weights=(w.trains * w.down)[wire], minlength=n)
     down += np.bincount(at_source, weights=w.result[of_source], minlength=n)
     floor = int((np.maximum(up, down).astype(np.int64) * 1_000_000 // p.port_rate).max(initial=0))
-    tasks = np.array([t.tasks for t in p.templates], np.int64)
-    duration = np.array([t.duration for t in p.templates], np.int64)
     computing = np.flatnonzero(np.isin(p.kinds(), (Kind.COMPUTE, Kind.DELAY)))
-    t = p.ops.template[computing]
     if len(computing):
-        work = tasks[t] * p.durations[duration[t], p.ops.rows[computing]]
         pool = p.issuers.pool[p.ops.issuer[computing]]
-        per_pool = np.bincount(pool, weights=work, minlength=len(p.pools.slots))
+        per_pool = np.bincount(pool, weights=p.work_ps(computing), minlength=len(p.pools.slots))
         floor = max(floor, int((per_pool // p.pools.slots).max()))
     return floor
 
@@ -166,19 +162,8 @@ def _packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float
 
 @rule("pass")
 def _wire_bytes_are_explained(case: CheckedPass) -> Lines:
-    """The bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
-    table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace), trace=case.trace))
-    for side, terms, busy in (("up", table.up, case.trace.up_busy), ("down", table.down, case.trace.down_busy)):
-        if (terms.sum(axis=1) != busy).any():
-            g = int((terms.sum(axis=1) != busy).argmax())
-            yield f"wire {side} of GPU {g}: found {terms[g].sum()} B counted, expected the {busy[g]} B sent"
-        if (terms < 0).any():
-            yield f"wire {side}: found a count of {int(terms.min())} B, expected 0 B or more"
-    flit = case.program.hardware.flit
-    for side, flits in table.flits(flit).items():
-        sent = int((case.trace.up_busy if side == "up" else case.trace.down_busy)[: case.program.n_nodes].sum())
-        if flits * flit != sent:
-            yield f"wire {side}: found {flits} flits of {flit} B, expected the {sent} B sent"
+    """Hardware is the cluster's; bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
+    yield from not_of_the_cluster(case.program, case.trace, case.layer.cluster)
 
 
 @rule("pass")

@@ -47,8 +47,7 @@ class Internode(Kernels):
         """(`[units]` chunk of each unit, number of chunks): `size` units in a row of one stream, units in token order."""
         order = np.argsort(stream, kind="stable")
         first = spans(0, runs(stream[order])[1]) % size == 0
-        chunk = placed(len(order), order, np.cumsum(first) - 1)
-        return chunk, int(first.sum())
+        return placed(len(order), order, np.cumsum(first) - 1), int(first.sum())
 
     def queues(self, name: str) -> I32:
         """`[gpus, channels]` issuers of transfers in program order."""

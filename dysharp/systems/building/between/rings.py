@@ -135,8 +135,7 @@ def _results(layer: LayerBuilder, sums: I64, hops: _Hops) -> tuple[I64, I32, I32
     source = token // np.int32(layer.tokens)
     by_token = np.argsort(token, kind="stable")
     rows, tile = layer.gathering_rows("partial", source[by_token], layer.back_bytes, token[by_token])
-    row = placed(len(token), by_token, rows)
-    return sums, row, tile
+    return sums, placed(len(token), by_token, rows), tile
 
 
 def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32:

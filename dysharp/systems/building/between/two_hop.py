@@ -62,8 +62,7 @@ class TwoHop:
         landed = layer.landing("relay", placed(n_groups, group, self.relay[units]), group, self.token[units], layer.sent_bytes)
         template = layer.transfer("dispatch", Kind.PUT, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         ends, token = (self.source[units], self.relay[units]), self.token[units]
-        op = layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns)
-        return op, landed.tile
+        return layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns), landed.tile
 
     def forward(self, issuer: I32) -> Batch:
         """A row from the relay to each GPU of its domain that needs it, in pair order. `issuer`: `[gpus]`."""

@@ -108,8 +108,7 @@ class Kernel(Steps):
         op = self.move(template, node, chunk, self.ready("multicast")[node], np.tile(self.gpus, len(node)), each=self.n)
         self.wait(op, after)
         self.count("gather", chunk, down=self.n - 1)
-        own = self.own("gather", node, chunk, after)
-        return np.tile(node, 2), np.append(op, own)
+        return np.tile(node, 2), np.append(op, self.own("gather", node, chunk, after))
 
     def own(self, operator: str, node: I32, chunk: I64, after: I32, tail: Tail = Tail.OP_DONE) -> I32:
         """A GPU's own addend goes up to a real switch, and its own copy comes down (nccl#1083). Members on the op's node use no link here, so a PUT
