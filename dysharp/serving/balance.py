@@ -27,7 +27,8 @@ def busiest(r: Replica, tokens: float) -> float:
     """Rows of the busiest expert GPU over the mean when `tokens` tokens of all GPUs choose experts.
 
     Two causes, about normal and independent: popularity of its experts, and chance in one step (a GPU with n rows on average has n +- sqrt(n)).
-    Layouts with spare slots, or beyond `BALANCED_FROM` GPUs, have even popularity (EPLB), as in all public recipes of wide EP.
+    Layouts with a spare slot on every GPU, or beyond `BALANCED_FROM` GPUs, have even popularity (EPLB), as in all public recipes of wide EP; slots
+    that only even out the numbers of experts balance nothing.
     """
     layer, layout = r.model.layer, r.layout
     if layer is None or layout.ep == 1 or r.even:
@@ -35,7 +36,7 @@ def busiest(r: Replica, tokens: float) -> float:
     chance = largest_of(layout.ep) / sqrt(max(1.0, tokens * layer.topk / layout.ep))
     if r.loads:
         popular = hottest(r.loads, layout.ep, layout.slots) - 1
-    elif layout.slots or layout.ep > BALANCED_FROM:
+    elif layout.slots >= layout.ep or layout.ep > BALANCED_FROM:
         popular = 0.0
     else:
         popular = largest_of(layout.ep) * sqrt((exp(SPREAD**2) - 1) / (layer.n_experts / layout.ep))
