@@ -287,16 +287,15 @@ class Machine:
         return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}
 
     def collective(self, kind: str, n_bytes: float, size: int, stride: int = 1) -> float:
-        """A collective that computing waits for. `n_bytes`: gathered, scattered, or per rank (alltoall); `stride`: ranks from one to the next."""
+        """A collective that computing waits for; NCCL's out of place, as PyTorch's functions are.
+
+        `n_bytes`: gathered, scattered, or per rank (alltoall); `stride`: ranks from one to the next.
+        """
         if size <= 1:
             return 0.0
         if not self.cluster.gpu or size * stride > self.domain:
             return self.group(n_bytes, size, stride)
-        return self.wait + self._near(kind, size, n_bytes)
-
-    def _near(self, kind: str, size: int, n_bytes: float) -> float:
-        """NCCL inside a domain, out of place as PyTorch's functions are."""
-        return self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
+        return self.wait + self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
         """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing, in the buffers of a distributed

@@ -42,13 +42,9 @@ def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
         if model in defaults:
             row, column = _nearest(dispatch, defaults[model][0]), _nearest(combine, defaults[model][1])
             # Inside the cell, so that a frame at the edge of the map is not cut.
-            ax.add_patch(_frame((column - 0.46, row - 0.46)))
+            ax.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor="#D55E00", linewidth=2.2))
 
 
 def _nearest(values: list[int], wanted: int) -> int:
     """The index of the value that is nearest to `wanted` in factors."""
     return min(range(len(values)), key=lambda i: abs(math.log(values[i] / wanted)))
-
-
-def _frame(place: tuple[float, float]) -> Rectangle:
-    return Rectangle(place, 0.92, 0.92, fill=False, edgecolor="#D55E00", linewidth=2.2)

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, Bools
+from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.errors import DysharpError, SimulationError
 from dysharp.base.processes import Task, here, in_processes
 from dysharp.base.values import frozen
@@ -89,7 +88,7 @@ class ClosedForms:
                 groups.setdefault(key, []).append(i)
         self.work = np.array([entry.case.work for entry in parsed], np.float64)
         self.us_per_unit = np.array([entry.measurement.us_per_unit for entry in parsed], np.float64)
-        self._groups: list[tuple[Any, Any, NDArray[np.int64], Any]] = []
+        self._groups: list[tuple[Any, Any, I64, Any]] = []
         for members in groups.values():
             first = parsed[members[0]]
             stacked = stack([parsed[i].case for i in members])

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64
+from dysharp.base.arrays import F64, Bools
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -97,7 +96,7 @@ def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs
 def refit(
     parsed: Sequence[Parsed],
     constants: Mapping[str, Fitted],
-    keep: NDArray[np.bool_] | None = None,
+    keep: Bools | None = None,
     ratio: F64 | None = None,
     rest: Mapping[str, float] | None = None,
     start: Mapping[str, float] | None = None,

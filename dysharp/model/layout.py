@@ -226,9 +226,6 @@ def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) ->
     raise_if(faults, "layout")
 
 
-Placement = Literal["loop", "v", "both"]
-"""Which chunks a rank holds. "loop": chunk c on rank c mod pp. "v": chunks 0..pp-1 down, pp..2pp-1 back up (ZBV, DualPipeV; vpp = 2).
-"both": chunk r and chunk pp-1-r, so that every chunk is held twice (DualPipe; vpp = 1)."""
 MAX_LETTERS = 1 << 14
 GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([Etm L|])\*(\d{1,4})")
 
@@ -262,17 +259,6 @@ def chunks_of(model: WholeModel, layout: Layout) -> tuple[Chunk, ...]:
         chunks.append(Chunk(first, n, "E" in piece, piece.count("m"), losses * ("L" in piece)))
         first += n
     return tuple(chunks)
-
-
-def chunks_of_rank(chunks: tuple[Chunk, ...], layout: Layout, rank: int, placement: Placement = "loop") -> tuple[int, ...]:
-    """Numbers of the chunks of pipeline rank `rank`, in the order of its chunk ids. Raises `ConfigError` for a placement that does not fit."""
-    p = layout.pp
-    if placement == "loop":
-        return tuple(range(rank, len(chunks), p))
-    needed = 2 if placement == "v" else 1
-    if layout.vpp != needed:
-        raise ConfigError(f"layout: found vpp={layout.vpp}, expected {needed} for chunks placed as {placement!r}")
-    return (rank, 2 * p - 1 - rank) if placement == "v" else (rank, p - 1 - rank)
 
 
 def count_chunks(stages: str) -> int:

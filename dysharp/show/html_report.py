@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dysharp.analysis import Row
@@ -22,6 +21,7 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, one_line, show
 from dysharp.base.values import frozen
 from dysharp.runs.causes import Cause, causes
@@ -112,7 +112,7 @@ def _heat(load: Load) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     return tuple(paths), tuple(bounds)
 
 
-def _bars(values: NDArray[Any]) -> str:
+def _bars(values: Array) -> str:
     """A path of bars, 1000 wide and 100 high together."""
     n, most = len(values), max(1, int(values.max(initial=0)))
     width = 1000 / n

@@ -17,6 +17,7 @@ from dysharp.analysis.timeline.counters import Counter
 from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.analysis.timeline.links import GROUPS
 from dysharp.analysis.timeline.tracks import Timeline
+from dysharp.base.arrays import I64, Ints
 from dysharp.base.files import write_file
 from dysharp.base.units import ps_to_us
 
@@ -158,7 +159,7 @@ def _packets(timeline: Timeline, part: slice) -> U8:
     return np.hstack([*_packet(s.start[part], begin), *_packet(s.end[part], end)])
 
 
-def _packet(at: NDArray[np.int64], event: list[U8]) -> list[U8]:
+def _packet(at: I64, event: list[U8]) -> list[U8]:
     """The columns of packets with a TrackEvent: length, timestamp, sequence, flags, event."""
     n = len(at)
     size = sum(part.shape[1] for part in event)
@@ -170,7 +171,7 @@ def _same(n: int, *values: int) -> U8:
     return np.broadcast_to(np.array(values, np.uint8), (n, len(values)))
 
 
-def _varint(values: NDArray[np.integer], size: int) -> U8:
+def _varint(values: Ints, size: int) -> U8:
     """`[n, size]` bytes: varints of exactly `size` bytes, zero groups included."""
     shifts = np.arange(size, dtype=np.uint64) * np.uint64(7)
     groups = (values.astype(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)

@@ -88,12 +88,7 @@ def _run(program: Program, progress: Callable[[int, int], None] | None) -> tuple
     least = max(len(nodes), len(state.tables.hubs))
     logs = [np.zeros((_FIRST_ROOM + least, 5), np.int64) for _ in range(3)]
     while run_logged(state, seen[0], seen[1], *logs, counts):
-        logs = [_with_room(log, int(counts[i]), least) for i, log in enumerate(logs)]
+        logs = [log if int(counts[i]) + least <= len(log) else np.concatenate([log, np.zeros_like(log)]) for i, log in enumerate(logs)]
         if progress:
             progress(int(state.clock.x[col.RUN_DONE]), program.n_ops)
     return state, [log[: int(counts[i])] for i, log in enumerate(logs)]
-
-
-def _with_room(log: I64, used: int, least: int) -> I64:
-    """The log, twice as long if it has no room for one more pass."""
-    return log if used + least <= len(log) else np.concatenate([log, np.zeros_like(log)])
