@@ -118,9 +118,7 @@ class Layout:
 
     def domains(self, kind: Kind, domain_gpus: int) -> int:
         """NVLink domains of `domain_gpus` GPUs, counted from rank 0, over which the widest group of a kind is spread."""
-        size, stride = self.degree(kind), self.stride(kind)
-        firsts = [rank for rank in range(self.gpus) if rank // stride % size == 0]
-        return max(len({rank // domain_gpus for rank in range(first, first + size * stride, stride)}) for first in firsts)
+        return max(len({rank // domain_gpus for rank in group}) for group in self.groups(kind))
 
 
 def layout_of(text: str) -> Layout:

@@ -189,13 +189,12 @@ class Coster:
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         return tuple(sum(each[letter][i] for letter in self.letters()) for i in range(4))
 
-    def cost(self, number_of: int, stages: str = "") -> Costed:
-        """The closed form of one candidate, with the best split of its layers, or `stages`."""
-        values = self.space.candidate(number_of)
-        return self.cost_of(values, number_of, stages)
+    def cost(self, number_of: int) -> Costed:
+        """The closed form of one candidate, with the best split of its layers."""
+        return self.cost_of(self.space.candidate(number_of), number_of)
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
-        """The same of a candidate by its values, the faster that fits of two: each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
+        """The same of a candidate by its values, with the best split or `stages`, the faster that fits of two: each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
 
         FP8 has more launches in a forward pass and its copies in memory: what is faster in each layer may be slower in a pipeline, or not fit.
         """

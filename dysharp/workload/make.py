@@ -1,6 +1,5 @@
 """`make_routing`: from a routing string to a Routing with its placement."""
 
-import os
 import zlib
 from pathlib import Path
 
@@ -122,6 +121,8 @@ def routing_from(
 
 
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:
+    from dysharp.base.processes import physical_bytes
+
     for name, value in (("gpus", n_gpus), ("tokens per GPU", tokens_per_gpu)):
         if value < 1:
             raise ConfigError(f"routing: found {value} {name}, expected at least 1")
@@ -132,19 +133,12 @@ def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> N
     n_rows = n_gpus * tokens_per_gpu * model.topk
     if n_rows > _MAX_ROWS:
         raise ConfigError(f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, expected at most {_MAX_ROWS}")
-    needed, available = n_rows * _BYTES_PER_ROW, _memory_bytes()
+    needed, available = n_rows * _BYTES_PER_ROW, physical_bytes()
     if needed > available:
         raise ConfigError(
             f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} need about "
             f"{needed / 2**30:.0f} GiB, this computer has {available / 2**30:.0f} GiB"
         )
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # unknown on some systems: then only the limit on rows applies
-        return 1 << 62
 
 
 def _one_layer(spec: str, in_spec: int | None, argument: int | None) -> int | None:

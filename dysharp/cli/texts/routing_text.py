@@ -7,7 +7,7 @@ from typing import Any
 from dysharp.cli.flags import numbers_of
 from dysharp.show.output import print_lines, print_table
 from dysharp.workload import GpuRow, LayerRow
-from dysharp.workload.describe import NodeRow
+from dysharp.workload.describe import SCHEMES, NodeRow
 
 
 def counts_of(text: str) -> list[int]:
@@ -93,7 +93,6 @@ def _range(values: Sequence[float]) -> str:
 
 def print_nodes(rows: Sequence[NodeRow]) -> None:
     """Load of NVLink and NICs, one line per number of GPUs and scheme; nothing without rows."""
-    from dysharp.workload.describe import SCHEMES
 
     if not rows:
         return
