@@ -194,7 +194,9 @@ class Coster:
         return self.cost_of(self.space.candidate(number_of), number_of)
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
-        """The same of a candidate by its values, with the best split or `stages`, the faster that fits of two: each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
+        """The same of a candidate by its values, with the best split or `stages`: the faster that fits of two.
+
+        Each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
 
         FP8 has more launches in a forward pass and its copies in memory: what is faster in each layer may be slower in a pipeline, or not fit.
         """
