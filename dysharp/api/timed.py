@@ -75,8 +75,7 @@ class Timed:
 
         `parts`: most nodes of one operator between two GPUs, and of one expert's GEMM. Raises ConfigError where a file cannot be written to.
         """
-        program = self.recording.program
-        return write_chakra(task_graph(self.recording, parts), program, folder, self.row.system, self.words)
+        return write_chakra(task_graph(self.recording, parts), self.recording.program, folder, self.row.system, self.words)
 
     def __repr__(self) -> str:
         return f"<Trace of {self.row.system}: {len(self.timeline.slices)} slices; save(path) writes a Perfetto trace>"

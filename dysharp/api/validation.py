@@ -14,7 +14,7 @@ from dysharp.api.arguments import ValidateArgs
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
-from dysharp.base.values import AnyPath
+from dysharp.base.values import AnyPath, by_key
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
@@ -181,9 +181,7 @@ def check_values(measurements: Sequence[Measurement], where: str) -> None:
 
 def _nothing(missing: Sequence[Missing]) -> str:
     """The error of a file without a prediction."""
-    reasons: dict[str, list[str]] = {}
-    for m in missing:
-        reasons.setdefault(m.reason, []).append(m.measurement.id)
+    reasons = by_key((m.reason, m.measurement.id) for m in missing)
     shown = "; ".join(f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {why}" for why, ids in list(reasons.items())[:3])
     return f"found no row that is predicted ({shown}), expected rows such as those of {PAGE}"
 

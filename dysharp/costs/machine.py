@@ -6,14 +6,14 @@ On an hw cluster times are the closed forms of this folder, which measurements j
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import MiB
 from dysharp.costs.allreduce import kernel_allreduce_us
-from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us
+from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import collective_us, ring_part
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
@@ -24,7 +24,6 @@ from dysharp.specs import Cluster
 from dysharp.specs.choices import choice_value
 from dysharp.specs.gpu import Gpu
 
-Direction = Literal["forward", "backward"]
 CDNA_SMALL_US = 4.5
 """A kernel without products in a decode step on CDNA 3 (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""
 BLOCK_SCALED = 7.161 / 6.812

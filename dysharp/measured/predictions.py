@@ -14,7 +14,7 @@ import numpy as np
 from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.errors import DysharpError, SimulationError
 from dysharp.base.processes import Task, here, in_processes
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs.gpu import load_gpu
 
@@ -158,10 +158,7 @@ def errors_of(predicted: F64, measured: F64) -> Errors:
 
 def members_by(keys: Iterable[Key]) -> dict[Key, list[int]]:
     """Key -> its places in `keys`, in their order."""
-    groups: dict[Key, list[int]] = {}
-    for i, key in enumerate(keys):
-        groups.setdefault(key, []).append(i)
-    return groups
+    return by_key((key, i) for i, key in enumerate(keys))
 
 
 def errors_by(keys: Iterable[Key], predicted: F64, measured: F64) -> dict[Key, Errors]:

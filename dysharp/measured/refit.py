@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.base.arrays import F64, Bools
+from dysharp.base.values import by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -37,10 +38,7 @@ def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[
 
     Raises `ConfigError` for a stage that names an unknown family.
     """
-    by_stage: dict[str, list[str]] = {}
-    for name, constant in constants.items():
-        if constant.stage != GIVEN:
-            by_stage.setdefault(constant.stage, []).append(name)
+    by_stage = by_key((constant.stage, name) for name, constant in constants.items() if constant.stage != GIVEN)
     named = [(tuple(stage.split("+")), names) for stage, names in by_stage.items()]
     return sorted(named, key=lambda entry: level_of(entry[0]))
 

@@ -18,10 +18,9 @@ from dysharp.workload.popularity import fit_weights, log_normal_weights, normal_
 from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.sampling import draw_group_limited, draw_uniform, draw_weighted
 from dysharp.workload.spec import RoutingSpec, parse_routing
-from dysharp.workload.traces import Recording, layer_counts, load_trace, median_layer
+from dysharp.workload.traces import MAX_EXPERTS, Recording, layer_counts, load_trace, median_layer
 
 MOST_SEED = 1 << 63
-_MAX_EXPERTS = 1 << 16
 _MAX_ROWS = (1 << 31) - 1
 _BYTES_PER_ROW = 32  # peak memory of sampling, placement and `pairs` per (token, expert)
 _FLOOR = 1e-30  # a weight below this part of the largest weight is never drawn
@@ -128,8 +127,8 @@ def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> N
             raise ConfigError(f"routing: found {value} {name}, expected at least 1")
     if not 0 <= seed < MOST_SEED:
         raise ConfigError(f"routing: found seed {show(seed)}, expected {'0 or more' if seed < 0 else 'a number below 2^63'}")
-    if model.n_experts > _MAX_EXPERTS:
-        raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {_MAX_EXPERTS}")
+    if model.n_experts > MAX_EXPERTS:
+        raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {MAX_EXPERTS}")
     n_rows = n_gpus * tokens_per_gpu * model.topk
     if n_rows > _MAX_ROWS:
         raise ConfigError(f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, expected at most {_MAX_ROWS}")

@@ -25,7 +25,7 @@ _PACKAGED: dict[str, tuple[str, ...]] = {
 }
 _OWN = ("expert", "weight", "layer_id", "token_rank", "seq_len", "meta")
 _PLAIN = ("topk", "layer_ids", "seq_len", "num_experts")
-_MAX_EXPERTS = 1 << 16
+MAX_EXPERTS = 1 << 16
 _MAX_ORIGIN = 200
 
 
@@ -141,8 +141,8 @@ def _read(path: Path, name: str) -> Recording:
         expert, layers = arrays["topk"], arrays["layer_ids"]
     else:
         raise ConfigError(f'{path}: holds neither "expert" nor "topk", expected expert ids [layers, tokens, topk]')
-    if not 1 <= n_experts <= _MAX_EXPERTS:
-        raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {_MAX_EXPERTS}")
+    if not 1 <= n_experts <= MAX_EXPERTS:
+        raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {MAX_EXPERTS}")
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
         raise ConfigError(f"{path}: expert ids of {_form(expert)}, expected integers [layers, tokens, topk]")
     if meta.get("k", expert.shape[2]) != expert.shape[2]:

@@ -5,7 +5,7 @@ import numpy as np
 from dysharp.analysis.timeline.links import RESPONSE, Trains
 from dysharp.analysis.timeline.record import Recording
 from dysharp.base.arrays import I64, Bools, Ints
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
@@ -68,9 +68,7 @@ def _tiles_of(run: Recording, wanted: Bools) -> dict[tuple[int, int], list[int]]
     p = run.program
     tile, token = _row_tiles(run, np.unique(p.ops.key[wanted]))
     computes = np.flatnonzero((p.kinds() == Kind.COMPUTE) & np.isin(p.ops.key, tile))
-    by_tile: dict[int, list[int]] = {}
-    for o in computes.tolist():
-        by_tile.setdefault(int(p.ops.key[o]), []).append(o)
+    by_tile = by_key((int(p.ops.key[o]), o) for o in computes.tolist())
     out: dict[tuple[int, int], list[int]] = {}
     for i, who in zip(tile.tolist(), token.tolist(), strict=True):
         for o in by_tile.get(i, []):

@@ -20,6 +20,7 @@ from dysharp.analysis.timeline.tracks import Timeline
 from dysharp.base.arrays import I64, Ints
 from dysharp.base.files import write_file
 from dysharp.base.units import ps_to_us
+from dysharp.base.values import by_key
 
 U8 = NDArray[np.uint8]
 SEQUENCE = 1
@@ -124,11 +125,7 @@ def _slices(timeline: Timeline) -> Iterator[bytes]:
 
 
 def _flow_ids(flows: tuple[TokenFlow, ...]) -> dict[int, list[int]]:
-    out: dict[int, list[int]] = {}
-    for flow in flows:
-        for place in flow.slices:
-            out.setdefault(place, []).append(flow.id)
-    return out
+    return by_key((place, flow.id) for flow in flows for place in flow.slices)
 
 
 def _with_flows(timeline: Timeline, i: int, ids: list[int]) -> bytes:

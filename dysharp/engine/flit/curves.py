@@ -17,7 +17,7 @@ import numpy as np
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import read_text
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
 
@@ -87,14 +87,12 @@ def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error as e:
         raise ConfigError(f"{path}: cannot read the curves: {e}") from None
-    curves: dict[str, list[Row]] = {}
     for number, row in enumerate(rows, 2):
         if row.get("curve") is None or row.get("offered_flits_per_cycle_node") is None:
             raise ConfigError(f"{path}, line {number}: expected the columns curve and offered_flits_per_cycle_node")
-        curves.setdefault(row["curve"], []).append(row)
-    if not curves:
+    if not rows:
         raise ConfigError(f"{path}: found no rows, expected curves")
-    return curves
+    return by_key((row["curve"], row) for row in rows)
 
 
 def _setting(row: Row) -> tuple[NetworkConfig, Traffic, Protocol, float]:
