@@ -87,16 +87,7 @@ def _given(routing: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, pla
     return routing if placement == "auto" else _placed(routing, routing.n_experts, n_gpus, placement)
 
 
-def routing_from(
-    expert: Ints,
-    n_experts: int,
-    n_gpus: int,
-    *,
-    placement: str = "auto",
-    description: str = "given choices",
-    synthetic: bool = True,
-    layer: int | None = None,
-) -> Routing:
+def routing_from(expert: Ints, n_experts: int, n_gpus: int, *, placement: str = "auto") -> Routing:
     """The Routing of choices that the caller brings.
 
     `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of `n_gpus`. Raises ConfigError
@@ -116,7 +107,7 @@ def routing_from(
     if twice.any():
         token, column = np.argwhere(twice)[0]
         raise ConfigError(f"routing: token {token}: found expert {ordered[token, column]} twice, expected distinct experts")
-    return _placed(_Choice(expert.astype(np.int32), description, synthetic, (), layer), n_experts, n_gpus, placement)
+    return _placed(_Choice(expert.astype(np.int32), "given choices", True, (), None), n_experts, n_gpus, placement)
 
 
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:
