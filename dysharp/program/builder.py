@@ -166,9 +166,6 @@ class ProgramBuilder:
         self._timeout_ps = timeout_ps
         return self.sums(home, expected, places)
 
-    def session(self, home: int, expected: int) -> int:
-        return _added(self._sessions, (home, expected))
-
     # ---- regions -----------------------------------------------------------------------------------------------------
 
     def regions(
