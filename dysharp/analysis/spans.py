@@ -4,10 +4,13 @@ A Program has millions of intervals, and their unions have thousands. One pass o
 intervals, so that few have to be sorted.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dysharp.base.arrays import Array
+from numpy.typing import NDArray
+
 from dysharp.engine.kernel import block, kernel
+
+Array = NDArray[Any]
 
 
 class Columns(NamedTuple):
