@@ -42,11 +42,11 @@ def busiest(r: Replica, tokens: float) -> float:
     return 1 + hypot(chance, popular)
 
 
-def loads_of(model: WholeModel, routing: str) -> Loads:
+def loads_of(model: WholeModel, routing: str, seed: int = 0) -> Loads:
     """Part of the rows that each expert gets under a routing string or file. Raises `ConfigError`."""
     if model.layer is None:
         return ()
-    rows = rows_per_expert(make_routing(routing, model.layer, DRAWN_GPUS, DRAWN_TOKENS, seed=0)).astype(np.float64)
+    rows = rows_per_expert(make_routing(routing, model.layer, DRAWN_GPUS, DRAWN_TOKENS, seed=seed)).astype(np.float64)
     return tuple((rows / rows.sum()).tolist())
 
 
