@@ -38,31 +38,13 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "run": ("dysharp.api", "run"),
-    "advise": ("dysharp.api", "advise"),
-    "capture": ("dysharp.api", "capture"),
-    "compare": ("dysharp.api", "compare"),
-    "compare_network": ("dysharp.api", "compare_network"),
-    "describe": ("dysharp.api", "describe"),
-    "emulate": ("dysharp.api", "emulate"),
-    "explain": ("dysharp.api", "explain"),
-    "network": ("dysharp.api", "network"),
-    "plan": ("dysharp.api", "plan"),
-    "serve": ("dysharp.api", "serve"),
-    "step": ("dysharp.api", "step"),
-    "trace": ("dysharp.api", "trace"),
-    "wrap": ("dysharp.api", "wrap"),
-    "Slo": ("dysharp.api", "Slo"),
-    "Machine": ("dysharp.api", "machine_with_engine"),
-    "load_model": ("dysharp.specs", "load_model"),
-    "load_whole": ("dysharp.specs", "load_whole"),
-    "load_cluster": ("dysharp.specs", "load_cluster"),
-    "make_routing": ("dysharp.workload", "make_routing"),
-    "save_trace": ("dysharp.workload", "save_trace"),
-}
-
-
-__getattr__ = loader(__name__, _HOME)
+    "dysharp.api": (
+        "Slo", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "network", "plan", "run", "serve", "step",
+        "trace", "wrap",
+    ),
+    "dysharp.specs": ("load_model", "load_whole", "load_cluster"), "dysharp.workload": ("make_routing", "save_trace"),
+}  # fmt: skip
+__getattr__ = loader(__name__, _HOME, Machine=("dysharp.api", "machine_with_engine"))
 
 
 def __dir__() -> list[str]:

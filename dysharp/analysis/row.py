@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.bound import collective_bound_us, pool_busy_ps, program_bound, workload_bound_us
 from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
+from dysharp.base.arrays import Bools
 from dysharp.base.text import facts, html_table
 from dysharp.base.units import ps_to_us
 from dysharp.base.values import frozen
@@ -291,7 +289,7 @@ def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
-def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True, passed: NDArray[np.bool_] | None = None) -> Row:
+def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True, passed: Bools | None = None) -> Row:
     """Count, bound and attribute a finished run: its Row without surroundings and costs, which `make_row` adds.
 
     `waiting`: fill `waiting_us`, too. `passed`: its `sums_that_passed`, if the caller has them.

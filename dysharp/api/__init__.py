@@ -34,4 +34,4 @@ _HOME = {
     "dysharp.api.arguments": ("Slo",),
     "dysharp.api.timed": ("trace",), "dysharp.api.whole_model": ("describe",),
 }  # fmt: skip
-__getattr__ = loader(__name__, {name: (module, name) for module, names in _HOME.items() for name in names})
+__getattr__ = loader(__name__, _HOME)

@@ -15,7 +15,7 @@ from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.request import takes
 from dysharp.silicon.area import Spread
 from dysharp.silicon.cluster_area import Published, beside, published
-from dysharp.silicon.rtl.blocks import BLOCKS, Pin
+from dysharp.silicon.rtl.blocks import BLOCKS, Pin, load_block
 from dysharp.specs import load_cluster
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def hardware(block: str, cluster: str = DEFAULT_CLUSTER, **request: Unpack[Hardw
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
     from dysharp.api.port_trace import trace_port
-    from dysharp.silicon.rtl.blocks import load_block
     from dysharp.silicon.rtl.check import check_block, pins_of
     from dysharp.silicon.rtl.formal import prove
     from dysharp.silicon.rtl.synthesis import cost_of, library_kge, read_library

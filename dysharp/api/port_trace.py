@@ -33,18 +33,9 @@ class PortTrace:
     checked: Checked
 
 
-def _port_steps(
-    model: str = "S-8",
-    routing: str = "uniform",
-    *,
-    entries: int = 8,
-    gpus: int = 4,
-    tokens: int = 8,
-    port: int = 0,
-    cluster: str = "paper-gh200-nvl32",
-) -> list[PortStep]:
+def _port_steps(model: str, routing: str, entries: int, gpus: int, tokens: int, port: int) -> list[PortStep]:
     """Steps of `port` (a link) in Dispatch and Combine of `tokens` per GPU under DySHARP, with a table of `entries` sessions."""
-    shape, machine = load_model(model), load_cluster(cluster).with_gpus(gpus)
+    shape, machine = load_model(model), load_cluster("paper-gh200-nvl32").with_gpus(gpus)
     placed = make_routing(routing, shape, gpus, tokens, seed=0, layer=None, placement="auto")
     system = get_system("dysharp")
     program = system.plan(shape, machine, placed, "fwd", system.options(dispatch_window=tokens, combine_window=tokens, compute=False))
@@ -70,7 +61,7 @@ def trace_port(model: str = "S-8", routing: str = "uniform", *, entries: int = 8
     """
     from dysharp.silicon.rtl.reduction_table import replay
 
-    steps = _port_steps(model, routing, entries=entries, gpus=gpus, tokens=tokens, port=port)
+    steps = _port_steps(model, routing, entries, gpus, tokens, port)
     outcomes = [step.outcome.split()[0] if step.outcome else "" for step in steps]
     n = {name: int(np.sum([o == name for o in outcomes])) for name in ("result", "bypass", "evicts")}
     return PortTrace(model, routing, steps, n["result"], n["bypass"], n["evicts"], replay(steps, entries))

@@ -14,12 +14,12 @@ from dysharp.api.arguments import ValidateArgs
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
-from dysharp.base.values import AnyPath
+from dysharp.base.values import AnyPath, by_key
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
-from dysharp.measured.cluster_fit import measurements_of
-from dysharp.measured.family import Classified, Missing, Parsed, classify, families_with_errors, family_of
+from dysharp.measured.cluster_fit import BARE, measurements_of
+from dysharp.measured.family import NO_FAMILY, Classified, Missing, Parsed, classify, families_with_errors, family_of
 from dysharp.measured.measurements import NO_DOMAIN, PACKAGED, Measurement, read_calls, read_measurements, read_operators, units_of
 from dysharp.measured.predictions import predict
 from dysharp.measured.refit import refit_programs, to_toml
@@ -34,8 +34,6 @@ from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 def _own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
     """The entries of `Validation.rows`. `predicted`: predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
-    from dysharp.measured import left_out
-
     done = []
     for entry, value in zip(everything.parsed, predicted.tolist(), strict=True):
         group = left_out.group_of(entry, constants)
@@ -65,9 +63,6 @@ def _doubt(entry: Parsed, predicted: float, constants: Mapping[str, float]) -> s
 
 
 def _missing_row(entry: Missing) -> dict[str, Any]:
-    from dysharp.measured.cluster_fit import BARE
-    from dysharp.measured.family import NO_FAMILY
-
     m, family, why = entry.measurement, "" if entry.family is None else entry.family.name, entry.reason
     if why == NO_FAMILY:
         why = f"nothing predicts the kind {m.kind!r} of the system {m.system!r}"
@@ -186,9 +181,7 @@ def check_values(measurements: Sequence[Measurement], where: str) -> None:
 
 def _nothing(missing: Sequence[Missing]) -> str:
     """The error of a file without a prediction."""
-    reasons: dict[str, list[str]] = {}
-    for m in missing:
-        reasons.setdefault(m.reason, []).append(m.measurement.id)
+    reasons = by_key((m.reason, m.measurement.id) for m in missing)
     shown = "; ".join(f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {why}" for why, ids in list(reasons.items())[:3])
     return f"found no row that is predicted ({shown}), expected rows such as those of {PAGE}"
 

@@ -11,4 +11,5 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.integer]
-Reals = Ints | NDArray[np.floating]
+Floats = NDArray[np.floating]
+Reals = Ints | Floats

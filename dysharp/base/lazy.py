@@ -3,18 +3,19 @@
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 
-def loader(package: str, home: Mapping[str, tuple[str, str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`. `home`: {name: (module, name there)}. Raises AttributeError for other names."""
+def loader(package: str, home: Mapping[str, Sequence[str]], **renamed: tuple[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of `package`. `home`: {module: its names}; `renamed`: name = (module, name there). Raises AttributeError for other names."""
+    places = {name: (module, name) for module, names in home.items() for name in names} | renamed
 
     def load(name: str) -> Any:
-        if name not in home:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, attribute = home[name]
+        module, attribute = places[name]
         value = getattr(importlib.import_module(module), attribute)
         setattr(sys.modules[package], name, value)
         return value

@@ -229,6 +229,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def physical_bytes() -> int:
+    """Physical memory of this computer; a huge number where the operating system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 62
+
+
 def _end_with(parent: int) -> None:
     """End this process when the process with the id `parent`, which started it, has ended, also when that one was killed.
 

@@ -15,7 +15,7 @@ class _Numbers(Table):
     """A table that cuts no number: where the terminal is too narrow, each row is a block of lines `heading  value`."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._least_width(console) <= options.max_width:
+        if sum(self._column_width(column) for column in self.columns) + self.padding[1] * (len(self.columns) - 1) <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
         headings = [" ".join(_plain(column.header).split()) for column in self.columns]
@@ -23,10 +23,6 @@ class _Numbers(Table):
         for row in zip(*cells, strict=True):
             yield fact_table((heading, cell) for heading, cell in zip(headings, row, strict=True) if cell)
             yield Text()
-
-    def _least_width(self, console: Console) -> int:
-        """The width of all columns if only cells that may continue on the next line do so."""
-        return sum(self._column_width(column) for column in self.columns) + self.padding[1] * (len(self.columns) - 1)
 
     def _column_width(self, column: Column) -> int:
         lines = [line for text in (column.header, *column.cells) for line in _plain(text).split("\n")]

@@ -9,7 +9,6 @@ import math
 KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
-GB = 1_000_000_000
 PS_PER_NS = 1_000
 PS_PER_US = 1_000_000
 

@@ -1,12 +1,13 @@
-"""`frozen`, `frozen_keywords`: the decorators of values, so that flags exist once; `plain`, `named`: values for JSON; `older_name`: old names."""
+"""`frozen`, `frozen_keywords`: the decorators of values, so that flags exist once; `plain`, `named`: for JSON; `by_key`: groups; `older_name`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
+Key = TypeVar("Key")
 AnyPath = str | os.PathLike[str]
 """A path as a caller names it."""
 
@@ -38,6 +39,14 @@ def plain(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     return value.to_dict() if hasattr(value, "to_dict") else named(value, *(one.name for one in fields(value)))
+
+
+def by_key(pairs: Iterable[tuple[Key, T]]) -> dict[Key, list[T]]:
+    """The values of each key, in their order; keys in the order of their first values."""
+    found: dict[Key, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def older_name(name: str) -> property:

@@ -16,6 +16,7 @@ import click
 from dysharp.api.arguments import CalibrateArgs
 from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
@@ -154,9 +155,7 @@ def _print_calibration(done: Calibration) -> None:
     out.print("\nfitted", markup=False)
     print_columns(CONSTANTS, done.constants)
     out.print("\nnot fitted", markup=False)
-    reasons: dict[str, list[str]] = {}
-    for constant, why in fit.refused.items():
-        reasons.setdefault(why, []).append(constant)
+    reasons = by_key((why, constant) for constant, why in fit.refused.items())
     print_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2)
     _print_skipped([(f"{m.id} ({m.kind})", why) for m, why in fit.skipped])
     click.echo(f"\nwritten: {done.path} (cluster {done.name}); use it with --cluster {done.path}")
@@ -164,11 +163,9 @@ def _print_calibration(done: Calibration) -> None:
 
 def _print_skipped(skipped: Sequence[tuple[str, str]]) -> None:
     """Rows by the reason for which they are not used: how many, and the first ones."""
-    by: dict[str, list[str]] = {}
-    for name, reason in skipped:
-        by.setdefault(reason, []).append(name)
-    if by:
+    if skipped:
         console().print("\nrows not used", markup=False)
+        by = by_key((reason, name) for name, reason in skipped)
         rows = [(why, str(len(names)), ", ".join(names[:3]) + " ..." * (len(names) > 3)) for why, names in by.items()]
         print_table(("why", "rows", "the first"), rows, text=("the first",))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.base.columns import Rows
 from dysharp.base.text import WIDTH
+from dysharp.base.values import by_key
 from dysharp.show.output import console, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -224,14 +225,10 @@ SOURCES = "paper: a paper states it; derived: follows from a paper; inferred: ch
 
 
 def _print_options(rows: Rows) -> None:
-    by: dict[str, Rows] = {}
-    for row in rows:
-        by.setdefault(row["of"], []).append(row)
+    by = by_key((row["of"], row) for row in rows)
     fabric, choices = by.pop("fabric"), by.pop("choices")
     print_lines(["Options of systems: --set SYSTEM.OPTION=VALUE", "real form: on hw-* clusters, unless form=paper", ""])
-    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for system, own in by.items():
-        alike.setdefault(tuple(_option_cells(row) for row in own), []).append(system)
+    alike = by_key((tuple(map(_option_cells, own)), system) for system, own in by.items())
     for cells, systems in alike.items():
         print_lines([", ".join(systems)])
         _print_cells(("option", "default", "values", "meaning"), cells or [("no options", "", "", "")])

@@ -14,7 +14,7 @@ from dysharp.base.files import make_folder, write_text
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_report
 from dysharp.runs.arguments import JOBS, Argument
-from dysharp.show.output import console, print_answer, print_header, warn
+from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, warn
 
 if TYPE_CHECKING:
     from dysharp.figures import Figure, Point, Result, Store
@@ -181,7 +181,6 @@ def _finite(chosen: Sequence[tuple[Figure, list[Point]]], store: Store, jobs: in
     """Print what finite hardware leaves of the claims of each figure. Returns the exit code: 1 where a claim has no Rows."""
     from dysharp.base.columns import Column, Columns
     from dysharp.figures.finite import claims_of, estimate, survivals
-    from dysharp.show.output import print_columns, print_lines
 
     if not (figures := [(figure, points) for figure, points in chosen if claims_of(figure)]):
         raise ConfigError(f"--finite: found {', '.join(figure.name for figure, _ in chosen)}, expected a figure with ratios of layer times")

@@ -11,7 +11,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import WRITTEN, Json, complete_words, options, refuse_others
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
-from dysharp.silicon.rtl.blocks import BLOCKS
+from dysharp.silicon.rtl.blocks import BLOCKS, load_block
 
 if TYPE_CHECKING:
     from dysharp.api.hardware import Hardware
@@ -55,8 +55,6 @@ def rtl(
 
 def _print_faults(blocks: list[str], as_json: bool) -> None:
     """Planted faults that were found, by block."""
-    from dysharp.silicon.rtl.blocks import load_block
-
     for block in blocks:
         load_block(block)  # without the extra or the block, one clear line
     from dysharp.testing.block_faults import found

@@ -5,14 +5,14 @@ their order. No constant is fitted here.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import F64
 from dysharp.costs.collectives import flight_us, link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 TORCH_BUFFER = ("copy", "launch", "flags")
 KERNELS: dict[str, tuple[str, ...]] = {
     "one-shot": ("launch", "pull"),

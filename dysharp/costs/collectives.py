@@ -27,14 +27,14 @@ chosen one takes. The tuner errs: it takes Simple on Blackwell from sizes at whi
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.values import frozen
 from dysharp.costs.operators import Constants, arch_of, hbm_us, light_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 KIB, MIB = 1 << 10, 1 << 20
 STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """Passes around the ring. An all-reduce is a reduce-scatter and an all-gather."""
@@ -159,7 +159,7 @@ def collective_us(
     """
     n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
     if kind == "alltoall":
-        return _alltoall_us(gpu, constants, n, size)
+        return alltoall_start_us(gpu, constants, size, size / n) + link_us(gpu, constants, size * (n - 1) / n)
     own = 0.0 if in_place else constants["nccl.self_copy"]
     times = [_ring_us(gpu, constants, protocol, STEPS[kind], n, size, own) for protocol in PROTOCOLS]
     may = kind == "all_reduce" and nvls is not False
@@ -169,7 +169,7 @@ def collective_us(
     return np.asarray(np.choose(chosen, times))
 
 
-def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, *, in_switch: ArrayLike = False) -> NDArray[np.int64]:
+def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, *, in_switch: ArrayLike = False) -> I64:
     """Index into `PROTOCOLS` of the protocol that NCCL's tuner takes, or `NVLS` where `in_switch` allows that.
 
     `passes`: around the ring (`STEPS`).
@@ -186,7 +186,7 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     return np.asarray(np.argmin([*taken, np.where(in_switch, nvls, np.inf)], axis=0))
 
 
-def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> NDArray[np.bool_]:
+def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> Bools:
     """Whether NCCL may run an all-reduce in the switch. `nvls`: on, off, or by the number of GPUs (None)."""
     n = np.asarray(n_gpus, np.float64)
     nvls = nvls if gpu.multicasts else False
@@ -280,14 +280,6 @@ def nvls_loads(gpu: Gpu, n_gpus: int) -> int:
     """Bytes of sums that a GPU of NVLS has asked for and not got: its threads wait for their loads before they store and load again."""
     most, few, many = NVLS_WARPS
     return NVLS_CHANNELS[arch_of(gpu)] * (few if n_gpus <= most else many) * NVLS_LOAD
-
-
-def _alltoall_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
-    """One hop of Simple, stores to all peers, a copy of the own chunk in memory, and the last chunk of every channel.
-
-    A chunk is stored and then taken out by an SM at `sm.copy_GBps`, which hides behind the next chunk, but for the last.
-    """
-    return alltoall_start_us(gpu, c, size, size / n) + link_us(gpu, c, size * (n - 1) / n)
 
 
 def alltoall_start_us(gpu: Gpu, constants: Constants, sent_bytes: ArrayLike, own_bytes: ArrayLike) -> F64:

@@ -6,14 +6,14 @@ On an hw cluster times are the closed forms of this folder, which measurements j
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import MiB
 from dysharp.costs.allreduce import kernel_allreduce_us
-from dysharp.costs.attention import AttentionCall, attention_flops, attention_us, decode_us
+from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import collective_us, ring_part
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
@@ -24,7 +24,6 @@ from dysharp.specs import Cluster
 from dysharp.specs.choices import choice_value
 from dysharp.specs.gpu import Gpu
 
-Direction = Literal["forward", "backward"]
 CDNA_SMALL_US = 4.5
 """A kernel without products in a decode step on CDNA 3 (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""
 BLOCK_SCALED = 7.161 / 6.812
@@ -287,16 +286,15 @@ class Machine:
         return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}
 
     def collective(self, kind: str, n_bytes: float, size: int, stride: int = 1) -> float:
-        """A collective that computing waits for. `n_bytes`: gathered, scattered, or per rank (alltoall); `stride`: ranks from one to the next."""
+        """A collective that computing waits for; NCCL's out of place, as PyTorch's functions are.
+
+        `n_bytes`: gathered, scattered, or per rank (alltoall); `stride`: ranks from one to the next.
+        """
         if size <= 1:
             return 0.0
         if not self.cluster.gpu or size * stride > self.domain:
             return self.group(n_bytes, size, stride)
-        return self.wait + self._near(kind, size, n_bytes)
-
-    def _near(self, kind: str, size: int, n_bytes: float) -> float:
-        """NCCL inside a domain, out of place as PyTorch's functions are."""
-        return self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
+        return self.wait + self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
         """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing, in the buffers of a distributed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
@@ -80,9 +80,7 @@ def _reduce(values: list[float], how: str) -> float:
 
 def _growth(values: dict[Point, float]) -> float:
     """The smallest ratio of a value to the value before it, in the order of the figure, among points that share a model and a seed."""
-    rows: dict[tuple[str, int], list[float]] = {}
-    for point, value in values.items():
-        rows.setdefault((point.model, point.seed), []).append(value)
+    rows = by_key(((point.model, point.seed), value) for point, value in values.items())
     if max(map(len, rows.values())) < 2:
         raise ConfigError("growth: found one point per model, expected at least two")
     return min(later / earlier for row in rows.values() for earlier, later in itertools.pairwise(row))

@@ -48,5 +48,3 @@ def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
 def _nearest(values: list[int], wanted: int) -> int:
     """The index of the value that is nearest to `wanted` in factors."""
     return min(range(len(values)), key=lambda i: abs(math.log(values[i] / wanted)))
-
-

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import EmulationMismatch
 from dysharp.base.values import frozen
 from dysharp.functional.orders import Pool, make_pool, time_in
@@ -23,7 +23,6 @@ from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Chunks, c
 from dysharp.workload.collective import Collective
 from dysharp.workload.sublayer import Work
 
-Array = NDArray[Any]
 ISSUE, DELIVER, RESPOND, FINISH = range(4)
 
 

@@ -233,10 +233,9 @@ def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Numbe
 
 def _is_exact(passes: list[Pass]) -> bool:
     """Whether outputs and gate gradients equal the reference that adds in the recorded order, bit for bit."""
-    forward = passes[0].outcome.record
     for p in passes:
         tensors = replace(p.tensors, experts=copy.deepcopy(p.tensors.experts)) if p.tensors.saved is not None else p.tensors
-        reference = recorded_reference(tensors, p.outcome.record, forward=forward)
+        reference = recorded_reference(tensors, p.outcome.record, forward=passes[0].outcome.record)
         if not _same_bits(p.outcome.out, reference.out):
             return False
         if reference.gate_grad is not None and p.outcome.gate_grad is not None and not _same_bits(p.outcome.gate_grad, reference.gate_grad):
@@ -269,13 +268,12 @@ def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
 def _injected(kinds: tuple[str, ...], t: Tensors, counted: dict[str, int]) -> dict[str, int]:
     """{kind: number of times that the injected fault or hard case happened}."""
     r = t.routing
-    per_gpu = r.placement.slots_per_gpu
     needs = needed_gpus(r)
     source = np.arange(r.n_tokens) // r.tokens_per_gpu
     chosen = (r.slot >= 0).sum(axis=1)
     of_routing = {
         "empty": int((chosen == 0).sum()),
-        "local": int(((needs.sum(axis=1) == 1) & (r.slot.max(axis=1) // per_gpu == source) & (chosen > 0)).sum()),
+        "local": int(((needs.sum(axis=1) == 1) & (r.slot.max(axis=1) // r.placement.slots_per_gpu == source) & (chosen > 0)).sum()),
         "one-gpu": int(((needs.sum(axis=1) == 1) & (chosen > 1)).sum()),
         "idle-expert": int((np.bincount(r.expert[r.expert >= 0], minlength=r.n_experts) == 0).sum()),
         "drop": int((r.slot < 0).sum()),

@@ -21,7 +21,6 @@ from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
 
 ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
-ALL = slice(None)
 DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY})
 
 

@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64
+from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.values import frozen, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.moe import host_constant
@@ -229,7 +228,7 @@ class _Task:
     constants: Mapping[str, Fitted]
     taken: Sequence[tuple[str, ...]]
 
-    def run(self, keep: NDArray[np.bool_]) -> tuple[dict[str, float], dict[str, str]]:
+    def run(self, keep: Bools) -> tuple[dict[str, float], dict[str, str]]:
         """(fitted, refused) on the measurements of the mask `[parsed]`.
 
         The stages run in the order of the packaged fit. A stage uses the constants of earlier stages.
@@ -349,7 +348,7 @@ def _errors(parsed: Sequence[Parsed], before: Mapping[str, float], after: Mappin
     measured, forms = measured_values(parsed), ClosedForms(parsed)
     old, new = forms.values(before), forms.values(after)
 
-    def improvement(name: str, members: NDArray[np.int64]) -> _Improvement:
+    def improvement(name: str, members: I64) -> _Improvement:
         shapes = len({(parsed[i].family.name, parsed[i].case.shape) for i in members})
         known = members[np.isfinite(held[members])]
         outside = errors_of(held[known], measured[known]) if shapes > 1 and len(known) else None

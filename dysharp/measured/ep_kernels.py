@@ -15,7 +15,7 @@ from dysharp.base.units import PS_PER_US
 from dysharp.base.values import frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
-from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
+from dysharp.measured.measurements import CLUSTERS, SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
@@ -118,9 +118,19 @@ def verb_of(m: Measurement) -> str:
     return "dispatch" if m.kind == "ep_dispatch" else "combine"
 
 
-def row_dtype(m: Measurement, verb: str) -> str:
-    """The data type of the rows that DeepEP's kernels send in `verb`: FP8 or BF16 in Dispatch, BF16 in Combine. Raises `Unsupported` for another."""
-    return dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
+class SentRows(TypedDict):
+    """The fields of a case that the data type of DeepEP's rows decides."""
+
+    fp8: bool
+    row_bytes: float
+    dtypes: tuple[str, ...]
+
+
+def sent_rows(m: Measurement, verb: str, hidden: int) -> SentRows:
+    """Rows of `hidden` values that DeepEP's kernels send in `verb`; Combine always sends BF16. Raises `Unsupported` for another data type."""
+    dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
+    fp8, value_bytes = (verb, dtype) != ("dispatch", "bf16"), SCALED_FP8 if dtype == "fp8" else 2.0
+    return SentRows(fp8=fp8, row_bytes=hidden * value_bytes, dtypes=(f"{verb} {dtype}",))
 
 
 def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:

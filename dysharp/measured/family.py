@@ -82,11 +82,6 @@ C = TypeVar("C", bound=Case)
 DtypesOf = Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
 
 
-def _no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """For families whose data types are not compared."""
-    return ()
-
-
 @frozen
 class Family:
     """A family for `validate`, `calibrate` and error bars. The decorator `family` describes the fields."""
@@ -102,7 +97,7 @@ class Family:
     order: int = LAST
     systems: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
-    dtypes_of: DtypesOf = _no_dtypes
+    dtypes_of: DtypesOf = lambda model, options: ()
     skewed: bool = False
     between: Between = ""
     regime: str = UNKNOWN

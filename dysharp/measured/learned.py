@@ -195,7 +195,7 @@ def learn(predict: Predict, measured: F64, costs: Sequence[Cost], rounds: int = 
     return done
 
 
-def next_rows(slope: F64, wanted: F64, information: F64, n: int, noise: float = NOISE) -> list[int]:
+def next_rows(slope: F64, wanted: F64, information: F64, n: int) -> list[int]:
     """The `n` rows of `slope` `[rows, costs]` that, measured one after the other, leave the rows `wanted` least uncertain.
 
     `information`: `[costs, costs]` inverse covariance of the costs before them.
@@ -203,7 +203,7 @@ def next_rows(slope: F64, wanted: F64, information: F64, n: int, noise: float = 
     chosen = list[int]()
     for _ in range(min(n, len(slope))):
         rest = [i for i in range(len(slope)) if i not in chosen]
-        left = [np.trace(wanted @ np.linalg.inv(information + np.outer(slope[i], slope[i]) / noise**2) @ wanted.T) for i in rest]
+        left = [np.trace(wanted @ np.linalg.inv(information + np.outer(slope[i], slope[i]) / NOISE**2) @ wanted.T) for i in rest]
         chosen.append(rest[int(np.argmin(left))])
-        information = information + np.outer(slope[chosen[-1]], slope[chosen[-1]]) / noise**2
+        information = information + np.outer(slope[chosen[-1]], slope[chosen[-1]]) / NOISE**2
     return chosen

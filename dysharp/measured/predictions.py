@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, Bools
+from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.errors import DysharpError, SimulationError
 from dysharp.base.processes import Task, here, in_processes
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs.gpu import load_gpu
 
@@ -89,7 +88,7 @@ class ClosedForms:
                 groups.setdefault(key, []).append(i)
         self.work = np.array([entry.case.work for entry in parsed], np.float64)
         self.us_per_unit = np.array([entry.measurement.us_per_unit for entry in parsed], np.float64)
-        self._groups: list[tuple[Any, Any, NDArray[np.int64], Any]] = []
+        self._groups: list[tuple[Any, Any, I64, Any]] = []
         for members in groups.values():
             first = parsed[members[0]]
             stacked = stack([parsed[i].case for i in members])
@@ -159,10 +158,7 @@ def errors_of(predicted: F64, measured: F64) -> Errors:
 
 def members_by(keys: Iterable[Key]) -> dict[Key, list[int]]:
     """Key -> its places in `keys`, in their order."""
-    groups: dict[Key, list[int]] = {}
-    for i, key in enumerate(keys):
-        groups.setdefault(key, []).append(i)
-    return groups
+    return by_key((key, i) for i, key in enumerate(keys))
 
 
 def errors_by(keys: Iterable[Key], predicted: F64, measured: F64) -> dict[Key, Errors]:

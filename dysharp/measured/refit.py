@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64
+from dysharp.base.arrays import F64, Bools
+from dysharp.base.values import by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -38,10 +38,7 @@ def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[
 
     Raises `ConfigError` for a stage that names an unknown family.
     """
-    by_stage: dict[str, list[str]] = {}
-    for name, constant in constants.items():
-        if constant.stage != GIVEN:
-            by_stage.setdefault(constant.stage, []).append(name)
+    by_stage = by_key((constant.stage, name) for name, constant in constants.items() if constant.stage != GIVEN)
     named = [(tuple(stage.split("+")), names) for stage, names in by_stage.items()]
     return sorted(named, key=lambda entry: level_of(entry[0]))
 
@@ -97,7 +94,7 @@ def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs
 def refit(
     parsed: Sequence[Parsed],
     constants: Mapping[str, Fitted],
-    keep: NDArray[np.bool_] | None = None,
+    keep: Bools | None = None,
     ratio: F64 | None = None,
     rest: Mapping[str, float] | None = None,
     start: Mapping[str, float] | None = None,

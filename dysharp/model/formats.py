@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.model.state import RECIPES, Recipe
 from dysharp.specs.whole import WholeModel
 
@@ -130,9 +130,7 @@ def _parts(model: WholeModel | None) -> Iterator[str]:
 def _by_part(names: Mapping[str, str]) -> str:
     """ "mxfp4 (experts), bf16": formats with their parts, and at the end BF16, which the rest has. A head in BF16 is not worth a word."""
     left = {part: name for part, name in names.items() if part != "head" or name != "bf16"}
-    found: dict[str, list[str]] = {}
-    for part, name in left.items():
-        found.setdefault(name, []).append(part)
+    found = by_key((name, part) for part, name in left.items())
     if len(found) == 1:
         return next(iter(found))
     rest = ["bf16"] if found.pop("bf16", None) else []

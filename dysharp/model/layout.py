@@ -118,9 +118,7 @@ class Layout:
 
     def domains(self, kind: Kind, domain_gpus: int) -> int:
         """NVLink domains of `domain_gpus` GPUs, counted from rank 0, over which the widest group of a kind is spread."""
-        size, stride = self.degree(kind), self.stride(kind)
-        firsts = [rank for rank in range(self.gpus) if rank // stride % size == 0]
-        return max(len({rank // domain_gpus for rank in range(first, first + size * stride, stride)}) for first in firsts)
+        return max(len({rank // domain_gpus for rank in group}) for group in self.groups(kind))
 
 
 def layout_of(text: str) -> Layout:
@@ -226,9 +224,6 @@ def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) ->
     raise_if(faults, "layout")
 
 
-Placement = Literal["loop", "v", "both"]
-"""Which chunks a rank holds. "loop": chunk c on rank c mod pp. "v": chunks 0..pp-1 down, pp..2pp-1 back up (ZBV, DualPipeV; vpp = 2).
-"both": chunk r and chunk pp-1-r, so that every chunk is held twice (DualPipe; vpp = 1)."""
 MAX_LETTERS = 1 << 14
 GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([Etm L|])\*(\d{1,4})")
 
@@ -262,17 +257,6 @@ def chunks_of(model: WholeModel, layout: Layout) -> tuple[Chunk, ...]:
         chunks.append(Chunk(first, n, "E" in piece, piece.count("m"), losses * ("L" in piece)))
         first += n
     return tuple(chunks)
-
-
-def chunks_of_rank(chunks: tuple[Chunk, ...], layout: Layout, rank: int, placement: Placement = "loop") -> tuple[int, ...]:
-    """Numbers of the chunks of pipeline rank `rank`, in the order of its chunk ids. Raises `ConfigError` for a placement that does not fit."""
-    p = layout.pp
-    if placement == "loop":
-        return tuple(range(rank, len(chunks), p))
-    needed = 2 if placement == "v" else 1
-    if layout.vpp != needed:
-        raise ConfigError(f"layout: found vpp={layout.vpp}, expected {needed} for chunks placed as {placement!r}")
-    return (rank, 2 * p - 1 - rank) if placement == "v" else (rank, p - 1 - rank)
 
 
 def count_chunks(stages: str) -> int:

@@ -1,8 +1,7 @@
 """A Program as plain Python lists, so that the interpreter reads no array."""
 
-import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import ProgramError
 from dysharp.base.values import frozen
 from dysharp.program.tables import Hardware, Kind, Program, Template
@@ -168,7 +167,7 @@ def _packets(program: Program, template: Template, n_bytes: int, aux: int, train
     return max(1, framing.packets(-(-n_bytes // max(1, trains))) + framing.packets(aux))
 
 
-def _of_task(table: NDArray[np.int64], template: Template, rows: int) -> int:
+def _of_task(table: I64, template: Template, rows: int) -> int:
     """The entry of `table` (durations or memory bytes) for one task of `rows` rows. 0 for kinds without tasks."""
     if template.kind not in (Kind.COMPUTE, Kind.DELAY) or template.duration < 0:
         return 0

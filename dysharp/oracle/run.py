@@ -110,7 +110,7 @@ class OracleRun:
             done=times(log.done),
             cause=np.array(log.cause, np.int32),
             member=times(log.member),
-            row_slot=np.array(self.stores.row_slots(), np.int32),
+            row_slot=np.array([slot for region in self.stores.states for slot in region.slot], np.int32),  # -1: never bound
             tile_ready=times(log.tile_ready),
             up_busy=times([link.server.total for link in self.fabric.up]),
             down_busy=times([link.server.total for link in self.fabric.down]),

@@ -84,10 +84,6 @@ class RunRegions:
         for op in ops:
             self.dependencies.event(op, cause)
 
-    def row_slots(self) -> list[int]:
-        """`[n_rows]`: slot of every row in its region, -1 = never bound."""
-        return [s for state in self.states for s in state.slot]
-
     def rows_by_tile(self) -> dict[int, int]:
         """Rows that are complete, per tile: for the deadlock report."""
         out: dict[int, int] = defaultdict(int)

@@ -218,8 +218,7 @@ class TransferOps:
         if len(session.ops) == session.expected:
             self.fabric.answer_tail[op.id] = session.tail
             self.fabric.result_out(op, home, op.cls, op.down)
-            n = self.world.tables.program.n_nodes
-            self._opening += [op.session, op.session - home + (home - 1) % n]
+            self._opening += [op.session, op.session - home + (home - 1) % self.world.tables.program.n_nodes]
         self.fabric.leave(op)
 
     def _reduced(self, last: Op) -> None:

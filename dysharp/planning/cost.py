@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64
 from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import FLASH_BACKWARD, flops_of
@@ -40,7 +40,6 @@ GRAIN = 4
 """Parts of a layer in which splits count, so that layouts of like pieces share them."""
 WIDE = "wide"
 """Among the values of a candidate: all linears are in BF16."""
-Times = NDArray[np.float64]
 
 
 def machine_of(cluster: Cluster) -> Machine:
@@ -111,7 +110,7 @@ class Coster:
         dp = np.maximum(self.task.gpus // (c["tp"] * c["cp"] * c["pp"]), 1)
         return dp, np.maximum(self.task.batch // (dp * c["micro_batch"]), 1)
 
-    def state_bound(self, c: Mapping[str, Column]) -> Times:
+    def state_bound(self, c: Mapping[str, Column]) -> F64:
         """Bytes of weights, gradients and optimizer that the fullest rank has at least: the mean, with everything cut that can be."""
         dp, _ = self._batches(c)
         stage = c["tp"] * c["cp"] * dp
@@ -122,7 +121,7 @@ class Coster:
         held = (BF16 + self.recipe.gradients) * (dense / part + experts / expert_part)
         return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
 
-    def rough_activations(self, c: Mapping[str, Column]) -> Times:
+    def rough_activations(self, c: Mapping[str, Column]) -> F64:
         """Bytes of mean layers in flight on the first rank: an estimate, no bound."""
         model = self.task.model
         per = np.zeros(len(self.space.recompute))
@@ -132,7 +131,7 @@ class Coster:
         flying = np.where(c["vpp"] == 1, c["pp"], 2 * c["pp"] - 1 + (c["vpp"] - 1) * c["pp"]) / c["vpp"]
         return np.asarray(tokens * per[c["recompute"]] * model.n_layers / c["pp"] * flying)
 
-    def compute_bound(self, c: Mapping[str, Column]) -> Times:
+    def compute_bound(self, c: Mapping[str, Column]) -> F64:
         """Microseconds of a step at the peak with even stages, and the bubble of 1F1B."""
         _, m = self._batches(c)
         again = np.asarray(["full" in one for one in self.space.recompute])[c["recompute"]] * self.forward
@@ -141,7 +140,7 @@ class Coster:
         loop = is_one(self.space.schedule, c["schedule"], "1f1b")
         return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
-    def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
+    def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> F64:
         """A rough closed form: even stages, cells and bubble alone, no copies of stages; pieces are computed once for every different key."""
         names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "offload")
         stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
@@ -190,13 +189,14 @@ class Coster:
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         return tuple(sum(each[letter][i] for letter in self.letters()) for i in range(4))
 
-    def cost(self, number_of: int, stages: str = "") -> Costed:
-        """The closed form of one candidate, with the best split of its layers, or `stages`."""
-        values = self.space.candidate(number_of)
-        return self.cost_of(values, number_of, stages)
+    def cost(self, number_of: int) -> Costed:
+        """The closed form of one candidate, with the best split of its layers."""
+        return self.cost_of(self.space.candidate(number_of), number_of)
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
-        """The same of a candidate by its values, the faster that fits of two: each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
+        """The same of a candidate by its values, with the best split or `stages`: the faster that fits of two.
+
+        Each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
 
         FP8 has more launches in a forward pass and its copies in memory: what is faster in each layer may be slower in a pipeline, or not fit.
         """
@@ -236,7 +236,7 @@ class Coster:
         cells = [_cell(run, each, pieces, self._sent(one.layout)) for run in runs]
         return [(forward, backward, weights) for forward, backward, weights, _ in cells]
 
-    def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
+    def _parts(self, values: Mapping[str, Any], layout: Layout, cells: F64, pieces: Pieces, runs: list[str]) -> dict[str, float]:
         """Microseconds of a step by part. `cells`: [chunks, (forward, backward, weights, steady)]."""
         m, p, v, schedule = layout.micro_batches, layout.pp, layout.vpp, values["schedule"]
         ranks = work_of(schedule, layout, cells[:, 3])

@@ -7,8 +7,8 @@ the pace of unequal ones.
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64
 from dysharp.base.values import frozen
 from dysharp.model.layout import Layout
 from dysharp.training.graph import replay_schedule
@@ -24,7 +24,6 @@ PAIRED = ("dualpipe", "dualpipev")
 REPLAYED = ("zbv", "v-half", "v-min")
 STEADY, GRAIN = 4, 32
 """Micro-batches per rank after which a rank holds no more; parts of a stage's time in which equal stages count."""
-Floats = NDArray[np.float64]
 
 
 @frozen
@@ -69,7 +68,7 @@ def _equal(schedule: str, p: int, m: int, forward: int, weights: int) -> tuple[f
     return slope, max(0.0, ends[-1] - m * slope)
 
 
-def work_of(schedule: str, layout: Layout, steady: Floats) -> Floats:
+def work_of(schedule: str, layout: Layout, steady: F64) -> F64:
     """Work of every rank for a micro-batch, from the times of chunks in the order of the model."""
     share = 2 if schedule == "dualpipe" else 1
     return np.asarray([sum(steady[chunk] for chunk in own) / share for own in ranks_of(schedule, layout)])
@@ -91,7 +90,7 @@ def _held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int
     return held
 
 
-def peaks(schedule: str, layout: Layout, rank: int, overlap: bool) -> Floats:
+def peaks(schedule: str, layout: Layout, rank: int, overlap: bool) -> F64:
     """[n, 2 x chunks of the rank]: what a rank may hold at once, by chunk: micro-batches in flight, then those that wait for weight gradients."""
     if schedule == "1f1b":
         held = _held_by_chunk(layout, rank, overlap)
@@ -101,7 +100,7 @@ def peaks(schedule: str, layout: Layout, rank: int, overlap: bool) -> Floats:
 
 
 @lru_cache(maxsize=1 << 8)
-def _counted(schedule: str, p: int, m: int) -> tuple[Floats, ...]:
+def _counted(schedule: str, p: int, m: int) -> tuple[F64, ...]:
     """`peaks` of every rank, from the order of the schedule; only moments that no other moment exceeds in all counts."""
     one = make_schedule(schedule, p, m)
     places = ranks_of(schedule, Layout(pp=p, vpp=2 if schedule in V_SHAPED else 1, micro_batches=m))

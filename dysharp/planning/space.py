@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64, Bools
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
@@ -23,7 +23,7 @@ from dysharp.training.memory import Saving
 from dysharp.training.moe_block import NO_RECIPE
 from dysharp.training.recipe import TrainingRecipe
 
-Column = NDArray[np.int64]
+Column = I64
 BLOCK = 1 << 18
 """Candidates that are looked at together."""
 MOST = 1 << 26
@@ -215,7 +215,7 @@ def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
     return ("flat", "hierarchical", "dedup") if task.gpus > machine.domain else ("flat", "dedup")
 
 
-def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine) -> Iterator[tuple[str, Bools]]:
     """(constraint, which candidates keep it), in the order in which they reject."""
     model, a, domain_gpus = task.model, task.model.attention, machine.domain
     per = c["tp"] * c["cp"] * c["pp"]
@@ -269,12 +269,12 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     )  # fmt: skip
 
 
-def is_one(values: tuple[Any, ...], places: Column, one: Any) -> NDArray[np.bool_]:
+def is_one(values: tuple[Any, ...], places: Column, one: Any) -> Bools:
     """Which candidates have the value `one` of a dimension."""
     return np.asarray([value == one for value in values])[places]
 
 
-def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def _rules(task: Task, space: Space, c: dict[str, Column], split: Bools) -> Iterator[tuple[str, Bools]]:
     """Constraints of the framework. `split`: candidates whose schedule is not 1F1B."""
     model, chunks = task.model, c["pp"] * c["vpp"]
     if task.rules.chunks == "equal":

@@ -10,14 +10,14 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dysharp.base.arrays import F64
 
 EPSILON, TINY = 1e-9, 1e-300
 NARROW = 64
-Floats = NDArray[np.float64]
 
 
-def pace(chunks: Floats) -> float:
+def pace(chunks: F64) -> float:
     """Time of a further micro-batch from the times of chunks [rounds, ranks]. Within 6 % of replays of interleaved schedules (a test)."""
     means = chunks.mean(axis=1)
     return float(chunks.max(axis=1).sum() + _wait(means.max() - means.min(), chunks.shape[1], chunks.mean()))
@@ -60,24 +60,24 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1, ranges: 
     return best
 
 
-def _pace_of(sums: Floats, ends: tuple[int, ...], ranks: int) -> float:
+def _pace_of(sums: F64, ends: tuple[int, ...], ranks: int) -> float:
     return pace(np.diff(sums[[0, *ends]]).reshape(-1, ranks))
 
 
-def _ranges(totals: Floats, mean: float) -> list[tuple[float, float]]:
+def _ranges(totals: F64, mean: float) -> list[tuple[float, float]]:
     """(least, largest) total of a round around the mean, the narrowest first."""
     values = np.unique(np.round(totals / mean, 9)) * mean
     lows, highs = values[values <= mean * (1 + EPSILON)], values[values >= mean * (1 - EPSILON)]
     return sorted(((float(a), float(b)) for a in lows for b in highs), key=lambda one: one[1] - one[0])
 
 
-def _rounds(largest: Floats, rounds: int) -> tuple[float, list[int]]:
+def _rounds(largest: F64, rounds: int) -> tuple[float, list[int]]:
     """(least sum of largest runs, cuts between rounds); infinite and without cuts where no rounds fit."""
     total, cuts = _cheapest(largest, rounds)
     return (total, cuts) if total < np.inf else (total, [])
 
 
-def _cheapest(cost: Floats, runs: int) -> tuple[float, list[int]]:
+def _cheapest(cost: F64, runs: int) -> tuple[float, list[int]]:
     """(least sum, cuts) of `runs` runs behind each other, of which the one from a to b costs `cost[a, b]`."""
     n = len(cost) - 1
     total = np.full(n + 1, np.inf)
@@ -93,7 +93,7 @@ def _cheapest(cost: Floats, runs: int) -> tuple[float, list[int]]:
     return float(total[n]), cuts[::-1]
 
 
-def _largest(weights: tuple[float, ...], ranks: int) -> Floats:
+def _largest(weights: tuple[float, ...], ranks: int) -> F64:
     """[n + 1, n + 1]: the least largest run of weights a to b in `ranks` non-empty runs; infinite where there are too few.
 
     Inside the longest stretch of equal weights the result is a whole number of weights; only rows before it and columns behind it need a search.
@@ -119,7 +119,7 @@ def _alike(weights: tuple[float, ...]) -> tuple[int, int]:
     return best, best + length
 
 
-def _from(weights: tuple[float, ...], ranks: int, size: int) -> Floats:
+def _from(weights: tuple[float, ...], ranks: int, size: int) -> F64:
     """The least largest of `ranks` runs of the first b weights, in the last of `size` places; infinite in the places before."""
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     run = sums[None, :] - sums[:, None]
@@ -130,7 +130,7 @@ def _from(weights: tuple[float, ...], ranks: int, size: int) -> Floats:
     return np.concatenate([np.full(size - len(least), np.inf), least])
 
 
-def _even(sums: Floats, first: int, last: int, chunks: int, slots_of: int = 0) -> tuple[int, ...]:
+def _even(sums: F64, first: int, last: int, chunks: int, slots_of: int = 0) -> tuple[int, ...]:
     """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares.
 
     `slots_of`: layers that a run has at most beside E and L; a run without E and L may then be empty.
@@ -181,7 +181,7 @@ def _least(found: Callable[[float], Any], low: float, high: float) -> float:
     return high
 
 
-def _taken(sums: Floats, ranks: int, most: float, longest: float) -> tuple[int, ...] | None:
+def _taken(sums: F64, ranks: int, most: float, longest: float) -> tuple[int, ...] | None:
     """Ends of runs with at most `most` on every rank and `longest` in a run; None: there are none."""
     n = len(sums) - 1
     back = sums[-1] - sums[::-1]

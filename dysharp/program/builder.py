@@ -1,6 +1,5 @@
 """`ProgramBuilder`: builds Programs from arrays, a batch of ops at a time. Millions of ops take well under a second."""
 
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,10 +57,9 @@ def _cat(parts: list[Any], dtype: Any = np.int32) -> Array:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
-def _table(kind: Any, rows: list[Any]) -> Any:
-    """The table of `rows`, whose entries are in the order of its columns: words stay tuples, `interval_ps` is int64, other numbers are int32."""
-    columns: dict[str, Any] = {}
-    for i, name in enumerate(kind.__slots__):
+def _table(kind: Any, rows: list[Any], **columns: Any) -> Any:
+    """The table of `rows` and `columns`; entries of rows are in its order. Words stay tuples, `interval_ps` is int64, other numbers are int32."""
+    for i, name in enumerate([name for name in kind.__slots__ if name not in columns]):
         column = [row[i] for row in rows]
         columns[name] = tuple(column) if name in ("name", "unit") else np.array(column, np.int64 if name == "interval_ps" else np.int32)
     return kind(**columns)
@@ -117,10 +115,8 @@ class ProgramBuilder:
         self._edges: list[tuple[I32, I32, I32, I32]] = []
         self._holds: list[tuple[I32, ...]] = []
         self._semaphores: list[tuple[int, int, str, str]] = []
-        self._issuers: list[tuple[int, int, int, int, str, int]] = []
+        self._issuers: list[tuple[int, int, int, int, str]] = []
         self._pools: list[tuple[int, int, str]] = []
-        self._shares: list[tuple[int, int]] = []
-        self._splits: list[tuple[int, int, int]] = []
         self._chains: list[tuple[int, int]] = []
         self._sessions: list[tuple[int, int]] = []
         self._places = self._timeout_ps = 0
@@ -150,16 +146,8 @@ class ProgramBuilder:
     def pool(self, node: int, slots: int, name: str = "sm") -> int:
         return _added(self._pools, (node, slots, f"node[{node}].{name}"))
 
-    def share(self, pool: int, most: int) -> int:
-        """A share of `pool`: its issuers hold at most `most` slots together."""
-        return _added(self._shares, (pool, most))
-
-    def split(self, op: int, share: int, most: int) -> None:
-        """When `op` is done, `share` has `most` slots."""
-        self._splits.append((op, share, most))
-
-    def issuer(self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer", share: int = -1) -> int:
-        return _added(self._issuers, (node, pool, int(discipline), interval_ps, f"node[{node}].{name}", share))
+    def issuer(self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer") -> int:
+        return _added(self._issuers, (node, pool, int(discipline), interval_ps, f"node[{node}].{name}"))
 
     def semaphore(self, node: int, capacity: int, name: str = "window", unit: str = "ops") -> int:
         return _added(self._semaphores, (node, capacity, f"node[{node}].{name}", unit))
@@ -177,9 +165,6 @@ class ProgramBuilder:
         """A batch of addresses of MERGED_LOADs, one for each of `home`. `places`, `timeout_ps`: see `Sessions`. Returns the first id."""
         self._timeout_ps = timeout_ps
         return self.sums(home, expected, places)
-
-    def session(self, home: int, expected: int) -> int:
-        return _added(self._sessions, (home, expected))
 
     # ---- regions -----------------------------------------------------------------------------------------------------
 
@@ -306,24 +291,18 @@ class ProgramBuilder:
         for name, default in RARE.items():
             if any(name in o for o in self._ops):
                 columns[name] = _cat([o.get(name, _full(default, len(o["node"]), name)) for o in self._ops])
-        issuers = _table(tables.Issuers, self._issuers)
         homes = np.array(self._sessions, np.int32).reshape(-1, 2).T.copy()
         return Program(
             n_nodes=self.n_nodes, hardware=self.hardware, templates=tuple(self._templates), framings=tuple(self._framings), classes=self.classes,
             durations=_padded(self._durations), task_bytes=_padded(self._task_bytes), wires=self._build_wires(), ops=Ops(**columns),
             members=self._build_members(), regions=self._build_regions(), edges=tables.Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
             holds=tables.Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))), semaphores=_table(tables.Semaphores, self._semaphores),
-            issuers=issuers if self._shares else replace(issuers, share=None), pools=_table(tables.Pools, self._pools),
+            issuers=_table(tables.Issuers, self._issuers, share=None), pools=_table(tables.Pools, self._pools),
             declared=declared or Declared(0), chains=_table(tables.Chains, self._chains) if self._chains else None,
-            sessions=tables.Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None, shares=self._build_shares(),
+            sessions=tables.Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
             tables=tuple(self._tables), row_trains=self.row_trains, nets=self.nets, domain_nodes=self.domain_nodes, operators=self.operators,
             schema=self.schema,
         )  # fmt: skip
-
-    def _build_shares(self) -> tables.Shares | None:
-        splits = sorted(self._splits, key=lambda split: split[0])
-        columns = [*np.array(self._shares, np.int32).reshape(-1, 2).T.copy(), *np.array(splits, np.int32).reshape(-1, 3).T.copy()]
-        return tables.Shares(*columns) if self._shares else None
 
     def _build_wires(self) -> tables.Wires:
         m = self.hardware

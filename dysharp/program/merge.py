@@ -3,8 +3,8 @@
 The result is an ordinary Program, so every interpreter takes it unchanged. `sections.part_of` gives a part back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,24 +19,20 @@ from dysharp.program.csr import owners
 from dysharp.program.names import check_range
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import ENDS, OWN, POINTERS, labelled, sizes_of
-from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
+from dysharp.program.shares import common_shares, more_of, with_kernel_sms
 from dysharp.program.skew import waits_for_start, widened, with_edges, with_ops
 from dysharp.program.tables import Chains, Declared, Head, Kind, MergedPart, Pools, Program, Sessions, Shares, Tail, Template
 
 
 @frozen
 class Part:
-    """One Program of a merge. `label` names it in every output. `layer`, `microbatch`, `direction` say what it is.
-
-    `share`: most slots that the part holds at once, by the name of a pool ("sm": on every node). Without an entry the part takes what is free.
-    """
+    """One Program of a merge. `label` names it in every output. `layer`, `microbatch`, `direction` say what it is."""
 
     label: str
     program: Program
     layer: int = 0
     microbatch: int = 0
     direction: str = "fwd"
-    share: Mapping[str, int] = field(default_factory=dict)
 
 
 @frozen
@@ -129,33 +125,25 @@ def _ids_of(label: str, ops: ArrayLike, parts: list[Part], place: dict[str, int]
     return ids
 
 
-__all__ = ["Cross", "Part", "Split", "merge"]
-
 T = TypeVar("T")
 
 
-def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges: Sequence[Cross] = (), splits: Sequence[Split] = ()) -> Program:
+def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges: Sequence[Cross] = ()) -> Program:
     """The Programs of `parts` as one, on common pools, memory, tables, links and networks. One part alone is returned as it is.
 
-    `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. `splits`: changes of
-    shares while they run; a part of a split has a share of the pool from the start. The order of the arguments has no meaning; the order of labels
-    in a stream has one. Raises ProgramError for labels that occur twice or not at all, for Programs of different machines, and for edges and shares
-    that cannot be.
+    `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. The order of the arguments
+    has no meaning; the order of labels in a stream has one. Raises ProgramError for labels that occur twice or not at all, for Programs of different
+    machines, and for edges that cannot be.
     """
     parts = sorted(parts, key=lambda part: part.label)
     _check(parts, streams)
-    if len(parts) == 1 and not edges and not parts[0].share:
+    if len(parts) == 1 and not edges:
         return parts[0].program
-    given = {split.part for split in splits} | {part.label for part in parts if part.share}
-    parts = [replace(part, program=kernels_of(part.program, keep=part.label not in given)) for part in parts]
+    parts = [replace(part, program=with_kernel_sms(part.program)) for part in parts]
     first = _first_ids([part.program for part in parts])
     program = _side_by_side(parts, first)
     program = _in_streams(program, parts, first, sorted(map(tuple, streams)))
-    issuers = {part.label: range(one["issuer"], end["issuer"]) for part, one, end in zip(parts, first, first[1:], strict=False)}
-    place = {part.label: i for i, part in enumerate(parts)}
-    after = [(split, _ids_of(split.after, split.after_ops, parts, place) + first[place[split.after]]["op"]) for split in splits]
-    shared = with_shares(_with_cross(program, parts, first, edges), {part.label: part.share for part in parts}, issuers, after)
-    return common_shares(shared)
+    return common_shares(_with_cross(program, parts, first, edges))
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output,
         return _put(state, event.tile, replace(entry, gemm1=entry.gemm1 + 1), (RowReady(event.tile),) if done else ())
     if entry.gemm2 + 1 < state.shape.gemm2_blocks:
         return _put(state, event.tile, replace(entry, gemm2=entry.gemm2 + 1), ())
-    return _free(state, event.tile), tuple(Notify(token, event.tile[0]) for token, _ in state.tokens[event.tile])
+    notices = tuple(Notify(token, event.tile[0]) for token, _ in state.tokens[event.tile])
+    return replace(state, on_chip=state.on_chip.without(event.tile), memory=state.memory.without(event.tile)), notices
 
 
 def _bind(state: TrackerState, event: Bind) -> TrackerState:
@@ -191,8 +192,3 @@ def _put(state: TrackerState, tile: Tile, entry: _TileCounts, outputs: tuple[Out
         memory, on_chip = memory.put(victim, on_chip[victim]), on_chip.without(victim)
         outputs = (*outputs, TileSpilled(victim))
     return replace(state, on_chip=on_chip, memory=memory), outputs
-
-
-def _free(state: TrackerState, tile: Tile) -> TrackerState:
-    """The entry of `tile` leaves. Its TID list stays, for late duplicates and for backward."""
-    return replace(state, on_chip=state.on_chip.without(tile), memory=state.memory.without(tile))

@@ -1,7 +1,6 @@
 """How much memory a point will take, estimated before anything large is made, and how much this process may take."""
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, OverShare
+from dysharp.base.processes import physical_bytes
 from dysharp.base.units import GiB
 from dysharp.runs.known import PART
 from dysharp.runs.request import Request
@@ -67,15 +67,7 @@ def most_bytes(r: Request) -> int:
 
 def usable_bytes(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Memory that the processes of this container may use: the physical memory, or the smallest limit of its cgroups (version 1 or 2)."""
-    return min([_physical_bytes(), *_limits(cgroups, own)])
-
-
-def _physical_bytes() -> int:
-    """Physical memory of this computer; a huge number where the operating system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 1 << 62
+    return min([physical_bytes(), *_limits(cgroups, own)])
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[int]:

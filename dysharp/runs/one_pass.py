@@ -14,6 +14,7 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.base.arrays import I32
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.header import header_of, settings_of
@@ -24,8 +25,6 @@ from dysharp.systems import System
 from dysharp.workload import Routing
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
     from dysharp.engine.burst.run import Timing
     from dysharp.program import Program, Trace
@@ -55,9 +54,9 @@ Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timin
 
 
 def run_pass(
-    system: System, options: Any, workload: Workload, direction: str, on_stage: OnStage, row_slot: NDArray[np.int32] | None = None,
+    system: System, options: Any, workload: Workload, direction: str, on_stage: OnStage, row_slot: I32 | None = None,
     engine: Engine | None = None,
-) -> tuple[Row, NDArray[np.int32]]:  # fmt: skip
+) -> tuple[Row, I32]:  # fmt: skip
     """The Row of one pass and the region slot of each row. `engine`: None = the engine of the request's fidelity.
 
     A backward pass runs on the layout `row_slot` of its forward pass; None: the layout of a forward pass whose GPUs keep step.
@@ -115,7 +114,7 @@ def _no_kernel_warning(system: System, model: Model, inputs: RunInputs) -> tuple
     return (f"{system.name}: {why}; the layer is simulated as if there were a kernel",) if why else ()
 
 
-def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: NDArray[np.int32] | None) -> Program:
+def _planned(system: System, options: Any, workload: Workload, direction: str, row_slot: I32 | None) -> Program:
     """The verified Program of one pass."""
     from dysharp.program.relayout import relayout
     from dysharp.program.skew import skewed

@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.program.skew import Skew
 from dysharp.specs.reading import read_text
@@ -80,7 +80,7 @@ def _slow(text: str | None, n_gpus: int, seed: int) -> list[float]:
     return factor
 
 
-def _drawn(stream: str, n_gpus: int, seed: int) -> NDArray[np.float64]:
+def _drawn(stream: str, n_gpus: int, seed: int) -> F64:
     """`[n_gpus]` of a standard normal distribution, from the named stream of `seed`."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(stream.encode()),)))
     return rng.standard_normal(n_gpus)

@@ -313,16 +313,12 @@ def _arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((name, " ".join(values) or "true") for name, values in found if name or values)
 
 
-def _until(end: str, rows: Iterator[str]) -> Iterator[str]:
-    return takewhile(lambda row: row.strip() != end, rows)
-
-
 def _command(text: str) -> tuple[str, dict[str, str], list[str], dict[str, str]]:
     """The engine, variables of the environment, words behind what starts it, and files that the text writes."""
     files, rows, kept = dict[str, str](), iter(text.splitlines()), list[str]()
     for row in rows:
         if mark := HEREDOC.search(row):
-            body = "\n".join(_until(mark[1], rows))
+            body = "\n".join(takewhile(lambda row: row.strip() != mark[1], rows))
             files |= {str(Path(name)): body for name in TARGET.findall(row)}
         else:
             kept.append(row)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from dysharp.base.values import frozen, older_name
+from dysharp.base.values import by_key, frozen, older_name
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine
@@ -153,9 +153,7 @@ def front(points: Iterable[ServePoint]) -> list[ServePoint]:
 
 def within(points: Iterable[ServePoint], ttft_us: float, tpot_us: float) -> list[ServePoint]:
     """The point of each layout with most users within both limits, `ranked`."""
-    by_layout: dict[ServeLayout, list[ServePoint]] = {}
-    for point in points:
-        by_layout.setdefault(point.replica.layout, []).append(point)
+    by_layout = by_key((point.replica.layout, point) for point in points)
     best = (_most_users(tried, ttft_us, tpot_us) for tried in by_layout.values())
     return ranked([point for point in best if point is not None])
 

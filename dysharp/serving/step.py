@@ -51,14 +51,13 @@ def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
 
 def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) -> StepTime:
     """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen."""
-    model = replica.model
     parts: dict[str, float] = {}
     kernels = 0
     for layer, times in _kinds(replica):
         for op in layer_ops(replica, batch, layer):
             parts[op.name] = parts.get(op.name, 0.0) + times * op.us
             kernels += times * op.kernels
-    ends = [replica.small("embedding", batch.tokens, model.hidden), replica.all_reduce("embedding", batch.tokens)]
+    ends = [replica.small("embedding", batch.tokens, replica.model.hidden), replica.all_reduce("embedding", batch.tokens)]
     for op in (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels

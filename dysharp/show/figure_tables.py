@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dysharp.base.columns import KEPT, SHOWN, Column, Columns
+from dysharp.base.values import by_key
 from dysharp.show.markdown import escaped, paragraph, table
 
 if TYPE_CHECKING:
@@ -66,10 +67,7 @@ def _answer(result: Any, who: str) -> str:
 
 def _reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
     """Each reason of a figure once, with the judged numbers that it explains."""
-    found: dict[str, list[str]] = {}
-    for result in bounded(results):
-        if result.reason:
-            found.setdefault(result.reason, []).append(result.point)
+    found = by_key((result.reason, result.point) for result in bounded(results) if result.reason)
     return [(points, reason) for reason, points in found.items()]
 
 

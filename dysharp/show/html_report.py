@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from dysharp.analysis import Row
@@ -22,8 +21,9 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, one_line, show
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
@@ -112,7 +112,7 @@ def _heat(load: Load) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     return tuple(paths), tuple(bounds)
 
 
-def _bars(values: NDArray[Any]) -> str:
+def _bars(values: Array) -> str:
     """A path of bars, 1000 wide and 100 high together."""
     n, most = len(values), max(1, int(values.max(initial=0)))
     width = 1000 / n
@@ -242,9 +242,7 @@ def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "", left
     """A report of stored Rows: one table for each workload, with the systems that its comparisons left out."""
     if not rows:
         raise ConfigError("report: found no rows, expected at least one")
-    groups: dict[Workload, list[PlainRow]] = {}
-    for row in rows:
-        groups.setdefault(_workload(row), []).append(row)
+    groups = by_key((_workload(row), row) for row in rows)
     absent: dict[Workload, dict[str, str]] = {}
     for row, why in left_out:
         absent.setdefault(_workload(row), {}).update(why)
@@ -427,7 +425,6 @@ def _overview(panels: Sequence[_Panel]) -> dict[str, Any] | None:
     lines = []
     for number, panel in enumerate(panels):
         times = {e.label: e.time_us for e in panel.entries}
-        best = panel.entries[panel.best].label
-        cells = [(times.get(label), label == best) for label in labels]
+        cells = [(times.get(label), label == panel.entries[panel.best].label) for label in labels]
         lines.append({"id": f"workload-{number + 1}", "heading": panel.heading, "note": panel.notes[0], "cells": cells})
     return {"labels": labels, "lines": lines}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dysharp.base.text import csv_text
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.show.figure_tables import RESULTS, bounded, claims, counted
 from dysharp.show.markdown import escaped, paragraph, table
 from dysharp.specs import choice
@@ -92,11 +92,8 @@ def _summary(sections: Sequence[Section]) -> list[str]:
 
 def gap_lines(sections: Sequence[Section]) -> list[tuple[str, str, str]]:
     """Each reason of a gap once: (numbers that it explains, reason, commands)."""
-    found: dict[str, list[tuple[str, Any]]] = {}
-    for section in sections:
-        for r in section.claims:
-            if r.verdict == "gap" and r.reason:
-                found.setdefault(r.reason.partition(RUN)[0], []).append((section.figure.name, r))
+    claims = ((section.figure.name, r) for section in sections for r in section.claims)
+    found = by_key((r.reason.partition(RUN)[0], (name, r)) for name, r in claims if r.verdict == "gap" and r.reason)
     return [(_gaps(gaps), why, _commands(gaps)) for why, gaps in found.items()]
 
 

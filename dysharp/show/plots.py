@@ -13,10 +13,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
+from dysharp.base.arrays import F64, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import check_destination, write_file
 from dysharp.base.values import AnyPath
@@ -115,7 +115,7 @@ def save_figure(axes: Axes, path: AnyPath) -> Path:
         return write_file(file, lambda stream: figure.savefig(stream, format=ending, dpi=150, metadata=undated))
 
 
-def _front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
+def _front_of(values: F64) -> Ints:
     """Rows of `values` `[points, 2]` on the front, by the first column: no other row is smaller in one column and not larger in the other.
 
     Smaller is better. Of equal rows the first is kept.

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DYSHARP_TABLES", "HUB_TABLES", "dysharp_area", "hub_area"]
 
-__getattr__ = loader(__name__, {name: ("dysharp.silicon.area", name) for name in __all__})
+__getattr__ = loader(__name__, {"dysharp.silicon.area": __all__})

@@ -15,10 +15,6 @@ Plan = Callable[[Any, Cluster, Any], Program]
 Says = Callable[[Any, Cluster, Any], tuple[str, ...]]
 
 
-def _nothing(work: Work, cluster: Cluster, options: Any) -> tuple[str, ...]:
-    return ()
-
-
 @frozen
 class NoOptions:
     """A system without options."""
@@ -43,7 +39,7 @@ class CollectiveSystem:
     """Whether it runs over several NVLink domains."""
     uneven: bool = True
     """Whether shares may differ."""
-    says: Says = _nothing
+    says: Says = lambda work, cluster, options: ()
     """Sentences about one run for its Row: what the library chose by itself."""
 
     def why_not(self, work: Work, cluster: Cluster) -> str:

@@ -21,16 +21,6 @@ from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.placement import with_shadows, worth_shadows
 
 
-def _broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
-    """The weights of an expert from GPU `owner` to all others, as memory holds them. `number`: the number of the broadcast in its Program."""
-    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(layer.expert_bytes)))
-
-
-def _reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
-    """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own gradient and sends the sum on."""
-    return _ring(layer, "weights.reduce", number, owner + 1, layer.model.expert_weights * ACCUMULATOR_BYTES)
-
-
 def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int) -> Sends:
     """`n_bytes` from GPU `first` from GPU to GPU until all have had them, in equal trains.
 
@@ -159,7 +149,9 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> None
         ends = in_groups(layer, copies + groups, stream)
         finished = ends[shadows:] + ends[:shadows]
         for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
-            stream.exchange(f"gradients.{i}", [_reduce(layer, owner, i)], copy.gradients)
+            stream.exchange(
+                f"gradients.{i}", [_ring(layer, "weights.reduce", i, owner + 1, layer.model.expert_weights * ACCUMULATOR_BYTES)], copy.gradients
+            )
     batches = layer.combine_row_chunks(Discipline.PROGRAM_ORDER, [stream_order(layer, *back, mine) for mine in rows])
     for (step, expert), batch in zip(parts, batches, strict=False):
         stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
@@ -201,7 +193,7 @@ def _with_weights(layer: LayerBuilder, stream: CommStream, copies: list[Group]) 
     """The shadows, each behind the broadcast of its weights, one broadcast after the other."""
     ready = []
     for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
-        there = stream.exchange(f"weights.{i}", [_broadcast(layer, owner, i)])
+        there = stream.exchange(f"weights.{i}", [_ring(layer, "weights.broadcast", i, owner, int(np.ceil(layer.expert_bytes)))])
         layer.wait_each(copy.arrived, there)
         ready.append(copy)
     return ready

@@ -94,9 +94,8 @@ def is_dropped(saved: _Held, saving: Saving) -> bool:
 
 def head_bytes(model: WholeModel, layout: Layout, saving: Saving) -> float:
     """Bytes per token that the head and its loss hold in a backward pass: norm, logits, the gathered input and its gradient."""
-    shard = _cut(layout, saving).shard
     logits = (BF16 if saving.fused_loss else FP32) * padded_vocab(model, layout) / layout.tp
-    return 2 * BF16 * model.hidden / shard + logits + 2 * BF16 * model.hidden
+    return 2 * BF16 * model.hidden / _cut(layout, saving).shard + logits + 2 * BF16 * model.hidden
 
 
 def layer_transient(model: WholeModel, layout: Layout, kind: str, saving: Saving) -> float:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import us_to_ps
 from dysharp.base.values import frozen
@@ -39,7 +39,7 @@ class MergedKernel:
     """One kernel, `us` on all SMs of a GPU, on its links, or on its host; [gpus] where GPUs differ."""
 
     name: str
-    us: float | NDArray[np.float64]
+    us: float | F64
     nature: Nature = Nature.COMPUTE
 
 

@@ -11,10 +11,9 @@ from dysharp.base.errors import ConfigError, entry_of, nearest
 from dysharp.base.values import frozen
 from dysharp.specs.reading import read_text
 from dysharp.workload.routing import Placement
-from dysharp.workload.traces import copies_max_mean
+from dysharp.workload.traces import MAX_EXPERTS, copies_max_mean
 
 _COLUMNS = ["model", "layer", "expert", "count"]
-_MAX_EXPERTS = 1 << 16
 _MAX_COUNT = 10**15
 
 
@@ -79,8 +78,8 @@ def read_counts(path: Path) -> dict[str, Counts]:
 def _add(cells: dict[str, dict[tuple[int, int], int]], fields: list[str], where: str) -> None:
     if len(fields) != len(_COLUMNS):
         raise ConfigError(f"{where}: found {len(fields)} columns, expected {len(_COLUMNS)}")
-    layer = _whole(fields[1], f"{where}, column layer", _MAX_EXPERTS)
-    expert = _whole(fields[2], f"{where}, column expert", _MAX_EXPERTS - 1)
+    layer = _whole(fields[1], f"{where}, column layer", MAX_EXPERTS)
+    expert = _whole(fields[2], f"{where}, column expert", MAX_EXPERTS - 1)
     rows = cells.setdefault(fields[0], {})
     if (layer, expert) in rows:
         raise ConfigError(f"{where}: found expert {expert} of layer {layer} again, expected each expert once")

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, I64
+from dysharp.base.arrays import F64, I64, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.workload.counts import load_counts
@@ -179,7 +178,7 @@ def _rows_per_gpu(count: I64, placed: Placement) -> F64:
     return np.asarray(replica_loads(count, placed).reshape(placed.n_gpus, -1).sum(axis=1))
 
 
-def _repeated(expert: NDArray[np.signedinteger]) -> int:
+def _repeated(expert: Ints) -> int:
     """Tokens of `[layers, tokens, topk]` whose sets of experts in all layers equal the sets of an earlier token."""
     tokens = np.ascontiguousarray(np.sort(expert, axis=2).transpose(1, 0, 2).reshape(expert.shape[1], -1))
     whole = tokens.view(np.dtype((np.void, tokens.dtype.itemsize * tokens.shape[1]))).ravel()

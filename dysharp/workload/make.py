@@ -1,6 +1,5 @@
 """`make_routing`: from a routing string to a Routing with its placement."""
 
-import os
 import zlib
 from pathlib import Path
 
@@ -19,10 +18,9 @@ from dysharp.workload.popularity import fit_weights, log_normal_weights, normal_
 from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.sampling import draw_group_limited, draw_uniform, draw_weighted
 from dysharp.workload.spec import RoutingSpec, parse_routing
-from dysharp.workload.traces import Recording, layer_counts, load_trace, median_layer
+from dysharp.workload.traces import MAX_EXPERTS, Recording, layer_counts, load_trace, median_layer
 
 MOST_SEED = 1 << 63
-_MAX_EXPERTS = 1 << 16
 _MAX_ROWS = (1 << 31) - 1
 _BYTES_PER_ROW = 32  # peak memory of sampling, placement and `pairs` per (token, expert)
 _FLOOR = 1e-30  # a weight below this part of the largest weight is never drawn
@@ -89,16 +87,7 @@ def _given(routing: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, pla
     return routing if placement == "auto" else _placed(routing, routing.n_experts, n_gpus, placement)
 
 
-def routing_from(
-    expert: Ints,
-    n_experts: int,
-    n_gpus: int,
-    *,
-    placement: str = "auto",
-    description: str = "given choices",
-    synthetic: bool = True,
-    layer: int | None = None,
-) -> Routing:
+def routing_from(expert: Ints, n_experts: int, n_gpus: int, *, placement: str = "auto") -> Routing:
     """The Routing of choices that the caller brings.
 
     `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of `n_gpus`. Raises ConfigError
@@ -118,33 +107,28 @@ def routing_from(
     if twice.any():
         token, column = np.argwhere(twice)[0]
         raise ConfigError(f"routing: token {token}: found expert {ordered[token, column]} twice, expected distinct experts")
-    return _placed(_Choice(expert.astype(np.int32), description, synthetic, (), layer), n_experts, n_gpus, placement)
+    return _placed(_Choice(expert.astype(np.int32), "given choices", True, (), None), n_experts, n_gpus, placement)
 
 
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:
+    from dysharp.base.processes import physical_bytes
+
     for name, value in (("gpus", n_gpus), ("tokens per GPU", tokens_per_gpu)):
         if value < 1:
             raise ConfigError(f"routing: found {value} {name}, expected at least 1")
     if not 0 <= seed < MOST_SEED:
         raise ConfigError(f"routing: found seed {show(seed)}, expected {'0 or more' if seed < 0 else 'a number below 2^63'}")
-    if model.n_experts > _MAX_EXPERTS:
-        raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {_MAX_EXPERTS}")
+    if model.n_experts > MAX_EXPERTS:
+        raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {MAX_EXPERTS}")
     n_rows = n_gpus * tokens_per_gpu * model.topk
     if n_rows > _MAX_ROWS:
         raise ConfigError(f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} = {n_rows} rows, expected at most {_MAX_ROWS}")
-    needed, available = n_rows * _BYTES_PER_ROW, _memory_bytes()
+    needed, available = n_rows * _BYTES_PER_ROW, physical_bytes()
     if needed > available:
         raise ConfigError(
             f"routing: {n_gpus} GPUs x {tokens_per_gpu} tokens x top-{model.topk} need about "
             f"{needed / 2**30:.0f} GiB, this computer has {available / 2**30:.0f} GiB"
         )
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # unknown on some systems: then only the limit on rows applies
-        return 1 << 62
 
 
 def _one_layer(spec: str, in_spec: int | None, argument: int | None) -> int | None:

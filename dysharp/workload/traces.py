@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I64, Array, Bools
+from dysharp.base.arrays import I64, Array, Bools, Floats, Ints
 from dysharp.base.errors import ConfigError, nearest, one_line, show
 from dysharp.base.files import check_destination, write_file, write_text
 from dysharp.base.reading import json_of
@@ -25,7 +24,7 @@ _PACKAGED: dict[str, tuple[str, ...]] = {
 }
 _OWN = ("expert", "weight", "layer_id", "token_rank", "seq_len", "meta")
 _PLAIN = ("topk", "layer_ids", "seq_len", "num_experts")
-_MAX_EXPERTS = 1 << 16
+MAX_EXPERTS = 1 << 16
 _MAX_ORIGIN = 200
 
 
@@ -34,14 +33,14 @@ class Recording:
     """Expert ids of real tokens (a routing trace)."""
 
     name: str
-    expert: NDArray[np.signedinteger]
+    expert: Ints
     """[layers, tokens, topk] signed integers, -1 = not recorded."""
     layers: tuple[int, ...]
     """The layer numbers of the model, one for each row of `expert`."""
     seq_len: I64 | None
     """[sequences] int64 lengths. The token axis is these sequences in order. None: the file has no lengths."""
     n_experts: int
-    weight: NDArray[np.floating] | None = None
+    weight: Floats | None = None
     """Gate weights in the shape of `expert`. None: not recorded."""
     synthetic: bool = False
     """True: the ids were drawn so that they have recorded counts."""
@@ -141,8 +140,8 @@ def _read(path: Path, name: str) -> Recording:
         expert, layers = arrays["topk"], arrays["layer_ids"]
     else:
         raise ConfigError(f'{path}: holds neither "expert" nor "topk", expected expert ids [layers, tokens, topk]')
-    if not 1 <= n_experts <= _MAX_EXPERTS:
-        raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {_MAX_EXPERTS}")
+    if not 1 <= n_experts <= MAX_EXPERTS:
+        raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {MAX_EXPERTS}")
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
         raise ConfigError(f"{path}: expert ids of {_form(expert)}, expected integers [layers, tokens, topk]")
     if meta.get("k", expert.shape[2]) != expert.shape[2]:
@@ -194,7 +193,7 @@ def _layer_numbers(path: Path, value: Array | None, n_layers: int) -> tuple[int,
     return numbers
 
 
-def checked_ids(path: Path | str, expert: Array, layers: tuple[int, ...], n_experts: int) -> NDArray[np.signedinteger]:
+def checked_ids(path: Path | str, expert: Array, layers: tuple[int, ...], n_experts: int) -> Ints:
     """The checked ids [layers, tokens, topk] in a small signed type.
 
     Raises ConfigError that names layer, row and column for an id out of range and for an id twice in a token.
@@ -217,7 +216,7 @@ def _check_range(where: str, expert: Array, n_experts: int) -> None:
         raise ConfigError(f"{where}, row {token}, column {column}: found expert {expert[token, column]}, expected -1 to {n_experts - 1}")
 
 
-def _check_distinct(where: str, ids: NDArray[np.signedinteger]) -> None:
+def _check_distinct(where: str, ids: Ints) -> None:
     for column in range(1, ids.shape[1]):
         for other in range(column):
             twice = (ids[:, column] == ids[:, other]) & (ids[:, column] >= 0)

@@ -85,18 +85,13 @@ def _ring(routing: Routing) -> Rows:
     return rows, rows
 
 
-def _none(routing: Routing) -> Rows:
-    """No row uses a link (ideal)."""
-    return np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)
-
-
 SCHEMES: dict[str, Callable[[Routing], Rows]] = {
     "one_copy_per_gpu": one_copy_per_gpu,
     "one_copy_per_expert": one_copy_per_expert,
     "multicast": _multicast,
     "allgather": _allgather,
     "ring": _ring,
-    "none": _none,
+    "none": lambda routing: (np.zeros(routing.n_gpus, dtype=np.int64), np.zeros(routing.n_gpus, dtype=np.int64)),
 }
 
 

@@ -94,7 +94,7 @@ def hardware() -> Lines:
     yield from printed(rtl._print_blocks, [block(name, bare=True) for name in ("rpm", "aau")])
     faults = {"comparison": (3, 5), "proofs": (2, 4)}
     with (
-        patch("dysharp.silicon.rtl.blocks.load_block"),
+        patch("dysharp.cli.rtl.load_block"),
         patch.dict("sys.modules", {"dysharp.testing.block_faults": SimpleNamespace(found=lambda _: faults)}),
     ):
         yield from printed(rtl._print_faults, ["al-tlb", "rpm"], False)

@@ -121,7 +121,7 @@ def test_the_front_has_a_sentence_above_its_table(capsys: pytest.CaptureFixture[
 def test_a_plan_is_drawn_with_the_replay_of_its_best_layout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("dysharp.api.plan_confirm.replayed", lambda coster, best: seen.append((coster, best)) or "a replay")
-    monkeypatch.setattr("dysharp.planning.names.short_of", lambda one: one.name)
+    monkeypatch.setattr("dysharp.cli.texts.plan_text.short_of", lambda one: one.name)
     monkeypatch.setattr("dysharp.show.plan_plots.plot_plan", lambda *given: seen.append(given) or "axes")
     monkeypatch.setattr("dysharp.show.plots.save_figure", lambda axes, path: seen.append((axes, path)))
     best = [SimpleNamespace(name=n, limit="links", memory=[2 << 30, 1 << 30]) for n in ("a", "b")]

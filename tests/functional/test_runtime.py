@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,11 +13,11 @@ import pytest
 
 from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch, IsaError
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
-from dysharp.functional.megakernel import megakernel
 from dysharp.functional.multicast import LD, ST
 from dysharp.functional.numbers import number
 from dysharp.functional.runtime import Device, DyMulticastObject, DyMulticastObjectProp
 
+megakernel = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "megakernel.py"))["megakernel"]
 GPUS, LOCAL, HIDDEN = 3, 2, 96  # 384 B of int32: three packets
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dysharp.base.units import MiB
 from dysharp.cli.app import cli
 from dysharp.measured.beyond import beyond_errors
-from dysharp.measured.families.allreduce import BY_NCCL, MIB
+from dysharp.measured.families.allreduce import BY_NCCL
 from dysharp.measured.family import classify
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import GEMM, VLLM, allreduce_line, line, write
@@ -22,7 +23,7 @@ KEYS = ("family", "by", "system", "hardware")
 
 def test_they_are_in_no_mean(tmp_path: Path) -> None:
     gemm = line("g-1", hardware="B200", config=GEMM)
-    path = write(tmp_path, gemm, allreduce_line(VLLM, bytes=64), allreduce_line(VLLM, id_="a-2", bytes=128 * MIB))
+    path = write(tmp_path, gemm, allreduce_line(VLLM, bytes=64), allreduce_line(VLLM, id_="a-2", bytes=128 * MiB))
     page = tmp_path / "a.md"
     shown = CliRunner().invoke(cli, ["validate", "--data", str(path), "--json", "--page", str(page), "-j", "1"])
     fields = json.loads(shown.stdout)

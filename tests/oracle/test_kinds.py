@@ -18,7 +18,7 @@ PULLED = REQUEST + 2 * LAT + HARDWARE.responder + LAT + WIRE + LAT
 
 def test_reducing_pushes_are_acknowledged_together():
     t = Toy(3)
-    session = t.b.session(0, 2)
+    session = t.b.sums([0], [2], 0)
     row, tile = t.rows(0)
     early = t.op("early", Kind.PUSH_REDUCE, 1, {0: [row]}, session=session)
     wait = t.op("wait", Kind.DELAY, 2, ps=7000)
@@ -33,7 +33,7 @@ def test_reducing_pushes_are_acknowledged_together():
 
 def test_contribution_frees_its_buffer_before_the_sum_is_complete():
     t = Toy(3, hardware=replace(HARDWARE, vc_bytes=WIRE))
-    session = t.b.session(0, 2)
+    session = t.b.sums([0], [2], 0)
     t.op("half", Kind.PUSH_REDUCE, 1, {0: []}, session=session)
     other = t.op("other", Kind.PUT, 1, {2: []})
     t.op("half", Kind.PUSH_REDUCE, 2, {0: []}, session=session, after=(other,))
@@ -72,7 +72,7 @@ def test_sums_with_places_are_added(places):
 
 def test_late_load_is_answered_from_the_switch():
     t = Toy(3)
-    session = t.b.session(0, 2)
+    session = t.b.sums([0], [2], 0)
     first = t.op("first", Kind.MERGED_LOAD, 1, {0: []}, session=session)
     wait = t.op("wait", Kind.DELAY, 2, ps=9000)
     late = t.op("late", Kind.MERGED_LOAD, 2, {0: []}, session=session, after=(wait,))
@@ -84,7 +84,7 @@ def test_late_load_is_answered_from_the_switch():
 
 def test_load_beyond_the_expected_begins_a_new_session():
     t = Toy(2)
-    session = t.b.session(0, 1)
+    session = t.b.sums([0], [1], 0)
     first = t.op("first", Kind.MERGED_LOAD, 1, {0: []}, session=session)
     t.op("again", Kind.MERGED_LOAD, 1, {0: []}, session=session, after=(first,))
     assert run_oracle(t.build()).done.tolist() == [PULLED, 2 * PULLED]
@@ -92,7 +92,7 @@ def test_load_beyond_the_expected_begins_a_new_session():
 
 def test_sum_that_never_completes_is_a_deadlock():
     t = Toy(2)
-    session = t.b.session(0, 2)
+    session = t.b.sums([0], [2], 0)
     t.op("half", Kind.PUSH_REDUCE, 1, {0: []}, session=session)
     with pytest.raises(SimulationError, match="waits for the other members of session 0"):
         run_oracle(t.build())

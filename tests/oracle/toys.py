@@ -174,7 +174,7 @@ def moe_hub() -> Program:
 def cais() -> Program:
     """Equal loads merge in the switch (one request reaches the home), partial sums merge on the way home."""
     t = Toy(3)
-    load, reduce = t.b.session(0, 2), t.b.session(0, 2)
+    load, reduce = t.b.sums([0], [2], 0), t.b.sums([0], [2], 0)
     # The home's own part and the sum of the others.
     row, tile = t.rows(0, n_bytes=2 * ROW, alloc=Alloc.PREFIX)
     for node in range(3):

@@ -13,7 +13,7 @@ import numpy as np
 
 from dysharp.base.errors import ProgramError
 from dysharp.program import Program
-from dysharp.program.merge import Cross, Part, Split, merge
+from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.names import edge_name, row_name, tile_name
 from dysharp.program.payload import link_name, moved_bytes
 from dysharp.program.relayout import relayout
@@ -181,18 +181,15 @@ def _merged(parts: list[Part], **more: Any) -> str:
 
 
 def _random_merges() -> dict[str, Any]:
-    """Merges of random parts with streams, edges, shares and splits."""
+    """Merges of random parts with streams and edges."""
     found: dict[str, Any] = {}
     for seed in range(6):
         parts = random_parts(seed)
         labels, ops = [part.label for part in parts], [part.program.n_ops for part in parts]
-        twice = [replace(parts[0], label="A", share={"sm": 1}), replace(parts[-1], label="B", share={"sm": 2, "host": 1})]
         found[f"plain {seed}"] = _merged(parts)
         found[f"stream {seed}"] = _merged(parts, streams=[labels])
         found[f"back {seed}"] = _merged(parts, streams=[labels[::-1]])
         found[f"cross {seed}"] = _merged(parts, edges=[Cross(labels[-1], [ops[-1] - 1, 0], labels[0], [0, ops[0] - 1])])
-        found[f"share {seed}"] = _merged(twice)
-        found[f"split {seed}"] = _merged(twice, splits=[Split("A", "sm", 1, "B", [0])])
     return found
 
 
@@ -206,7 +203,6 @@ def _layer_merges() -> dict[str, Any]:
         parts = [Part("F", forward, 3, 1, "fwd"), Part("B", backward, 2, 0, "bwd")]
         found[system] = _merged(parts)
         found[f"{system} stream"] = _merged(parts, streams=[["F", "B"]])
-        found[f"{system} share"] = _merged([replace(parts[0], share={"sm": 5}), parts[1]], splits=[Split("F", "sm", 9, "B", [0, 1])])
         rows = np.diff(backward.regions.row_ptr)[backward.tiled_regions()]
         turned = np.concatenate([np.arange(n)[::-1] for n in rows]).astype(np.int32)
         found[f"{system} relayout"] = _digests(relayout(backward, turned))

@@ -13,8 +13,7 @@ from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle.run import OracleRun
 from dysharp.program import Declared, Discipline, Kind, Program, ProgramBuilder, Template, Trace
-from dysharp.program.merge import Part, Split, merge
-from dysharp.program.sections import trace_of_part
+from dysharp.program.merge import Part, merge
 from dysharp.program.shares import with_kernel_sms
 from dysharp.program.tables import Shares
 from dysharp.program.verify import verify
@@ -84,61 +83,12 @@ def test_mutants_of_shares_are_told_from_the_oracle(mutant: Mutant) -> None:
     assert caught(mutant, range(60), random_shares) is not None
 
 
-def test_half_of_a_pool_is_a_pool_of_half_the_size() -> None:
-    """Two parts with half of each pool run as each would alone on a pool of half the size."""
-    parts = {"A": gemms([7, 30, 11, 4], 8), "B": gemms([25, 3, 9], 8)}
-    trace, _ = run(program := merge([Part(label, part, share={"sm": 4}) for label, part in parts.items()]))
-    for label, part in parts.items():
-        alone = run_burst(replace(part, pools=replace(part.pools, slots=part.pools.slots // 2)))[0]
-        mine = trace_of_part(program, label, trace)
-        for name in ("ready", "issue", "start", "end", "done"):
-            np.testing.assert_array_equal(getattr(mine, name), getattr(alone, name), f"{label}.{name}")
-
-
-def test_a_pool_is_split_again_while_it_runs() -> None:
-    """Each has 4 of 8 slots; when A's first GEMM is done, B has all that is free."""
-    parts = [Part("A", gemms([4], 8), share={"sm": 4}), Part("B", gemms([64], 8), share={"sm": 4})]
-    halves, _ = run(merge(parts))
-    assert (halves.done[0], halves.done[1]) == (1000, 16_000)
-    again, _ = run(merge(parts, splits=[Split("B", "sm", 8, "A", 0)]))
-    assert (again.done[0], again.done[1]) == (1000, 1000 + 8000 - 500 + 500)
-    less, _ = run(merge(parts, splits=[Split("B", "sm", 1, "A", 0)]))
-    assert less.done[1] == 1000 + 60_000  # four tasks have run
-
-
-def test_an_operator_takes_a_share_while_it_runs() -> None:
-    """A share of one pool on one of two nodes leaves the other node alone."""
-    merged = merge([Part("A", gemms([8], 4)), Part("B", gemms([8], 4, node=1), share={"sm": 1})])
-    trace, _ = run(merged)
-    assert trace.done.tolist() == [2000, 8000]
-
-
-def test_the_order_of_the_arguments_has_no_meaning() -> None:
-    parts = [Part("A", gemms([5, 9], 6), share={"sm": 2}), Part("B", gemms([8, 3], 6), share={"sm": 5})]
-    splits = [Split("B", "sm", 1, "A", [0]), Split("A", "sm", 6, "B", 1)]
-    one, other = (run(merge(p, splits=s))[0] for p, s in ((parts, splits), (parts[::-1], splits[::-1])))
-    assert one.digest() == other.digest()
-
-
 def test_shares_inside_parts_stay() -> None:
     merged = merge([Part(label, random_shares(seed)) for label, seed in (("A", 4), ("B", 4))])
     assert merged.shares is not None
     assert merged.issuers.share is not None
     assert merged.issuers.share.max() < len(merged.shares.pool)
     verify(merged)
-
-
-def refused(text: str, parts: list[Part], splits: tuple[Split, ...] = ()) -> None:
-    with pytest.raises(ProgramError, match=text):
-        merge(parts, splits=splits)
-
-
-def test_what_cannot_be_is_refused() -> None:
-    part, other = Part("A", gemms([4], 8), share={"sm": 4}), Part("B", gemms([4], 8))
-    refused("part 'A': found no issuer of a pool 'hosts', expected issuers that take what is free", [replace(part, share={"hosts": 1}), other])
-    refused("part 'A': found a share of 9 slots of .*sm, expected 1 .. 8", [replace(part, share={"sm": 9}), other])
-    refused("found a split of pool 'sm' for part 'B', expected a part with a share of it", [part, other], (Split("B", "sm", 2, "A", 0),))
-    refused("part 'A': found a share of 0 slots of .*sm, expected 1 .. 8", [part, other], (Split("A", "sm", 0, "B", 0),))
 
 
 def test_the_verifier_knows_shares() -> None:
@@ -173,13 +123,11 @@ def test_a_kernel_keeps_its_sms_from_its_first_to_its_last_delay() -> None:
 
 
 def test_kernels_of_one_part_keep_sms_from_the_gemms_of_another() -> None:
-    """Two kernels at once leave 4 - 2 x 1 of 4 SMs; a part with a share of its own keeps that share."""
+    """Two kernels at once leave 4 - 2 x 1 of 4 SMs."""
     parts = [Part(label, layer_with_kernels(1)) for label in "AB"]
     both = run(merge(parts))[0]
     free = run(merge([replace(part, program=layer_with_kernels(0)) for part in parts]))[0]
     assert (free.time_ps, both.time_ps) == (6000, 7000)  # 4 + 2 + 2 + 4 x 4 tasks
-    shares = run(merge([replace(part, share={"sm": 2}) for part in parts]))[0]
-    assert shares.time_ps == 6000
 
 
 def test_a_merge_of_real_layers_counts_the_sms_of_all_kernels() -> None:

@@ -29,5 +29,5 @@ def test_a_step_that_differs_is_named() -> None:
 
 
 def test_a_large_table_evicts_nothing() -> None:
-    outcomes = {step.outcome for step in _port_steps(entries=64, tokens=8)}
+    outcomes = {step.outcome for step in _port_steps("S-8", "uniform", 64, 4, 8, 0)}
     assert outcomes == {"", "result"}

@@ -16,8 +16,9 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import estimate
 from dysharp.model import flops, state, weights
-from dysharp.model.layout import KINDS, check_domain, check_layout, chunks_of, chunks_of_rank, layout_of
+from dysharp.model.layout import KINDS, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.operators import operators
+from dysharp.planning.schedules import ranks_of
 from dysharp.program import Nature, Program
 from dysharp.runs.store import digest_of
 from dysharp.specs import Model, load_cluster
@@ -402,9 +403,9 @@ def refused() -> Iterator[Row]:
             yield f"{part} of memory", ("fits",)
         except ConfigError as error:
             yield f"{part} of memory", (str(error),)
-    for rank, placement in itertools.product((0, 3), ("loop", "v", "both")):
+    for rank, (placement, schedule) in itertools.product((0, 3), {"loop": "1f1b", "v": "zbv", "both": "dualpipe"}.items()):
         pipeline = layout_of(f"pp=5,vpp={2 if placement == 'v' else 1}")
-        yield f"{placement} {rank}", chunks_of_rank(tuple(range(pipeline.chunks)), pipeline, rank, placement)  # type: ignore[arg-type]
+        yield f"{placement} {rank}", ranks_of(schedule, pipeline)[rank]
 
 
 def cases() -> Cases:

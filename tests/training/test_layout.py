@@ -3,8 +3,9 @@
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.model import Chunk, check_domain, check_layout, chunks_of, chunks_of_rank, layout_of
+from dysharp.model import Chunk, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.layout import KINDS
+from dysharp.planning.schedules import ranks_of
 from dysharp.specs import list_whole_models, load_whole
 
 
@@ -60,13 +61,9 @@ def test_equal_chunks_and_uneven_chunks() -> None:
 
 
 def test_chunks_of_a_rank() -> None:
-    model = load_whole("llama3-70b")
-    loop, fold, both = layout_of("pp=4,vpp=2"), layout_of("pp=4,vpp=2"), layout_of("pp=4")
-    assert [chunks_of_rank(chunks_of(model, loop), loop, r) for r in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert [chunks_of_rank(chunks_of(model, fold), fold, r, "v") for r in range(4)] == [(0, 7), (1, 6), (2, 5), (3, 4)]
-    assert [chunks_of_rank(chunks_of(model, both), both, r, "both") for r in range(4)] == [(0, 3), (1, 2), (2, 1), (3, 0)]
-    with pytest.raises(ConfigError, match="found vpp=2, expected 1"):
-        chunks_of_rank(chunks_of(model, loop), loop, 0, "both")
+    assert ranks_of("1f1b", layout_of("pp=4,vpp=2")) == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert ranks_of("zbv", layout_of("pp=4,vpp=2")) == ((0, 7), (1, 6), (2, 5), (3, 4))
+    assert ranks_of("dualpipe", layout_of("pp=4")) == ((0, 3), (1, 2), (2, 1), (3, 0))
 
 
 def test_layers_that_do_not_divide_leave_the_ends_the_fewer() -> None:

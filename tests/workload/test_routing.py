@@ -237,7 +237,7 @@ def test_bad_sizes(make_model: Callable[..., Model]) -> None:
 
 
 def test_more_memory_than_there_is(make_model: Callable[..., Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dysharp.workload.make._memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("dysharp.base.processes.physical_bytes", lambda: 10_000)
     with pytest.raises(ConfigError, match=r"need about 0 GiB, this computer has 0 GiB"):
         make_routing("uniform", make_model(32, 4), 4, 100)
 

@@ -1,14 +1,12 @@
 """Counters of a Timeline: link use, tokens in flight, reductions in the switch, SM slots in use, entries of the hubs' tables."""
 
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
 from dysharp.analysis.timeline.links import Trains, link_groups
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import F64, I64
+from dysharp.base.arrays import F64, I64, Array, Ints
 from dysharp.base.values import frozen
 from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
@@ -52,7 +50,7 @@ def _link_use(trains: Trains, side: int, edges: I64, p: Program) -> list[Counter
     return out
 
 
-def used_in(edges: NDArray[Any], start: I64, end: I64) -> F64:
+def used_in(edges: Array, start: I64, end: I64) -> F64:
     """`[bins]` the part of each bin of `edges` that the intervals cover, which do not overlap and rise."""
     busy = np.concatenate([[0], np.cumsum(end - start)])
     corners, heights = np.stack([start, end], axis=1).ravel(), np.stack([busy[:-1], busy[1:]], axis=1).ravel()
@@ -92,7 +90,7 @@ def _reductions(run: Recording, edges: I64) -> list[Counter]:
     return _inside(t.start[ops] + hop, last[ops] + hop, p.ops.node[ops], edges, "reductions in the switch", p.n_nodes)
 
 
-def _inside(begin: I64, end: I64, gpu: NDArray[np.integer], edges: I64, name: str, n_nodes: int) -> list[Counter]:
+def _inside(begin: I64, end: I64, gpu: Ints, edges: I64, name: str, n_nodes: int) -> list[Counter]:
     """For each GPU and each time of `edges`: the number of its intervals from `begin` to `end` that contain this time."""
     out = []
     for node in range(n_nodes):

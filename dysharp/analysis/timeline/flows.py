@@ -1,12 +1,11 @@
 """The way of single tokens: dispatch up and down, the tiles that hold the token's rows, combine up and down."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.links import RESPONSE, Trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I64
-from dysharp.base.values import frozen
+from dysharp.base.arrays import I64, Bools, Ints
+from dysharp.base.values import by_key, frozen
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
@@ -64,14 +63,12 @@ def _expert_gpu(p: Program, op: int, member: int, kind: int) -> int:
     return -1
 
 
-def _tiles_of(run: Recording, wanted: NDArray[np.bool_]) -> dict[tuple[int, int], list[int]]:
+def _tiles_of(run: Recording, wanted: Bools) -> dict[tuple[int, int], list[int]]:
     """{(token, GPU): COMPUTE ops on tiles that hold rows of the token} for the dispatched rows of the ops `wanted`."""
     p = run.program
     tile, token = _row_tiles(run, np.unique(p.ops.key[wanted]))
     computes = np.flatnonzero((p.kinds() == Kind.COMPUTE) & np.isin(p.ops.key, tile))
-    by_tile: dict[int, list[int]] = {}
-    for o in computes.tolist():
-        by_tile.setdefault(int(p.ops.key[o]), []).append(o)
+    by_tile = by_key((int(p.ops.key[o]), o) for o in computes.tolist())
     out: dict[tuple[int, int], list[int]] = {}
     for i, who in zip(tile.tolist(), token.tolist(), strict=True):
         for o in by_tile.get(i, []):
@@ -81,7 +78,7 @@ def _tiles_of(run: Recording, wanted: NDArray[np.bool_]) -> dict[tuple[int, int]
     return out
 
 
-def _row_tiles(run: Recording, tokens: NDArray[np.integer]) -> tuple[I64, NDArray[np.integer]]:
+def _row_tiles(run: Recording, tokens: Ints) -> tuple[I64, Ints]:
     """(tile, token) of each row of `tokens` in the tiled regions."""
     p, r = run.program, run.program.regions
     region = owners(r.row_ptr)
@@ -90,7 +87,7 @@ def _row_tiles(run: Recording, tokens: NDArray[np.integer]) -> tuple[I64, NDArra
     return r.tile_ptr[of] + run.trace.row_slot[rows] // r.tile_rows[of], r.row_key[rows]
 
 
-def token_rows(run: Recording, tokens: tuple[int, ...], sm: I64, n: int) -> NDArray[np.bool_]:
+def token_rows(run: Recording, tokens: tuple[int, ...], sm: I64, n: int) -> Bools:
     """`[n]` bool: slices of COMPUTE ops on tiles that hold rows of `tokens`."""
     out = np.zeros(n, np.bool_)
     tile, _ = _row_tiles(run, np.array(tokens))

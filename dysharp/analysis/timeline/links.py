@@ -5,7 +5,6 @@ to a picosecond (docs/design/0014-look-and-studies.md).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.analysis.timeline.record import Log, Recording
@@ -96,7 +95,7 @@ def _down(run: Recording) -> Trains:
     return _placed(run, log, run.trace.down_busy, kind, op, member, n_bytes)
 
 
-def _by_port(log: Log) -> NDArray[np.intp]:
+def _by_port(log: Log) -> I64:
     """The order by port and time of a log, which is in the order of time."""
     return np.argsort(log.where.astype(np.int16), kind="stable")
 

@@ -17,8 +17,10 @@ from dysharp.analysis.timeline.counters import Counter
 from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.analysis.timeline.links import GROUPS
 from dysharp.analysis.timeline.tracks import Timeline
+from dysharp.base.arrays import I64, Ints
 from dysharp.base.files import write_file
 from dysharp.base.units import ps_to_us
+from dysharp.base.values import by_key
 
 U8 = NDArray[np.uint8]
 SEQUENCE = 1
@@ -123,11 +125,7 @@ def _slices(timeline: Timeline) -> Iterator[bytes]:
 
 
 def _flow_ids(flows: tuple[TokenFlow, ...]) -> dict[int, list[int]]:
-    out: dict[int, list[int]] = {}
-    for flow in flows:
-        for place in flow.slices:
-            out.setdefault(place, []).append(flow.id)
-    return out
+    return by_key((place, flow.id) for flow in flows for place in flow.slices)
 
 
 def _with_flows(timeline: Timeline, i: int, ids: list[int]) -> bytes:
@@ -158,7 +156,7 @@ def _packets(timeline: Timeline, part: slice) -> U8:
     return np.hstack([*_packet(s.start[part], begin), *_packet(s.end[part], end)])
 
 
-def _packet(at: NDArray[np.int64], event: list[U8]) -> list[U8]:
+def _packet(at: I64, event: list[U8]) -> list[U8]:
     """The columns of packets with a TrackEvent: length, timestamp, sequence, flags, event."""
     n = len(at)
     size = sum(part.shape[1] for part in event)
@@ -170,7 +168,7 @@ def _same(n: int, *values: int) -> U8:
     return np.broadcast_to(np.array(values, np.uint8), (n, len(values)))
 
 
-def _varint(values: NDArray[np.integer], size: int) -> U8:
+def _varint(values: Ints, size: int) -> U8:
     """`[n, size]` bytes: varints of exactly `size` bytes, zero groups included."""
     shifts = np.arange(size, dtype=np.uint64) * np.uint64(7)
     groups = (values.astype(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)

@@ -5,10 +5,9 @@ Rows lie in the tiles where the run has bound them.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I64
+from dysharp.base.arrays import I64, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.program.builder import PUSHES
@@ -69,7 +68,7 @@ def task_graph(run: Recording, parts: int) -> TaskGraph:
     )  # fmt: skip
 
 
-def _sums(index: NDArray[np.integer], values: I64, n: int) -> I64:
+def _sums(index: Ints, values: I64, n: int) -> I64:
     out = np.zeros(n, np.int64)
     np.add.at(out, index, values)
     return out

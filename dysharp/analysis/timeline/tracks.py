@@ -3,14 +3,13 @@
 import heapq
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.phases import merged
 from dysharp.analysis.timeline.counters import Counter, counters
 from dysharp.analysis.timeline.flows import TokenFlow, steps_of, token_rows
 from dysharp.analysis.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I32, I64, Bools
+from dysharp.base.arrays import I32, I64, Bools, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.program.schema import Operator
@@ -89,7 +88,7 @@ class _Draft:
     def __init__(self) -> None:
         self.tracks: dict[Track, int] = {}
         self.names: dict[str, int] = {}
-        self.parts: list[tuple[NDArray[np.integer], ...]] = []
+        self.parts: list[tuple[Ints, ...]] = []
         self.n = 0
 
     def track(self, gpu: int, group: str, name: str) -> int:
@@ -98,7 +97,7 @@ class _Draft:
     def name(self, text: str) -> int:
         return self.names.setdefault(text, len(self.names))
 
-    def add(self, *columns: NDArray[np.integer]) -> int:
+    def add(self, *columns: Ints) -> int:
         """Add (track, start, end, name, token, n_bytes). Returns the place of the first."""
         first = self.n
         self.parts.append(columns)
@@ -218,7 +217,7 @@ def _lane_track(p: Program, pool: int, lane: int) -> tuple[int, str, str]:
     return int(p.pools.node[pool]), group, f"{group} {lane}"
 
 
-def _lanes(pool: NDArray[np.integer], start: I64, end: I64) -> I64:
+def _lanes(pool: Ints, start: I64, end: I64) -> I64:
     """The lowest lane that is free for each interval; intervals come by pool and start."""
     out = np.zeros(len(start), np.int64)
     busy: list[tuple[int, int]] = []

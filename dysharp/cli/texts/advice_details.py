@@ -131,8 +131,7 @@ def _pairs(load: Load) -> _Block:
 
 
 def _what_ifs(done: Advice) -> _Block:
-    best = done.best.row.system
-    lines = [f"speed-up: layer time of {best} divided by the layer time after the change, at the same tokens per GPU"]
+    lines = [f"speed-up: layer time of {done.best.row.system} divided by the layer time after the change, at the same tokens per GPU"]
     lines += [f"{entry.change}: {entry.assumes}" for entry in done.what_if]
     real = {entry.change: entry.predicted for entry in done.what_if if entry.predicted.row.form == "real"}
     lines += [f"warning: {text}" for text in grouped({name: entry.warnings for name, entry in real.items()}, done.best.warnings)]

@@ -5,18 +5,18 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from dysharp.base.text import table as plain
+from dysharp.base.values import by_key
 from dysharp.planning.advice.advise import PARTS, Advice, percent
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.what_if import WhatIf
 from dysharp.runs.formats import KNOB, rows_sent
 from dysharp.runs.header import grouped
-from dysharp.show.output import WIDTH
+from dysharp.show.output import UNKNOWN, WIDTH
 from dysharp.systems import get_system
 
 MOST_LINES = 40
 MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"
 FEWEST_WARNINGS = 3  # lines of warnings that are printed however long the rest is
-UNKNOWN = "-"
 _HEADER_LINES = 3  # lines of the header that the screen repeats: the workload, its formats, its routing
 
 
@@ -35,9 +35,7 @@ def _screen(done: Advice) -> list[str]:
 
 def _no_estimate(changes: Mapping[str, str]) -> str:
     """One sentence on the changes that have no prediction; changes with one reason stand together. What a reason lists in brackets is left out."""
-    by_reason: dict[str, list[str]] = {}
-    for change, reason in changes.items():
-        by_reason.setdefault(reason.partition(" (")[0], []).append(change)
+    by_reason = by_key((reason.partition(" (")[0], change) for change, reason in changes.items())
     return "No estimate of: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
 
 
@@ -110,9 +108,7 @@ def _reason(entry: Predicted) -> str:
 
 def _left_out(reasons: Mapping[str, str]) -> list[str]:
     """Systems that were not run, by reason without its source."""
-    names: dict[str, list[str]] = {}
-    for name, why in reasons.items():
-        names.setdefault(why.split(" (")[0].removeprefix("has "), []).append(name)
+    names = by_key((why.split(" (")[0].removeprefix("has "), name) for name, why in reasons.items())
     parts = [f"{', '.join(who)} ({why})" for why, who in names.items()]
     return wrapped([f"Not run: {'; '.join(parts)}"]) if parts else []
 

@@ -4,7 +4,7 @@ import click
 
 from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES, Answer
 from dysharp.planning.cost import Costed
-from dysharp.planning.names import SIMULATED, schedule_of, text_of
+from dysharp.planning.names import SIMULATED, schedule_of, short_of, text_of
 from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
 from dysharp.planning.space import Task
 from dysharp.show.output import print_columns, print_header, print_lines
@@ -80,7 +80,6 @@ def draw_plan(done: Answer, path: str) -> None:
     """The picture of the first shape."""
     from dysharp.api.plan_confirm import replayed
     from dysharp.base.units import GiB
-    from dysharp.planning.names import short_of
     from dysharp.show.plan_plots import plot_plan
     from dysharp.show.plots import save_figure
 

@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dysharp.base.values import by_key
 from dysharp.cli.flags import numbers_of
 from dysharp.show.output import print_lines, print_table
 from dysharp.workload import GpuRow, LayerRow
-from dysharp.workload.describe import NodeRow
+from dysharp.workload.describe import SCHEMES, NodeRow
 
 
 def counts_of(text: str) -> list[int]:
@@ -18,10 +19,7 @@ def counts_of(text: str) -> list[int]:
 def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
     """`experts topk tokens` (None where layers differ or it is not known), `layers` one by one, and over all layers by GPU count
     `imbalance` (copies and tokens, largest over mean: mean and max of the layers) and `distinct_gpus` (mean, uniform routing)."""
-    by_count: dict[int, list[GpuRow]] = {}
-    for row in rows:
-        for gpu in row.gpus:
-            by_count.setdefault(gpu.n_gpus, []).append(gpu)
+    by_count = by_key((gpu.n_gpus, gpu) for row in rows for gpu in row.gpus)
     return {
         "source": source, "experts": _common(row.n_experts for row in rows), "topk": _common(row.topk for row in rows),
         "tokens": _common(row.n_tokens for row in rows), "layers": [dataclasses.asdict(row) for row in rows],
@@ -93,7 +91,6 @@ def _range(values: Sequence[float]) -> str:
 
 def print_nodes(rows: Sequence[NodeRow]) -> None:
     """Load of NVLink and NICs, one line per number of GPUs and scheme; nothing without rows."""
-    from dysharp.workload.describe import SCHEMES
 
     if not rows:
         return

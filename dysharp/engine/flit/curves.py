@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import read_text
-from dysharp.base.values import frozen
+from dysharp.base.values import by_key, frozen
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
 
@@ -34,7 +34,6 @@ LONG_RUNS = {"xbar8_v4b8_p1": 1.0, "xbar8_v4b8_p9": 1.0, "xbar16_v4b8_p1": 0.85}
 FILLING, STEEP = "deep ports are still filling past saturation", "latency above 90 % of saturation; its rate counts"
 
 Row = dict[str, str]
-Floats = npt.NDArray[np.float64]
 
 
 @frozen
@@ -88,14 +87,12 @@ def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error as e:
         raise ConfigError(f"{path}: cannot read the curves: {e}") from None
-    curves: dict[str, list[Row]] = {}
     for number, row in enumerate(rows, 2):
         if row.get("curve") is None or row.get("offered_flits_per_cycle_node") is None:
             raise ConfigError(f"{path}, line {number}: expected the columns curve and offered_flits_per_cycle_node")
-        curves.setdefault(row["curve"], []).append(row)
-    if not curves:
+    if not rows:
         raise ConfigError(f"{path}: found no rows, expected curves")
-    return curves
+    return by_key((row["curve"], row) for row in rows)
 
 
 def _setting(row: Row) -> tuple[NetworkConfig, Traffic, Protocol, float]:
@@ -121,7 +118,7 @@ def _setting(row: Row) -> tuple[NetworkConfig, Traffic, Protocol, float]:
     return network, traffic, Protocol(period, max_periods=10 if long else 7), load
 
 
-def _column(rows: Sequence[Row], name: str) -> Floats:
+def _column(rows: Sequence[Row], name: str) -> F64:
     return np.array([float(r[name]) for r in rows])
 
 
@@ -241,7 +238,7 @@ def curve_errors(rows: Sequence[CurveRow]) -> list[CurveError]:
     return result
 
 
-def _known(values: Sequence[float]) -> Floats:
+def _known(values: Sequence[float]) -> F64:
     """The values that are numbers; zero if there are none."""
     known = np.array([v for v in values if not np.isnan(v)])
     return known if len(known) else np.zeros(1)

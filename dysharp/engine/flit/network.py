@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.base.values import frozen
 from dysharp.engine.cycles import first_cycle
@@ -19,7 +20,7 @@ from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.records import Created, FlitState
 from dysharp.engine.flit.state import build, check_drained, clear_statistics, settled
-from dysharp.engine.flit.traffic import NEVER, Draws, Ints
+from dysharp.engine.flit.traffic import NEVER, Draws
 
 __all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure"]
 
@@ -226,7 +227,7 @@ def _mean(total: int, n: int) -> float:
     return float(total) / int(n) if n else float("nan")
 
 
-def _latencies(s: Ints) -> dict[str, float | int]:
+def _latencies(s: I64) -> dict[str, float | int]:
     packets, flits = int(s[u.STAT_N]), int(s[u.STAT_FLITS])
     columns = (
         ("packet", packets, u.STAT_PACKET, u.STAT_PACKET_MIN, u.STAT_PACKET_MAX),

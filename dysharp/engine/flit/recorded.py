@@ -16,8 +16,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, NetworkRun, Protocol, measure_run
@@ -27,7 +27,6 @@ from dysharp.engine.flit.traffic import NEVER, packet_rate, targets
 LONG, SHORT, BATCH, TAKEN = 100, 37, 1009, 100
 MODULUS = 1 << 30
 ROUNDS = 69
-Numbers = npt.NDArray[Any]
 Mix = Callable[[Any, Any], Any]
 
 
@@ -39,7 +38,7 @@ def _fraction(a: Any, b: Any) -> Any:
     return (a + b) % 1.0
 
 
-def _extend(state: Numbers, n: int, mix: Mix) -> Numbers:
+def _extend(state: Array, n: int, mix: Mix) -> Array:
     """The next `n` numbers after the 100 in `state`, which come first."""
     x = np.empty(LONG + n, state.dtype)
     x[:LONG] = state
@@ -55,9 +54,9 @@ class _Stream:
     def __init__(self, seed: int, *, fractions: bool) -> None:
         self._mix: Mix = _fraction if fractions else _whole
         self._state = _started(seed, fractions)
-        self._made: Numbers = self._state[:0]
+        self._made: Array = self._state[:0]
 
-    def first(self, n: int) -> Numbers:
+    def first(self, n: int) -> Array:
         """The first `n` numbers: [n] int64 below 2**30, or float64 below 1. The numbers are kept, so that many points share them."""
         parts, have = [self._made], len(self._made)
         while have < n:
@@ -76,7 +75,7 @@ def _stream(seed: int, fractions: bool) -> _Stream:
     return _Stream(seed, fractions=fractions)
 
 
-def _started(seed: int, fractions: bool) -> Numbers:
+def _started(seed: int, fractions: bool) -> Array:
     """The state after a seed: a polynomial in the recurrence, squared and shifted by the bits of the seed."""
     mix: Mix = _fraction if fractions else _whole
     ulp = 2.0**-52

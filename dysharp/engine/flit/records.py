@@ -7,10 +7,7 @@ n_wheel cycles a wheel reaches ahead. Every array is int64. Scratch arrays mean 
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Ints = npt.NDArray[np.int64]
+from dysharp.base.arrays import I64, Bools
 
 
 class FlitSizes(NamedTuple):
@@ -47,12 +44,12 @@ class Inputs(NamedTuple):
     `credit_queue`: [n_ports * queue], credits before the link back: 2 * VC, + 1 where it travels with the one before it.
     """
 
-    vcs: Ints
-    buf: Ints
-    lane: Ints
-    lane_vcs: Ints
-    ports: Ints
-    credit_queue: Ints
+    vcs: I64
+    buf: I64
+    lane: I64
+    lane_vcs: I64
+    ports: I64
+    credit_queue: I64
 
 
 class OutputPorts(NamedTuple):
@@ -63,11 +60,11 @@ class OutputPorts(NamedTuple):
     flits before the link: cycle it may leave, VC, flit.
     """
 
-    ports: Ints
-    vcs: Ints
-    turn: Ints
-    wait_vcs: Ints
-    queue: Ints
+    ports: I64
+    vcs: I64
+    turn: I64
+    wait_vcs: I64
+    queue: I64
 
 
 class Routers(NamedTuple):
@@ -77,25 +74,25 @@ class Routers(NamedTuple):
     `hold`: [n_lanes * steps, 3] and `held`: [n_routers * steps, 2], where packets keep the switch.
     """
 
-    router: Ints
-    route: Ints
-    hold: Ints
-    held: Ints
+    router: I64
+    route: I64
+    hold: I64
+    held: I64
 
 
 class FlitSources(NamedTuple):
     """Sources. `source`: [n_terminals, 9]. `credit`: [n_terminals * n_vcs]. `listed`: [n_terminals], sources with something to send."""
 
-    source: Ints
-    credit: Ints
-    listed: Ints
+    source: I64
+    credit: I64
+    listed: I64
 
 
 class Packets(NamedTuple):
     """Packets in flight. `packet`: [n_slots, 8]. `pool`: [n_slots], stack of free records."""
 
-    packet: Ints
-    pool: Ints
+    packet: I64
+    pool: I64
 
 
 class Wheels(NamedTuple):
@@ -105,15 +102,15 @@ class Wheels(NamedTuple):
     `timer`: input VCs whose pipeline delay ends.
     """
 
-    flit_to: Ints
-    flit_code: Ints
-    flit_n: Ints
-    sink_code: Ints
-    sink_n: Ints
-    credit_to: Ints
-    credit_n: Ints
-    timer: Ints
-    timer_n: Ints
+    flit_to: I64
+    flit_code: I64
+    flit_n: I64
+    sink_code: I64
+    sink_n: I64
+    credit_to: I64
+    credit_n: I64
+    timer: I64
+    timer_n: I64
 
 
 class Grants(NamedTuple):
@@ -124,25 +121,25 @@ class Grants(NamedTuple):
     `full`: [radix * input_speedup], the requests of a lane without the outputs that are kept.
     """
 
-    claim_in: Ints
-    claim_out: Ints
-    lane: Ints
-    out: Ints
-    vc: Ints
-    ask: Ints
-    want: Ints
-    best: Ints
-    full: Ints
+    claim_in: I64
+    claim_out: I64
+    lane: I64
+    out: I64
+    vc: I64
+    ask: I64
+    want: I64
+    best: I64
+    full: I64
 
 
 class Created(NamedTuple):
     """Packets to be created, by time; the last one never comes. `next`: the packet behind it at its source, -1 = none, -2 = taken."""
 
-    time: Ints
-    source: Ints
-    dest: Ints
-    salt: Ints
-    next: Ints
+    time: I64
+    source: I64
+    dest: I64
+    salt: I64
+    next: I64
 
 
 class ReplayDraws(NamedTuple):
@@ -153,13 +150,13 @@ class ReplayDraws(NamedTuple):
     packet measured. `dest_of`: [n_terminals], its fixed target or -1. `cdf`: [n_terminals], cumulative weights of the destinations.
     """
 
-    creates: npt.NDArray[np.bool_]
-    ints: Ints
-    cursor: Ints
-    looked: Ints
-    record: Ints
-    dest_of: Ints
-    cdf: Ints
+    creates: Bools
+    ints: I64
+    cursor: I64
+    looked: I64
+    record: I64
+    dest_of: I64
+    cdf: I64
 
 
 class FlitState(NamedTuple):
@@ -173,6 +170,6 @@ class FlitState(NamedTuple):
     packets: Packets
     wheels: Wheels
     grants: Grants
-    accepted: Ints
-    run: Ints
-    stats: Ints
+    accepted: I64
+    run: I64
+    stats: I64

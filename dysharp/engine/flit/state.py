@@ -1,18 +1,16 @@
 """The array block of one run, in the layout of `engine/flit/columns.py`, and the check that a drained network gave everything back."""
 
 import numpy as np
-import numpy.typing as npt
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import MAX_SLOTS, NetworkConfig, Traffic
 from dysharp.engine.flit.records import FlitSizes, FlitSources, FlitState, Grants, Inputs, OutputPorts, Packets, Routers, Wheels
 from dysharp.engine.flit.topology import NOBODY, Wiring, wire
 
-Ints = npt.NDArray[np.int64]
 
-
-def _zeros(*shape: int) -> Ints:
+def _zeros(*shape: int) -> I64:
     return np.zeros(shape, np.int64)
 
 

@@ -1,12 +1,11 @@
 """Wiring and routes: who is behind every port, and the port towards every terminal."""
 
 import numpy as np
-import numpy.typing as npt
 
+from dysharp.base.arrays import I64
 from dysharp.base.values import frozen
 from dysharp.engine.flit.config import NetworkConfig
 
-Ints = npt.NDArray[np.int64]
 NOBODY = -(1 << 40)
 
 
@@ -16,10 +15,10 @@ class Wiring:
     output port or source in front of an input, likewise; `ports [n_routers]`: ports in use; `route [n_routers, n_terminals]`: output
     port, or -1 - level for "any port up" of a tree."""
 
-    to: Ints
-    frm: Ints
-    ports: Ints
-    route: Ints
+    to: I64
+    frm: I64
+    ports: I64
+    route: I64
 
 
 def wire(config: NetworkConfig) -> Wiring:

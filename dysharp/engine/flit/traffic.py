@@ -3,16 +3,15 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 
-Ints = npt.NDArray[np.int64]
 NEVER = 1 << 60
 
 
-def targets(traffic: Traffic, n: int) -> Ints | None:
+def targets(traffic: Traffic, n: int) -> I64 | None:
     """[n] the terminal to which each terminal sends; None for patterns that draw the receiver."""
     ids = np.arange(n, dtype=np.int64)
     bits = n.bit_length() - 1
@@ -38,7 +37,7 @@ def targets(traffic: Traffic, n: int) -> Ints | None:
     return None
 
 
-def _given(given: tuple[int, ...], n: int) -> Ints:
+def _given(given: tuple[int, ...], n: int) -> I64:
     if len(given) != n:
         raise ConfigError(f"traffic.targets has {len(given)} entries, expected one for each of {n} terminals")
     for i, target in enumerate(given):
@@ -71,10 +70,10 @@ class Draws:
     _when: np.random.Generator = field(init=False)
     _where: np.random.Generator = field(init=False)
     _way: np.random.Generator = field(init=False)
-    _on: npt.NDArray[np.bool_] = field(init=False)
-    _left: Ints = field(init=False)
-    _fixed: Ints | None = field(init=False)
-    _cdf: npt.NDArray[np.float64] | None = field(init=False)
+    _on: Bools = field(init=False)
+    _left: I64 = field(init=False)
+    _fixed: I64 | None = field(init=False)
+    _cdf: F64 | None = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or self.seed < 0:
@@ -96,7 +95,7 @@ class Draws:
             self._on = self._when.random(n) < on / (on + off)
             self._left = np.where(self._on, self._when.geometric(1 / on, n), self._when.geometric(1 / off, n)).astype(np.int64)
 
-    def chunk(self, begin: int, cycles: int) -> tuple[Ints, Ints, Ints, Ints]:
+    def chunk(self, begin: int, cycles: int) -> tuple[I64, I64, I64, I64]:
         """(cycle, source, destination, salt) of the packets created in [begin, begin + cycles), by cycle then source."""
         n = self.config.n_terminals
         creates = self._when.random((cycles, n)) < packet_rate(self.traffic, self.load)
@@ -112,7 +111,7 @@ class Draws:
         salt = self._way.integers(0, n, len(when)) if self.config.topology == "fattree" else np.zeros(len(when), np.int64)
         return when + begin, source.astype(np.int64), dest.astype(np.int64), salt
 
-    def _states(self, cycles: int) -> npt.NDArray[np.bool_]:
+    def _states(self, cycles: int) -> Bools:
         """[cycles, n]: is the source on. Durations are geometric, so the state is a two-state Markov chain."""
         assert self.traffic.burst is not None
         on = np.empty((cycles, self.config.n_terminals), np.bool_)

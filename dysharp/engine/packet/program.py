@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import SimulationError
 from dysharp.base.values import frozen
 from dysharp.engine.blocks import columns as col
@@ -37,8 +37,8 @@ class PacketRun:
     trace: Trace
     timing: Timing
     statistics: dict[str, Any]
-    al_read: NDArray[np.int64]
-    port_log: NDArray[np.int64]
+    al_read: I64
+    port_log: I64
 
 
 def run_packet(
@@ -80,13 +80,13 @@ def run_packet(
     return PacketRun(trace, timing, _statistics_of(program, state, fabric), _al_read(program, fabric), _log(fabric))
 
 
-def _log(fabric: Fabric) -> NDArray[np.int64]:
+def _log(fabric: Fabric) -> I64:
     """The steps of the table that was listened to."""
     log = fabric.units.log
     return log[1 : log[0, 0] + 1] if len(log) else log
 
 
-def _al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:
+def _al_read(p: Program, fabric: Fabric) -> I64:
     """When each row's entry was last read from memory; -1 = never."""
     if not fabric.agenda.c[f.C_AL]:
         return np.full(p.n_rows, -1, np.int64)

@@ -11,8 +11,8 @@ from typing import Any
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.attention import AttentionCall as Call
-from dysharp.costs.attention import attention_flops
-from dysharp.costs.machine import Direction, Machine, number
+from dysharp.costs.attention import Direction, attention_flops
+from dysharp.costs.machine import Machine, number
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import choice_int, choice_str, load_cluster, load_model

@@ -35,7 +35,7 @@ class PacketWires:
         self._experts_per_gpu, self._n_experts = experts_per_gpu, n_experts
         self._queues = PacketQueues(pool)
         self.rules, self._sent = rules, 0
-        self._acts: list[Callable[[Any], None]] = [self._move, self._local]
+        self._acts: list[Callable[[Any], None]] = [self._move, lambda what: self._queues.take((LOCAL, what))()]
 
     def on(self, kind: int, act: Callable[[Any], None]) -> None:
         """`act(what)` is called when an event `(kind, what)` of the pool happens; kinds are registered in ascending order."""
@@ -84,6 +84,3 @@ class PacketWires:
     def _routed(self, wire: Wire, packet: Packet, history: Any) -> None:
         """A packet of a transaction arrives at a switch or a GPU."""
         raise NotImplementedError
-
-    def _local(self, what: tuple[int, Any]) -> None:
-        self._queues.take((LOCAL, what))()

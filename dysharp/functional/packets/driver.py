@@ -97,7 +97,8 @@ class _PacketStores:
             return
         payload = self._hubs[one.source].payload(one) if packet is None else packet.payload
         if places is None:
-            for row in self._decoder.rows(self._decoder.member_at(one, gpu)):
+            member = next(m for m in one.members if self._decoder.node[m] == gpu)  # software at the receiver knows it
+            for row in self._decoder.rows(member):
                 self._plain(one, hub, row, payload)
         else:
             for place in places:

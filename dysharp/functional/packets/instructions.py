@@ -66,10 +66,6 @@ class Decoder:
         rows: list[int] = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         return rows
 
-    def member_at(self, one: Instruction, gpu: int) -> int:
-        """The member of an instruction's op on `gpu`. Software at the receiver knows it for plain stores and loads."""
-        return next(m for m in one.members if self.node[m] == gpu)
-
     def of_op(self, op: int) -> list[Instruction]:
         """New instructions for `op`: data packets, then the packet of gate weights or gate gradients."""
         p = self.p

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
@@ -60,7 +60,7 @@ def load_tokenizer(folder: Path) -> Any | None:
         return _transformers().AutoTokenizer.from_pretrained(folder, **_SAFE)
 
 
-def token_ids(text: str, tokenizer: Any | None, max_tokens: int, n_vocabulary: int) -> NDArray[np.int64]:
+def token_ids(text: str, tokenizer: Any | None, max_tokens: int, n_vocabulary: int) -> I64:
     """The first `max_tokens` token ids of a text, `[tokens]`.
 
     Without a tokenizer the ids are UTF-8 bytes, for a model with at least 256 tokens.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
+from dysharp.base.units import PS_PER_US, KiB, MiB
 from dysharp.base.values import frozen_keywords
 from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
@@ -22,7 +22,6 @@ from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.workload.collective import even
 
-KIB, MIB = 1 << 10, 1 << 20
 LOAD_BYTES = 16  # bytes that one thread loads at a time
 CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos
 MOST_BYTES = 1 << 34
@@ -37,27 +36,27 @@ NAMED = {
     "custom 2-stage": "vllm two-stage",
 }
 """Start of the column `system` -> kernel."""
-VLLM_CUSTOM_BELOW = {"hopper": {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB}, "blackwell": {2: 2 * MIB, 4: 2 * MIB, 6: 1 * MIB, 8: 1 * MIB}}
-VLLM_ONE_STAGE_BELOW = {2: 8 * MIB, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
+VLLM_CUSTOM_BELOW = {"hopper": {2: 8 * MiB, 4: 8 * MiB, 6: 512 * KiB, 8: 256 * KiB}, "blackwell": {2: 2 * MiB, 4: 2 * MiB, 6: 1 * MiB, 8: 1 * MiB}}
+VLLM_ONE_STAGE_BELOW = {2: 8 * MiB, 4: 512 * KiB, 6: 256 * KiB, 8: 256 * KiB}
 VLLM_SYMMETRIC_TO = {
-    "hopper": {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB},
-    "blackwell": {2: 8 * MIB, 4: 32 * MIB, 6: 128 * MIB, 8: 128 * MIB},
+    "hopper": {2: 64 * MiB, 4: 32 * MiB, 6: 64 * MiB, 8: 64 * MiB},
+    "blackwell": {2: 8 * MiB, 4: 32 * MiB, 6: 128 * MiB, 8: 128 * MiB},
 }
 """Architecture -> GPUs -> bytes, with symmetric memory on."""
 TRTLLM: Mapping[tuple[str, int], tuple[float, float, float]] = {
-    ("hopper", 2): (16 * MIB, 0, 0),
-    ("hopper", 4): (1 * MIB, 2 * MIB, 8 * MIB),
-    ("hopper", 8): (MIB // 2, 2 * MIB, 4 * MIB),
-    ("blackwell", 2): (16 * MIB, 0, 0),
-    ("blackwell", 4): (4 * MIB, 8 * MIB, 16 * MIB),
+    ("hopper", 2): (16 * MiB, 0, 0),
+    ("hopper", 4): (1 * MiB, 2 * MiB, 8 * MiB),
+    ("hopper", 8): (MiB // 2, 2 * MiB, 4 * MiB),
+    ("blackwell", 2): (16 * MiB, 0, 0),
+    ("blackwell", 4): (4 * MiB, 8 * MiB, 16 * MiB),
 }
 """(architecture, GPUs) -> one-shot up to so many bytes, two-shot from and to."""
-SGLANG_PUSH = {"hopper": {2: 2 * MIB, 4: 384 * KIB, 8: 160 * KIB}, "blackwell": {2: 4 * MIB, 4: 2 * MIB, 8: 720 * KIB}}
+SGLANG_PUSH = {"hopper": {2: 2 * MiB, 4: 384 * KiB, 8: 160 * KiB}, "blackwell": {2: 4 * MiB, 4: 2 * MiB, 8: 720 * KiB}}
 """Architecture -> GPUs -> bytes up to which every GPU stores its vector into its peers; above them two GPUs load whole vectors, others shares."""
-SGLANG_MOST = 16 * MIB
+SGLANG_MOST = 16 * MiB
 BY_NCCL = "a kernel of NCCL"
 BY_HOST = "the host's calls are in the time, and no constant has them"
-SIZES = {"KiB": KIB, "MiB": MIB}
+SIZES = {"KiB": KiB, "MiB": MiB}
 
 
 @frozen_keywords
@@ -74,7 +73,7 @@ class _AllReduceCase(Case):
 
     def effort(self) -> int:
         """KiB of all GPUs."""
-        return self.gpus * self.n_bytes // KIB
+        return self.gpus * self.n_bytes // KiB
 
 
 def _closed_us(case: _AllReduceCase, gpu: Gpu, constants: Constants) -> F64:

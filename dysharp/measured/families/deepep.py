@@ -4,9 +4,9 @@
 from dysharp.base.arrays import F64
 from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
-from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, row_dtype, sent_dtype, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, sent_rows, verb_of
 from dysharp.measured.family import Constants, family
-from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, whole
+from dysharp.measured.measurements import Measurement, Unsupported, label, number, whole
 from dysharp.specs.gpu import Gpu
 
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
@@ -63,20 +63,17 @@ def _case(m: Measurement) -> DeepEpCase:
     if str(m.config.get("version", "")).startswith("V1, user report"):
         raise Unsupported("a newer measurement of the same case contradicts this report")
     read, verb = ep_fields(m), verb_of(m)
-    dtype = row_dtype(m, verb)
+    rows = sent_rows(m, verb, read["hidden"])
     n_sm = whole(number(m, "sms"), "SMs")
     if n_sm % 2:
         raise Unsupported("an odd number of SMs: a channel is a pair of SMs")
     copies = copies_of(read)
-    row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
     return DeepEpCase(
         **read,
+        **rows,
         verb=verb,
         n_sm=n_sm,
-        fp8=(verb, dtype) != ("dispatch", "bf16"),
         copies=copies,
-        row_bytes=row_bytes,
-        work=read["tokens"] * copies * row_bytes / 1e3 if m.unit == "GB/s" else 0.0,
-        dtypes=(f"{verb} {dtype}",),
+        work=read["tokens"] * copies * rows["row_bytes"] / 1e3 if m.unit == "GB/s" else 0.0,
         shape=label(m, "hidden", "topk", "experts", "ep"),
     )

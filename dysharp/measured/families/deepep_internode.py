@@ -11,11 +11,11 @@ import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.values import frozen_keywords
-from dysharp.measured.ep_kernels import copies_of, ep_fields, row_dtype, sent_dtypes, verb_of
+from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, sent_rows, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
-from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, spans_domains, whole
+from dysharp.measured.measurements import Measurement, Unsupported, label, number, spans_domains, whole
 from dysharp.specs.gpu import Gpu
 
 KERNELS = ("DeepEP-normal", "DeepEP V1 normal", "DeepEP V1 (NVSHMEM host proxy)", "DeepEP V2")
@@ -64,11 +64,6 @@ def _closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     return two_hop_us(constants, case.verb, *sizes)
 
 
-def _program_us(case: _InternodeCase, constants: Constants) -> float:
-    """The kernel without its notify, with at most four nodes per token."""
-    return transmit_us(case, constants, group_limited)[case.verb]
-
-
 def _notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
     doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
@@ -85,25 +80,22 @@ def _slow_us(case: _InternodeCase, constants: Constants) -> float:
 
 def _case(m: Measurement, verb: str) -> _InternodeCase:
     operator = verb_of(m)
-    dtype = row_dtype(m, operator)
     read = ep_fields(m, check_nodes)
     n_sm = whole(number(m, "sms"), "SMs")
     if n_sm % 2:
         raise Unsupported("an odd number of SMs: a channel is a pair of SMs")
     nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=True)
-    row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
+    rows = sent_rows(m, operator, read["hidden"])
     own = NODE_GPUS / read["gpus"]
     return _InternodeCase(
         **read,
+        **rows,
         verb=verb,
         n_sm=n_sm,
-        fp8=(operator, dtype) != ("dispatch", "bf16"),
         copies=copies_of(read),
         remote=nodes * (1 - own),
-        row_bytes=row_bytes,
         # A printed rate counts the copy of the own node, which crosses no NIC.
-        work=read["tokens"] * nodes * row_bytes / 1e3 if m.unit == "GB/s" else 0.0,
-        dtypes=(f"{operator} {dtype}",),
+        work=read["tokens"] * nodes * rows["row_bytes"] / 1e3 if m.unit == "GB/s" else 0.0,
         shape=label(m, "ep"),
     )
 
@@ -112,7 +104,7 @@ def _case(m: Measurement, verb: str) -> _InternodeCase:
     "deepep-internode",
     belongs=lambda m: _ours(m) and not _notify(m) and not _slow(m),
     closed_us=_closed_us,
-    program_us=_program_us,
+    program_us=lambda case, constants: transmit_us(case, constants, group_limited)[case.verb],
     dtypes_of=sent_dtypes,
 )
 def _nodes_case(m: Measurement) -> _InternodeCase:

@@ -5,10 +5,10 @@ from functools import partial
 from dysharp.base.arrays import F64
 from dysharp.base.values import frozen_keywords
 from dysharp.costs import transfer
-from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, row_dtype, sent_dtypes, uniform, verb_of
+from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, sent_dtypes, sent_rows, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
-from dysharp.measured.measurements import NO_DOMAIN, SCALED_FP8, Measurement, Unsupported, experts_of, label, number, spans_domains
+from dysharp.measured.measurements import NO_DOMAIN, Measurement, Unsupported, experts_of, label, number, spans_domains
 from dysharp.specs.gpu import Gpu
 
 MOST_GPUS = 8  # with more GPUs the kernels use RDMA instead of NVLink
@@ -59,12 +59,10 @@ def _nodes_us(case: LowLatencyCase, constants: Constants) -> float:
 def _case(m: Measurement, read: EpFields, shape: str, rate: bool, peers: str = "") -> LowLatencyCase:
     """`rate`: the measurement is GB/s of messages."""
     verb = verb_of(m)
-    dtype = row_dtype(m, verb)
-    row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
-    message_bytes = row_bytes + (transfer.LL_HEADER_BYTES if verb == "dispatch" else 0.0)
+    rows = sent_rows(m, verb, read["hidden"])
+    message_bytes = rows["row_bytes"] + (transfer.LL_HEADER_BYTES if verb == "dispatch" else 0.0)
     work = read["tokens"] * read["topk"] * message_bytes / 1e3 if rate else 0.0
-    fp8, dtypes = (verb, dtype) != ("dispatch", "bf16"), (f"{verb} {dtype}",)
-    return LowLatencyCase(**read, verb=verb, fp8=fp8, row_bytes=row_bytes, peers=peers, work=work, dtypes=dtypes, shape=shape)
+    return LowLatencyCase(**read, **rows, verb=verb, peers=peers, work=work, shape=shape)
 
 
 @family("deepep-ll", belongs=_belongs, closed_us=_closed_us, program_us=_program_us, dtypes_of=sent_dtypes)

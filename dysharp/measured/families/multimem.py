@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base.units import PS_PER_US, KiB
 from dysharp.base.values import frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -12,7 +12,6 @@ from dysharp.measured.predictions import hashable_constants
 from dysharp.systems.collectives import get_collective
 from dysharp.workload.collective import even
 
-KIB = 1 << 10
 MOST_BYTES = 1 << 33
 """Largest number of bytes of all GPUs, because a Program has one op per train."""
 OPERATIONS = {f"multimem_{name.replace('-', '_')}": name for name in ("all-reduce", "all-gather", "reduce-scatter")}
@@ -34,7 +33,7 @@ class MultimemCase(Case):
 
     def effort(self) -> int:
         """KiB of all GPUs."""
-        return self.gpus * self.n_bytes // KIB
+        return self.gpus * self.n_bytes // KiB
 
 
 def program_us(case: MultimemCase, constants: Constants) -> float:

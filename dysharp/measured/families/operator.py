@@ -129,12 +129,8 @@ def is_training_gemm(m: Measurement) -> bool:
     return m.kind == "grouped_gemm_train" or (m.kind == "gemm_dense" and "pass_" in m.config)
 
 
-def _belongs(m: Measurement) -> bool:
-    return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
-
-
 @family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=_closed_us)
-@family("operator", belongs=_belongs, closed_us=_closed_us)
+@family("operator", belongs=lambda m: is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE), closed_us=_closed_us)
 def _case(measurement: Measurement) -> GemmsCase | _MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     kind = measurement.kind

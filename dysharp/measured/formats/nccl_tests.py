@@ -17,7 +17,6 @@ STARTS = re.compile(r"# Collective test starting: (\w+)_perf")
 FIELDS = 8
 """Time, algorithm and bus bandwidth, and wrong values, out of place and in place."""
 KNOWN = ("hardware", "op", "gpus", "nodes", "system")
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 WRONG, UNCHECKED = "nccl-tests found wrong values", "WEAK: nccl-tests did not check the values (N/A)"
 
 

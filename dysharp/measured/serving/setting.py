@@ -127,7 +127,7 @@ def step_setting_of(row: ServingRow) -> tuple[Replica, StepBatch, bool]:
         raise Unsupported("no length or no batch")
     layout = _layout(row, "")
     redundant = re.search(r"(\d+) redundant|(\d+) expert slots", row.text("note"))
-    experts = _model_of(row).layer
+    experts = load_whole(row.model).layer
     if redundant and experts is not None:
         layout = replace(layout, slots=int(redundant[1]) if redundant[1] else int(redundant[2]) - experts.n_experts)
     try:
@@ -184,7 +184,7 @@ def _layout(row: ServingRow, part: str) -> ServeLayout:
     tp, dp, ep, cut = (row.degree(f"{part}{name}") for name in ("tp", "attn_dp", "moe_ep", "moe_tp"))
     if dp > 1 and tp > 1 and tp * dp > ep * cut > 1 and tp % dp == 0:
         tp //= dp
-    experts = _model_of(row).layer
+    experts = load_whole(row.model).layer
     if experts is not None and dp > 1 and ep == 1 and experts.expert_hidden < BLOCK * tp * dp:
         ep = tp * dp
     if (tp * dp) % ep:
@@ -217,7 +217,7 @@ def _blackwell(row: ServingRow) -> bool:
 
 
 def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) -> Replica:
-    model = _model_of(row)
+    model = load_whole(row.model)
     if faults := layout.conflicts(model):
         slots = -model.layer.n_experts % layout.ep if model.layer else 0
         if not slots or replace(layout, slots=slots).conflicts(model):
@@ -234,11 +234,6 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
             raise Unsupported(f"found {gpus} GPUs of {name}, expected at most {cluster.n_gpus}: no packaged machine has several domains")
         cluster = load_cluster(f"{name}-x{next((n for n in larger if n * cluster.n_gpus >= gpus), larger[-1])}")
     return Replica(model, _formats_of_row(row, model, engine), layout, machine_of(cluster, "serving"))
-
-
-def _model_of(row: ServingRow) -> WholeModel:
-    """The packaged model of a row. Raises `Unsupported`."""
-    return load_whole(row.model)
 
 
 def _formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:

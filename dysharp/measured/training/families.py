@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from dysharp.base.units import GiB
-from dysharp.base.values import frozen_keywords
+from dysharp.base.values import by_key, frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
@@ -107,10 +107,7 @@ def by_group(cases: Sequence[_FlopsCase]) -> dict[tuple[str, int, str], float]:
 
     Published values are rounded to three digits, so that one row says little.
     """
-    groups: dict[tuple[str, int, str], list[_FlopsCase]] = {}
-    for case in cases:
-        if case.judged:
-            groups.setdefault((case.model, case.sequence, case.convention), []).append(case)
+    groups = by_key(((case.model, case.sequence, case.convention), case) for case in cases if case.judged)
     return {key: 100 * ((group[0].predicted or 0.0) / median(case.measured for case in group) - 1) for key, group in groups.items()}
 
 

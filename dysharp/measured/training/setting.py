@@ -269,9 +269,7 @@ def _graphs(row: TrainingRow, recipe: bool) -> tuple[str, ...]:
     note = row.text("note")
     if "cuda_graph_impl=none" in note.replace('"', ""):
         return ()
-    if WHOLE in note:
-        return (WHOLE,)
-    if recipe and _is_new(row):
+    if WHOLE in note or (recipe and _is_new(row)):
         return (WHOLE,)
     scopes = re.split('graph|"transformer_engine"', note.lower(), maxsplit=1)[1:]
     return tuple(part for part in GRAPH_PARTS if re.search(rf"\b{part}\b", "".join(scopes)))

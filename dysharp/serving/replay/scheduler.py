@@ -332,7 +332,7 @@ class Server:
             if not held and not lost:
                 group.take(self.engine.step_tokens - (group.n * self.queries if mixed else 0), now, self.loading)
         self.prompts = any(group.taken for group in self.groups)
-        self.decoding = [group for group in self.groups if group.n and self._decodes(group)]
+        self.decoding = [group for group in self.groups if group.n and (self.engine.mixed or not (self.prompts if self.queries > 1 else group.taken))]
         if not mixed:
             for group in self.decoding:
                 group.room(now)
@@ -344,9 +344,6 @@ class Server:
         self.first = self._us(decoding, 0)
         self.slope = (self._us(decoding, self.jump - 1) - self.first) / (self.jump - 1) if self.jump > 1 else 0.0
         return now + self._took(self.jump)
-
-    def _decodes(self, group: Group) -> bool:
-        return self.engine.mixed or not (self.prompts if self.queries > 1 else group.taken)
 
     def _gathers(self) -> bool:
         """Whether prompts wait for prompts of other groups."""

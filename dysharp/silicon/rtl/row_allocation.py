@@ -66,8 +66,7 @@ class RowAllocation(Machine):
         }  # fmt: skip
 
     def build(self, m: Module, p: _RowParameters) -> None:
-        r = self.region_bits
-        way = data.StructLayout({"live": 1, "region": r, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
+        way = data.StructLayout({"live": 1, "region": self.region_bits, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
         _, read, write = memory(m, "rat", data.ArrayLayout(way, p.ways), p.sets)
         registers = data.StructLayout({"row_bytes": p.byte_bits, "capacity": p.place_bits})
         counts = data.StructLayout({"next": p.place_bits, "evicted": p.place_bits})

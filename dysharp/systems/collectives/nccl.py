@@ -148,11 +148,6 @@ def _place_of(name: str) -> int:
     return list(NAMES).index(name)
 
 
-def _ring_says(work: Collective, cluster: Cluster, options: _RingOptions) -> tuple[str, ...]:
-    """The protocol, where NCCL chooses it."""
-    return _says(options.protocol, _ring_place(work, cluster, options))
-
-
 def _says(protocol: str, at: int) -> tuple[str, ...]:
     return (f"NCCL's tuner takes protocol {list(NAMES)[at]}",) if protocol == "auto" else ()
 
@@ -163,7 +158,7 @@ def _says(protocol: str, at: int) -> tuple[str, ...]:
     options=_RingOptions,
     operations=("all-reduce", "all-gather", "reduce-scatter", "broadcast"),
     domains=True,
-    says=_ring_says,
+    says=lambda work, cluster, options: _says(options.protocol, _ring_place(work, cluster, options)),
 )
 def _ring(work: Collective, cluster: Cluster, options: _RingOptions) -> Program:
     """NCCL's ring: at each step every GPU passes one share on to the next GPU; over several NVLink domains a ring per rail."""
@@ -201,11 +196,6 @@ class _TreeOptions:
     protocol: str = "auto"
 
 
-def _tree_says(work: Collective, cluster: Cluster, options: _TreeOptions) -> tuple[str, ...]:
-    """The protocol, where NCCL chooses it."""
-    return _says(options.protocol, _tree_place(work, cluster, options))
-
-
 def _tree_place(work: Collective, cluster: Cluster, options: _TreeOptions) -> int:
     if options.protocol == "auto":
         rate = cluster.scale_out.rate / 1000 if cluster.scale_out else 0.0
@@ -219,7 +209,7 @@ def _tree_place(work: Collective, cluster: Cluster, options: _TreeOptions) -> in
     options=_TreeOptions,
     operations=("all-reduce",),
     domains=True,
-    says=_tree_says,
+    says=lambda work, cluster, options: _says(options.protocol, _tree_place(work, cluster, options)),
 )
 def _tree(work: Collective, cluster: Cluster, options: _TreeOptions) -> Program:
     """NCCL's tree: sums go up a chain of a node's GPUs and a binary tree between nodes, results go down."""

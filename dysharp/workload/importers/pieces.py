@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, I32, I64, Array, Ints, Reals
+from dysharp.base.arrays import F64, I32, I64, Array, Floats, Ints, Reals
 from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.workload.importers.dump import Dump
@@ -63,7 +62,7 @@ class Piece:
     """The place in the file, for messages."""
     expert: Ints
     """[layers, tokens, topk] integers, -1 = none."""
-    weight: NDArray[np.floating] | None = None
+    weight: Floats | None = None
     """Gate weights in the shape of `expert`, None = not recorded."""
     seq_len: tuple[int, ...] | None = None
     """Lengths of the sequences. Their sum is the number of tokens. None: not known."""
@@ -273,7 +272,7 @@ def imported_counts(
         size = f"{where}: drawing {max(n_tokens)} tokens takes {n_bytes} bytes"
         raise ConfigError(f"{size}, expected at most {hints.max_bytes}; --tokens T takes fewer")
     dtype = np.int16 if count.shape[1] <= 1 << 15 else np.int32
-    expert: NDArray[np.signedinteger] = np.full((len(rows), max(n_tokens), topk), -1, dtype=dtype)
+    expert: Ints = np.full((len(rows), max(n_tokens), topk), -1, dtype=dtype)
     for index, (row, load, used) in enumerate(zip(rows, loads, n_tokens, strict=True)):
         rng = np.random.default_rng(np.random.SeedSequence(hints.seed, spawn_key=(layers[row],)))
         expert[index, :used] = _draw_exact(rng, load, topk, used)

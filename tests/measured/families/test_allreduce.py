@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.families.allreduce import BY_NCCL, KIB, MIB, case
+from dysharp.base.units import KiB, MiB
+from dysharp.measured.families.allreduce import BY_NCCL, case
 from dysharp.measured.family import classify
 from dysharp.measured.measurements import Unsupported
 from tests.measured.csv_lines import GB200, H100, TRTLLM, VLLM, allreduce_line, read
@@ -13,16 +14,16 @@ from tests.measured.csv_lines import GB200, H100, TRTLLM, VLLM, allreduce_line, 
 @pytest.mark.parametrize(
     ("system", "hardware", "config", "kernel"),
     [
-        (VLLM, H100, {"bytes": 128 * KIB}, "vllm one-stage"),
-        (VLLM, H100, {"bytes": 256 * KIB}, "torch multimem"),
-        (VLLM, H100, {"bytes": 4 * MIB, "gpus": 4}, "vllm two-stage"),
-        (VLLM, H100, {"bytes": 64 * MIB, "gpus": 2}, "torch two-shot"),
-        (VLLM, H100, {"bytes": 128 * MIB}, None),
-        (TRTLLM, H100, {"bytes": 512 * KIB}, "trtllm one-shot"),
-        (TRTLLM, H100, {"bytes": MIB}, None),
-        (TRTLLM, H100, {"bytes": 2 * MIB}, "trtllm two-shot"),
-        (TRTLLM, GB200, {"bytes": 4 * MIB, "gpus": 4}, "trtllm one-shot"),
-        (TRTLLM, GB200, {"bytes": 32 * MIB, "gpus": 4}, None),
+        (VLLM, H100, {"bytes": 128 * KiB}, "vllm one-stage"),
+        (VLLM, H100, {"bytes": 256 * KiB}, "torch multimem"),
+        (VLLM, H100, {"bytes": 4 * MiB, "gpus": 4}, "vllm two-stage"),
+        (VLLM, H100, {"bytes": 64 * MiB, "gpus": 2}, "torch two-shot"),
+        (VLLM, H100, {"bytes": 128 * MiB}, None),
+        (TRTLLM, H100, {"bytes": 512 * KiB}, "trtllm one-shot"),
+        (TRTLLM, H100, {"bytes": MiB}, None),
+        (TRTLLM, H100, {"bytes": 2 * MiB}, "trtllm two-shot"),
+        (TRTLLM, GB200, {"bytes": 4 * MiB, "gpus": 4}, "trtllm one-shot"),
+        (TRTLLM, GB200, {"bytes": 32 * MiB, "gpus": 4}, None),
         ("one-shot multimem.ld_reduce, no barrier", "8xGB200 (NVLink5)", {"bytes": 64, "ctas": 4}, "one-shot"),
         ("two-shot ld_reduce+multimem.st, poison (no barrier)", "8xGB200 (NVLink5)", {"bytes": 64, "ctas": 4}, "two-shot polled"),
         ("custom 2-stage", "SM90 (H100-class)", {"size": "1.5MiB", "gpus": 6}, "vllm two-stage"),
@@ -37,7 +38,7 @@ def test_the_kernel_of_a_row(system: str, hardware: str, config: dict[str, objec
         return
     read_case = case(m)
     assert read_case.kernel == kernel
-    assert read_case.n_bytes == config.get("bytes", 1.5 * MIB)
+    assert read_case.n_bytes == config.get("bytes", 1.5 * MiB)
     assert read_case.in_flight == {"torch multimem": 131072, "vllm one-stage": 294912, "vllm two-stage": 294912}.get(
         kernel, 65536 if "ctas" in config else 0
     )

@@ -6,7 +6,8 @@ from dysharp.api.run_validation import validate_serving
 from dysharp.base.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import TPOT, ServingCase, fastest_layouts, predict_row
-from dysharp.measured.serving.setting import ServingRow, _model_of, setting_of
+from dysharp.measured.serving.setting import ServingRow, setting_of
+from dysharp.specs import load_whole
 
 HEAD = (
     "id,where,quality,engine,engine_version,model,hardware,mode,gemm_quant,moe_quant,isl,osl,concurrency,tp,attn_dp,moe_tp,moe_ep,measured,"
@@ -61,7 +62,7 @@ def test_what_a_row_serves(rows: dict[str, ServingRow]) -> None:
 )  # fmt: skip
 def test_names_of_models(name: str, model: str) -> None:
     (row,) = ServingRow.from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=100, tpot=8)}".replace("MiniMaxAI/MiniMax-M2.5", name), "f")
-    assert _model_of(row).name == model
+    assert load_whole(row.model).name == model
 
 
 def test_a_file_of_ones_own(tmp_path: object) -> None:

@@ -92,10 +92,9 @@ class Internode(Kernels):
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when all rows of the GPU have arrived."""
         hop = self.hop
-        n = self.cluster.domains
         start = self.begin("dispatch", None)
         writes = self.writes(start)
-        stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
+        stream = (hop.source.astype(np.int64) * self.n + self.channel) * self.cluster.domains + hop.domain
         chunk, n_chunks = self.groups("dispatch", stream)
         sender = self.queues("send")
         order = hop.remote
@@ -132,9 +131,8 @@ class Internode(Kernels):
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts when `finished[gpu]` of all GPUs are done."""
         hop = self.hop
-        n = self.cluster.domains
         start = self.begin("combine", finished)
-        stream = (hop.relay.astype(np.int64) * n + hop.source // hop.size) * self.n + self.channel
+        stream = (hop.relay.astype(np.int64) * self.cluster.domains + hop.source // hop.size) * self.n + self.channel
         chunk, n_chunks = self.groups("combine", stream)
         order = self._side_by_side()
         node = self.p.gpu[order]
@@ -156,8 +154,7 @@ class Internode(Kernels):
 
     def _side_by_side(self) -> I64:
         """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""
-        hop = self.hop
-        channel = self.channel[hop.unit_of_pair]
+        channel = self.channel[self.hop.unit_of_pair]
         token = self.p.token % np.int32(self.tokens)
         place = token - -(-channel * self.tokens // self.n)
         turn = (self.p.source - self.p.gpu) % self.n_gpus

@@ -52,7 +52,6 @@ def _unpaced(sends: Sends) -> I32:
 def gather(layer: LayerBuilder, pace: Pace = _unpaced, start: I32 | None = None) -> I32:
     """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
     hops, pair = _hops_of(layer, 0), layer.p.pair_of
-    n_tokens = layer.routing.n_tokens
     landed = layer.landing("relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.ready("ring")
     for mine, net, src in _ways(layer, hops):
@@ -70,7 +69,7 @@ def gather(layer: LayerBuilder, pace: Pace = _unpaced, start: I32 | None = None)
         op = layer.put(template, node, to, rows, rows=fills, issuer=issuer[node], key=token, **layer.row_columns)
         heads = pace(Sends(op=op, node=node, to=to))
         if not src:
-            layer.wait_tiles(heads, landed.tile[mine - n_tokens])
+            layer.wait_tiles(heads, landed.tile[mine - layer.routing.n_tokens])
         else:
             layer.wait_each(heads, None if start is None else start[node])
     own = np.flatnonzero(layer.p.gpu == layer.p.source)

@@ -48,8 +48,7 @@ class TwoHop:
     @cached_property
     def turn(self) -> I64:
         """`[units]` place of the unit's domain after the source's own one, so that all GPUs send to different domains."""
-        n = self.layer.cluster.domains
-        return np.asarray((self.domain.astype(np.int64) - self.source // self.size) % n)
+        return np.asarray((self.domain.astype(np.int64) - self.source // self.size) % self.layer.cluster.domains)
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 

@@ -30,8 +30,7 @@ class Kernel(Steps):
 
     def __init__(self, work: Collective, cluster: Cluster, in_flight: int = 0, *, whole: bool = False, most: int = 0) -> None:
         super().__init__(work, cluster, whole=whole, most=most)
-        train = self.b.hardware.train_bytes
-        self.window = max(1, in_flight // train) if in_flight else 0
+        self.window = max(1, in_flight // self.b.hardware.train_bytes) if in_flight else 0
         self.store = reaching("store", self.costs.value("link.fraction"), ack=1)
         self.before: I32 = np.zeros(0, np.int32)
         self.stored = False
