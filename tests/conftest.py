@@ -66,19 +66,22 @@ def pytest_unconfigure() -> None:
 
 
 SAMPLE = 3
-"""Of a test with the mark `sampled`, the quick selection has the first of so many cases."""
+"""Of the cases of a test with the mark `sampled` one in so many stays in its selection; the others go one further, from quick to slow or from slow to
+long."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is in one selection: quick, slow or long. Of a sampled test, cases between those of the quick selection are slow."""
-    cases: Counter[str] = Counter()
+    """A test is in one selection: quick, slow or long."""
+    cases: Counter[tuple[str, str]] = Counter()
     for item in items:
-        if item.get_closest_marker("sampled") and not (item.get_closest_marker("slow") or item.get_closest_marker("long")):
-            function = item.nodeid.partition("[")[0]
-            if cases[function] % SAMPLE:
-                item.add_marker(pytest.mark.slow)
-            cases[function] += 1
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("long"):
+            further = "long" if item.get_closest_marker("slow") else "slow"
+            place = item.nodeid.partition("[")[0], further
+            if cases[place] % SAMPLE:
+                item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+                item.add_marker(further)
+            cases[place] += 1
     both = [item.nodeid for item in items if item.get_closest_marker("slow") and item.get_closest_marker("long")]
     if both:
         raise pytest.UsageError(f"found tests marked slow and long, expected one of both marks: {both[:3]}")

@@ -11,6 +11,7 @@ from dysharp.testing.conformance.case import SystemCase
 SYSTEMS = all_systems()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("samples", [20, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_broken_ops(system, samples):

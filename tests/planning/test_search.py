@@ -70,6 +70,7 @@ def test_the_best_are_those_of_brute_force(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8, 200))
 def test_the_best_are_those_of_brute_force_in_more_spaces(seed: int) -> None:

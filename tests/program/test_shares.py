@@ -70,6 +70,7 @@ def test_engine_equals_oracle_and_no_share_is_exceeded() -> None:
     assert seen["split"] > 50
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 300, 10))
 def test_engine_equals_oracle_on_more_shares(seed: int) -> None:

@@ -34,6 +34,7 @@ def test_block_equals_its_model_quickly(name: str) -> None:
     agrees(name, 24, seed=1)
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
 def test_block_equals_its_model(name: str) -> None:

@@ -42,6 +42,7 @@ def test_quick_rules(name):
     assert sum(report.ran.values()) > 20
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name == "tutel" else pytest.mark.slow) for name in SYSTEMS])
 def test_all_rules(name):
     report = judged(name, None)
@@ -98,6 +99,7 @@ def test_quick_rules_without_a_switch(name, nodes):
     assert sum(report.ran.values()) >= 20
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "nodes"), MESHES)
 def test_all_rules_without_a_switch(name, nodes):

@@ -167,6 +167,7 @@ def test_engine_equals_oracle_with_bulk_ops():
     assert [name for name in MUST_OCCUR if not seen[name]] == []
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16, 400, 4))
 def test_engine_equals_oracle_with_more_bulk_ops(seed):
