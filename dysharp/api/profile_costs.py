@@ -158,8 +158,7 @@ def _collective(machine: Machine, operator: str, named: dict[str, object]) -> _E
     if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(ranks, int) or not 1 < ranks <= machine.domain:
         return None
     moved = count * NCCL_BYTES.get(str(named.get("dtype")), 1) * (ranks if operator == "all-gather" else 1)
-    us = machine.all_reduce(ranks, moved) if operator == "all-reduce" else machine.collective(COLLECTIVES[operator], moved, ranks)
-    return _Expected(us)
+    return _Expected(machine.all_reduce(ranks, moved) if operator == "all-reduce" else machine.collective(COLLECTIVES[operator], moved, ranks))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
     )  # fmt: skip
 
 
-REPLAYED_ONLY = {"router": "least-load", "tiers": None, "pools": None, "fail": None, "price": 0.0}
+REPLAYED_ONLY = {"router": "least-load", "tiers": None, "pools": None, "fail": None, "price": 0}
 """Arguments of a replay, and what says nothing."""
 REPLAYED = "replay: the first tenth of the requests fills the replicas, those behind it up to the last arrival are measured; prefixes are cached"
 

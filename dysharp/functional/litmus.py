@@ -273,7 +273,7 @@ def log_of(test: Litmus, seed: int) -> str:
     """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
     values = _values(outcome := _sampled(test, seed))
     lines: list[dict[str, Any]] = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
-    ops = [(gpu, op, op.split()[-1]) for gpu, thread in enumerate(test.threads) for op in thread]
+    ops = [(gpu, op, op.partition("-> ")[2]) for gpu, thread in enumerate(test.threads) for op in thread]
     lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
     lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (outcome in (TRAP, HANGS))
     return "".join(json.dumps(line) + "\n" for line in lines)

@@ -103,7 +103,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 class _MultiwriteOptions(Options):
     """As `Options`. `fan_out`: most NPUs of one write."""
 
-    fan_out: int = choice_int("multiwrite.fan_out")
+    fan_out: int = choice_int("cann_ep.fan_out")
 
 
 MULTIWRITE = replace(

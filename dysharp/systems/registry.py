@@ -159,8 +159,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         }
         paper, own = _whole(name, facts, plan, begins), real and _whole(name, facts, real, begins, kind)
         usual = plan.__module__ == "dysharp.systems.building.paper_layers"
-        summary = _summary(name, real if real and usual else plan)
-        _REGISTRY[name] = System(**declared, name=name, summary=summary, paper=paper, real=own)
+        _REGISTRY[name] = System(**declared, name=name, summary=_summary(name, real if real and usual else plan), paper=paper, real=own)
         return plan
 
     return register

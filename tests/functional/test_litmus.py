@@ -78,6 +78,12 @@ def test_a_log_is_allowed_as_it_was_written_and_not_with_a_forbidden_outcome(nam
         assert check_log(path).faults, outcome
 
 
+def test_a_register_may_have_the_name_of_a_block(tmp_path: Path) -> None:
+    test, path = Litmus("", (("st x 1 @1", "notify 1 x"), ("wait x", "ld x @1 -> x")), ()), tmp_path / "log.jsonl"
+    path.write_text(log_of(test, 0))
+    assert check_log(path).faults == ()
+
+
 def test_values_that_a_log_leaves_out_may_be_any(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"isa": "multimem", "gpus": 2}\n{"gpu": 0, "op": "st x 1 @1"}\n{"gpu": 1, "op": "ld x @1 -> r"}\n')

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dysharp.measured.family import classify
+import pickle
+
+from dysharp.base.lazy import import_all
+from dysharp.measured.family import _REGISTRY, classify
 from dysharp.measured.predictions import ProgramRequest, hashable_constants, program_times
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import ep_line, read
@@ -19,3 +22,10 @@ def test_processes_give_the_same_numbers_in_the_same_order() -> None:
     assert one == program_times(requests, 2)
     assert told[-1] == (12, 12)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_processes_can_import_the_function_of_every_family() -> None:
+    import_all("dysharp.measured.families")
+    forms = {name: one.program_us for name, one in _REGISTRY.items() if one.program_us}
+    assert "deepep-internode" in forms
+    assert all(pickle.loads(pickle.dumps(form)) is form for form in forms.values())

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from layers import TINY, cluster
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Kind, Program
+from dysharp.runs.options import options_of
 from dysharp.systems import get_system
 from dysharp.workload import routing_from
 
@@ -55,3 +57,8 @@ def test_a_write_takes_as_long_as_its_farthest_npu() -> None:
 def test_without_lists_it_is_cann_ep_but_for_the_address() -> None:
     alone, listed = dispatch_us("cann-ep", [3]), dispatch_us("multiwrite", [3], fan_out=16)
     assert listed == pytest.approx(alone, rel=0.01)
+
+
+def test_a_list_of_no_npu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"multiwrite\.fan_out: found 0, expected 2 to 16 NPUs"):
+        options_of(get_system("multiwrite"), {"fan_out": 0})

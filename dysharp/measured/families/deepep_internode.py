@@ -64,6 +64,11 @@ def _closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     return two_hop_us(constants, case.verb, *sizes)
 
 
+def _program_us(case: _InternodeCase, constants: Constants) -> float:
+    """The kernel without its notify, with at most four nodes per token. Processes import it by name."""
+    return transmit_us(case, constants, group_limited)[case.verb]
+
+
 def _notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
     doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
@@ -104,7 +109,7 @@ def _case(m: Measurement, verb: str) -> _InternodeCase:
     "deepep-internode",
     belongs=lambda m: _ours(m) and not _notify(m) and not _slow(m),
     closed_us=_closed_us,
-    program_us=lambda case, constants: transmit_us(case, constants, group_limited)[case.verb],
+    program_us=_program_us,
     dtypes_of=sent_dtypes,
 )
 def _nodes_case(m: Measurement) -> _InternodeCase:

@@ -36,8 +36,8 @@ def drawn(asked: dict[str, float], isl: float, osl: float) -> tuple[tuple[Reques
     get, users, rate = asked.get, int(asked.get("users", 0)), asked.get("rate", 0.0)
     if bool(users) == bool(rate):
         raise ConfigError("requests: found both or none of rate and users, expected rate=R (requests a second) or users=N")
-    unread = {"burst": not rate, "pause": get("turns", 1) <= 1, "ratio": bool(get("spread")) or get("ratio", 1.0) > 1}
-    if wrong := next((key for key, unused in unread.items() if key in asked and unused), None):
+    unread = {"burst": (not rate, 1), "pause": (get("turns", 1) <= 1, 0), "ratio": (bool(get("spread")) or get("ratio", 1.0) > 1, 1)}
+    if wrong := next((key for key, (unused, nothing) in unread.items() if unused and get(key, nothing) != nothing), None):
         expected = {"burst": "with rate", "pause": "with turns above 1", "ratio": "at most 1, without spread"}[wrong]
         raise ConfigError(f"requests: found {wrong}={asked[wrong]:g}, expected it {expected}")
     count, turns, draw = max(1, int(get("n", N))), max(1, int(get("turns", 1))), np.random.default_rng(int(get("seed", 0)))

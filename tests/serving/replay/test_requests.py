@@ -135,6 +135,11 @@ def test_texts_that_say_nothing_are_refused(text: str, said: str) -> None:
         requests_of(text)
 
 
+@pytest.mark.parametrize(("text", "default"), [("users=4", "burst=1"), ("rate=2", "pause=0"), ("rate=2,spread=1", "ratio=1")])
+def test_a_default_may_be_said(text: str, default: str) -> None:
+    assert requests_of(f"{text},{default}").rows == requests_of(text).rows
+
+
 def test_a_file_comes_at_a_rate_or_from_users(tmp_path: Path) -> None:
     text = lines(tmp_path / "a", {"timestamp": 0, "input_length": 9, "output_length": 2, "hash_ids": []})
     with pytest.raises(ConfigError, match="found both rate and users, expected one of them"):
