@@ -346,10 +346,9 @@ def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
     if not len(own):
         return []
     over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
-    more = float(np.median(lead.expected[own] / lead.floors[own]))
     over = min(over, took - float(lead.floors[own].sum()))
     return [Loss("batch", max(0.0, over), f"{len(own)} GEMMs with few rows ({each[few].min()}) wait for weights: {over:,.0f} of {took:,.0f} us; "
-                 f"{more:.0f} times the rows take about as long")]  # fmt: skip
+                 f"{np.median(lead.expected[own] / lead.floors[own]):.0f} times the rows take about as long")]  # fmt: skip
 
 
 def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:

@@ -10,14 +10,16 @@ import pytest
 from dysharp.analysis import traffic_bytes
 from dysharp.analysis.count import group_transfers
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.runs import _payload_is_declared, _wire_bytes_are_explained
+from dysharp.testing.conformance.rows import not_of_the_cluster
+from dysharp.testing.conformance.runs import _payload_is_declared
 
 CASES = [(s, r) for s in all_systems() for r in ("uniform", "lognormal:0.8", "dropped", "one GPU")]
 
 
 @pytest.mark.parametrize(("system", "routing"), CASES)
 def test_wire_bytes_equal_what_the_links_sent(finished: Callable[..., Any], system: str, routing: str) -> None:
-    assert list(_wire_bytes_are_explained(finished(system, routing))) == []
+    run = finished(system, routing)
+    assert list(not_of_the_cluster(run.program, run.trace, run.inputs.cluster)) == []
 
 
 @pytest.mark.parametrize(("system", "routing"), CASES)

@@ -284,6 +284,11 @@ def test_a_backward_pass_that_is_no_mirror_fails(change, rule, text, cheat):
     assert re.match(text, report.failed[0].text)
 
 
+def test_gate_gradients_may_ride_rows_of_another_size():
+    """In Combine, where Dispatch has smaller rows: as many bytes behind each row, whatever its size."""
+    assert conformance("multiwrite", *LAYERS["uniform"], options={"dispatch": "int8"}, rules=["backward_mirrors_bytes"])
+
+
 # ---- measured values and references that are wrong -------------------------------------------------------
 
 

@@ -11,8 +11,9 @@ from dysharp.program import Head, Kind, Program, Tail, Template
 from dysharp.program.csr import owners
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
+from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.moved import GRADIENTS
-from dysharp.testing.conformance.case import WIDE, CheckedPass, Passes, SystemCase, small_layers
+from dysharp.testing.conformance.case import WIDE, CheckedPass, Passes, SystemCase, row_format, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
 
@@ -48,9 +49,10 @@ def _backward_mirrors_bytes(case: Passes) -> Lines:
             if forward != backward:
                 yield f"{operator} {side}: found {backward} B backward, expected the forward pass's {forward} B"
     out, back = _riding_bytes(case.forward), _riding_bytes(case.backward)
-    own = case.system.moves.back is not None
+    own, model = case.system.moves.back is not None, case.forward.layer.model
+    sent, summed = (ROW_BYTES[row_format(case.forward.options, operator)](model) for operator in ("dispatch", "combine"))
     for up, down in dict.fromkeys(sides_of(case.forward.program)):
-        rides = own and all(out[side] * moved[1][side]["combine"] == back[side] * moved[0][side]["dispatch"] for side in (up, down))
+        rides = own and all(out[s] * moved[1][s]["combine"] * sent == back[s] * moved[0][s]["dispatch"] * summed for s in (up, down))
         if (out[up], out[down]) != (back[down], back[up]) and not rides:
             yield f"gate gradients: found {back} B backward, expected the mirror of {out} B of gate weights forward"
         if (out[up] > 0) != (moved[0][up].get("dispatch", 0) > 0):

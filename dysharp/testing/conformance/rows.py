@@ -69,8 +69,7 @@ def _payload_by_gpu(case: CheckedPass) -> Lines:
     for operator in OPERATORS:
         moves = case.system.moves
         scheme = moves.sent if operator == "dispatch" else moves.back or moves.sent
-        closed = traffic(case.layer.routing, scheme, 1, case.options)
-        expected = closed["dispatch"] if operator == "dispatch" else closed["combine"]
+        expected = traffic(case.layer.routing, scheme, 1, case.options)[operator]  # type: ignore[literal-required]
         summed = "sums" if operator == "combine" and hasattr(case.options, "sums") else operator
         for side, rows, word in (("up", expected["up_per_gpu"], operator), ("down", expected["down_per_gpu"], summed)):
             per_gpu = rows * ROW_BYTES[row_format(case.options, word)](case.layer.model)
