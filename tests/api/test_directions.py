@@ -32,14 +32,13 @@ def directions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("directions")
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 8))])
 def test_forty_questions_have_the_right_direction(directions: ModuleType, part: int) -> None:
-    drawn = list(enumerate(directions.questions(40, 1, ("compare", "plan", "serve"))))[part::4]
+    drawn = list(enumerate(directions.questions(40, 1, ("compare", "plan", "serve"))))[part::8]
     asked = [directions.ask(verb, kind, random.Random(number)) for number, (verb, kind) in drawn]
     wrong = [line for one in asked if one and one.verdict == "wrong" for line in one.lines()]
     assert not wrong, "\n".join(wrong)
-    assert sum(one is not None and one.verdict == "right" for one in asked) >= 9
+    assert sum(one is not None and one.verdict == "right" for one in asked) >= 4
 
 
 def test_every_key_of_a_cluster_file_has_a_direction(directions: ModuleType) -> None:

@@ -106,6 +106,7 @@ def test_names_of_nics_as_words() -> None:
     assert resource_words("gpu[3].spine out") == "the leaf uplink of GPU 3"
 
 
+@pytest.mark.slow
 def test_a_system_without_an_estimate_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others keep their Rows; where the baseline has no estimate, that is the error."""
     from dysharp.runs.known import _Known

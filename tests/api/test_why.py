@@ -44,6 +44,7 @@ def test_a_part_is_the_difference_of_two_runs(target: str) -> None:
     assert [row.system for row in done.rows] == ["deepep", target]
 
 
+@pytest.mark.slow
 def test_multicast_alone_saves_nothing_where_links_bind_and_much_behind_sums() -> None:
     """The down link of Dispatch and the up link of Combine stay full until both have the switch."""
     layer = LAYER | {"gpus": 32, "tokens": 512}

@@ -43,6 +43,7 @@ def files(tmp_path: Path) -> list[str]:
     return [str(path) for path in paths]
 
 
+@pytest.mark.slow
 def test_runs_and_kernels_make_one_file(dysharp: Call, files: list[str], tmp_path: Path) -> None:
     out, back = tmp_path / "mine.toml", tmp_path / "back.toml"
     found = json.loads(dysharp("calibrate", *files, "--base", BASE, "-o", str(out), "--json").out)

@@ -315,6 +315,7 @@ def test_reference_page_is_current() -> None:
         assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text, f"{path}: write it anew: python -m tests.cli.reference docs"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("args", [["--help"], ["compare", "--help"], ["list", "systems"], ["list", "options"]])
 def test_no_kernel_is_loaded_for_help_and_lists(args: list[str]) -> None:
     code = (

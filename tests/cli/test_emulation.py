@@ -20,6 +20,7 @@ def test_json_has_the_promised_fields(dysharp):
     assert result["packets"]["dymultimem.st"] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_kind_can_be_injected(dysharp, kind):
     where = ("--cluster", "paper-dgx-h100-x2", "--gpus", "16", "--experts", "16") if kind in SCALE_OUT else ()

@@ -42,6 +42,7 @@ def _heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "code", "words"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "ended by SIGTERM")])
 def test_a_signal_while_llvm_compiles_is_not_lost(tmp_path: Path, name: str, code: int, words: str) -> None:
     (tmp_path / "my.toml").write_text(STUDY)

@@ -102,6 +102,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own.csv"
 
 
+@pytest.mark.slow
 def test_rows_teach_a_machine_and_are_judged_on_it(dysharp: Call, own: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     found = json.loads(dysharp("calibrate", str(own), "-o", str(mine), "--json").out)

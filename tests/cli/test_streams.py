@@ -36,6 +36,7 @@ def test_a_stream_that_cannot_be_written(redirect: str, code: int | tuple[int, .
     assert done.stderr == message
 
 
+@pytest.mark.slow
 def test_a_result_comes_without_stderr_and_in_any_encoding() -> None:
     assert "hw-dgx-h100" in shell(f"{LIST} 2>&-").stdout
     done = shell(f"PYTHONIOENCODING=ascii {sys.executable} -m dysharp routing $'\\xc3\\xa9.npz'")

@@ -59,6 +59,7 @@ def test_the_example_needs_no_file(dysharp: Any) -> None:
     assert "dysharp sweep --example" in dysharp("sweep").err
 
 
+@pytest.mark.slow
 def test_files_are_written_where_they_are_asked_for(dysharp: Any, tmp_path: Path) -> None:
     sweep, store = tmp_path / "one.toml", ("--store", str(tmp_path / "store"))
     sweep.write_text(f'[points]\nsystems = ["ideal"]\nmodels = ["S-8"]\ncluster = ["{BASE}"]\ngpus = [4]\ntokens = [4, 8]\n')

@@ -99,6 +99,7 @@ def test_csv_has_a_line_per_result() -> None:
     assert len(lines) == 1 + len(results)
 
 
+@pytest.mark.slow
 def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
     asked = ["reproduce", "fig2", "fig19a", "--store", str(tmp_path / "store"), "--pages", str(tmp_path / "pages")]
     result = CliRunner().invoke(cli, asked)

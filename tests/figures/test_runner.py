@@ -154,6 +154,7 @@ def test_points_of_two_versions_of_the_code_do_not_mix(tmp_path: Path, monkeypat
     assert not list(Store(tmp_path))
 
 
+@pytest.mark.slow
 def test_choices_are_part_of_a_point_and_reach_the_run(tmp_path: Path) -> None:
     plain = replace(GOOD, system="dysharp")
     slow = replace(plain, choices=(("machine.responder_ns", 1000),))
@@ -196,6 +197,7 @@ def test_a_store_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "store").open()
 
 
+@pytest.mark.slow
 def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
     path = tiny_file(tmp_path, TINY.replace("seeds = [0, 1, 2]", "seeds = [0]"))
     arguments = ["reproduce", str(path), "--json", "--store", str(tmp_path / "s"), "--report", str(tmp_path / "r.md")]

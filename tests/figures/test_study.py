@@ -153,6 +153,7 @@ def test_a_damaged_line_is_left_out_and_told(tmp_path: Path, counted: list[Point
     assert "left out 2 damaged lines" in done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("old", [False, True])
 def test_a_damaged_part_is_left_out_and_its_points_run_again(tmp_path: Path, counted: list[Point], write: Callable[[str], str], old: bool) -> None:
     file, folder = write(GRID), tmp_path / "f [s]"

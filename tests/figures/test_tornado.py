@@ -28,6 +28,7 @@ def test_an_option_goes_to_its_system_and_other_choices_to_all() -> None:
     assert all(p.choices == (("gemm.tile_rows", 64),) for p in points.values())
 
 
+@pytest.mark.slow
 def test_bars_come_largest_first() -> None:
     points = Tornado("S-8").all_points()
     assert len(points) == len(set(points))
@@ -48,6 +49,7 @@ def test_bars_come_largest_first() -> None:
     assert ["gemm.tile_rows: 128 -> 256 rows", *["2.000 (+100.00 %)"] * 3] in lines[1:3]
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.setattr(reproduce, "_run", lambda points, *_: ({p: {"time_us": 100.0} for p in points}, {}))
     _, _, page, finished = reproduce._tornado(reproduce.Bars(True, "dysharp", "S-8", None, finite=False), Store(tmp_path), 1, quiet=False)

@@ -98,6 +98,7 @@ def test_flits_and_bytes_of_a_converted_packet() -> None:
     assert DYMULTIMEM.data_flits(128 + 64, 16, cast) == 5 + 3  # 32 values and a scale are 33 B
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("asked", [{"combine": "mxfp8"}, {"sums": "mxfp8"}, {"combine": "mxfp8", "sums": "mxfp8"}])
 def test_converted_sums_keep_their_bits_under_every_fault(asked: dict[str, str]) -> None:
     options = {f"dysharp.{name}": word for name, word in asked.items()}

@@ -120,6 +120,7 @@ def test_normal_kernels_agree_with_their_closed_form(gpu: str, n_sm: int) -> Non
         assert (dispatch / float(there), combine / float(back)) == pytest.approx(over, abs=0.005)
 
 
+@pytest.mark.slow
 def test_the_line_through_two_runs_is_that_of_a_full_run(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = ("h100-sxm", 8, 2048, 128, 1536)
     cases = deepep(20, *layout), low_latency(*layout), trtllm("one", *layout)

@@ -58,6 +58,7 @@ def found(slower: str) -> tuple[Learning, Cluster]:
     return learning(rows, BASE, "mine.toml", "mine")
 
 
+@pytest.mark.slow
 def test_a_slower_host_is_found(found: tuple[Learning, Cluster]) -> None:
     done, machine = found
     assert machine.host_factor == pytest.approx(1.5 * BASE.host_factor, rel=0.08)
@@ -128,6 +129,7 @@ def mine(learned: str, tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_learned_machine_has_its_own_interval(mine: Path) -> None:
     asked: dict[str, Any] = {"layout": "pp=8,ep=8,dp=8,mbs=1,gbs=256", "systems": ["deepep"], "quick": True}
     packaged, own = (ds.step("qwen3-30b", cluster, **asked) for cluster in (BASE.name, str(mine)))

@@ -120,6 +120,7 @@ def stops(monkeypatch: pytest.MonkeyPatch) -> None:
 FEW = {"systems": ["deepep-ll"], "cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
 
 
+@pytest.mark.slow
 def test_large_layers_stop_when_they_are_known(request: pytest.FixtureRequest) -> None:
     whole = ds.advise("deepseek-v2-lite", **FEW)
     request.getfixturevalue("stops")
@@ -134,6 +135,7 @@ def test_large_layers_stop_when_they_are_known(request: pytest.FixtureRequest) -
     assert {entry.predicted.row.tokens_per_gpu for entry in few.what_if if entry.change == "links x2"} == {128}, "it stops where its base did"
 
 
+@pytest.mark.slow
 def test_what_is_compared_has_one_estimator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ds.advise("deepseek-v2-lite", **FEW)
     request.getfixturevalue("stops")

@@ -73,6 +73,7 @@ def test_a_plan_takes_a_cluster_and_names_what_is_wrong() -> None:
             plan("qwen3-30b", 16, **{wrong: 0})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_ifs_stand_in_the_same_table() -> None:
     text = " ".join(answer("--what-if").stdout.split())
     assert "in-switch" in text
@@ -134,6 +135,7 @@ def test_a_folder_keeps_costs(tmp_path: Path) -> None:
     assert [line for line in again.splitlines() if "earlier search" not in line] == first.splitlines()
 
 
+@pytest.mark.slow
 def test_sensitivity_names_constants() -> None:
     text = answer("--sensitivity").stdout
     assert " changes of a constant by 20 % make another layout the best" in " ".join(text.split())

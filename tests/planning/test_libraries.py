@@ -35,6 +35,7 @@ def test_a_cell_ranks_every_library_with_a_kernel() -> None:
     assert cell.pools == ("deepep-v2 normal on 8 GPUs of hw-dgx-h100: sources differ by -37 to -18 %",)
 
 
+@pytest.mark.slow
 def test_kernels_end_where_their_buffers_nodes_or_links_end() -> None:
     done = advise_libraries("deepseek-v2-lite", ["hw-dgx-h100", "hw-mi355x"], tokens=[2 * MOST_LL], gpus=[16])
     h100, mi355x = done.cells

@@ -126,6 +126,7 @@ def test_a_split_in_a_v_is_the_best_of_all(ranks: int) -> None:
         assert quality(v_split(weights, ranks)) == pytest.approx(best, rel=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 3), (3, 2), (1, 1, 1, 4), (2, 2, 2, 3), (1, 2, 2, 2)])
 @pytest.mark.parametrize("p", [2, 4, 8])
 def test_the_rule_of_uneven_rounds_is_that_of_replays(p: int, sizes: tuple[int, ...]) -> None:

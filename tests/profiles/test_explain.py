@@ -286,6 +286,7 @@ MUTATIONS: list[Callable[[random.Random, dict[str, Any]], Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_five_hundred_damaged_files_end_in_a_line_or_an_answer(tmp_path: Path) -> None:
     r, whole = random.Random(56), json.dumps(run_of(1)[0])
     file, outcomes = tmp_path / "p.json", set()

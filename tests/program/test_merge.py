@@ -32,6 +32,7 @@ def parts_of(seed: int) -> list[Part]:
 # ---- what a merge is -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", SEEDS)
 def test_merge_of_one_program_is_the_program(seed: int) -> None:
     part = parts_of(seed)[0]

@@ -70,6 +70,7 @@ def test_merge_itself_is_not_caught() -> None:
     assert fault(Mutant("harmless", MERGE, "listed = [", "listed = [ ")) == ""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "mutant", [pytest.param(m, marks=pytest.mark.slow) if i % 3 else m for i, m in enumerate(MUTANTS)], ids=lambda m: m.name.replace(" ", "-")
 )

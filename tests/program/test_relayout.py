@@ -74,6 +74,7 @@ def test_the_even_layout_changes_nothing(layer):
         assert (same[name] == column).all(), name
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("system", [pytest.param(s, marks=pytest.mark.slow) if i % 2 else s for i, s in enumerate(SYSTEMS)])
 def test_engine_and_oracle_agree_on_it(system):
     assert list(rules._oracle_agrees_on_the_forward_rows(both(system, "lognormal"))) == []

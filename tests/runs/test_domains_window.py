@@ -12,6 +12,7 @@ from dysharp.cli.app import cli
 SMALL = {"model": "S-8", "cluster": "paper-dgx-h100-x4", "gpus": 16, "routing": "uniform"}
 
 
+@pytest.mark.slow
 def test_leading_tokens_are_near_the_whole_layer() -> None:
     whole = dysharp.run("deepep", tokens=2048, **SMALL)
     part = dysharp.run("deepep", tokens=2048, window=768, **SMALL)
@@ -24,6 +25,7 @@ def test_one_domain_simulates_all_tokens() -> None:
         dysharp.run("deepep", tokens=2048, window=768, **(SMALL | {"gpus": 8}))
 
 
+@pytest.mark.slow
 def test_compare_prints_the_whole_layer() -> None:
     args = ["compare", "--systems", "deepep,megatron-a2a", "--model", "S-8", "--cluster", "paper-dgx-h100-x4", "--gpus", "16"]
     shown = CliRunner().invoke(cli, [*args, "--tokens", "2048", "--window", "768", "--routing", "uniform"])

@@ -38,6 +38,7 @@ def test_no_format_ships_where_no_kernel_runs() -> None:
     assert _shipped(megamoe, model, load_cluster("hw-dgx-h100")) == _shipped(megamoe, model, load_cluster("paper-nvl72")) == {}
 
 
+@pytest.mark.slow
 def test_the_default_of_an_hw_cluster_is_real_forms() -> None:
     done = ds.compare(**HW)
     assert {row.form for row in done.rows} == {"real"}

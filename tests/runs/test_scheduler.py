@@ -91,6 +91,7 @@ def test_points_above_their_share_of_the_memory_run_after_the_others(tmp_path: P
     assert [line.split()[1] for line in log.read_text().splitlines()] == ["deepep"] * 2 + ["dysharp"] * 4
 
 
+@pytest.mark.slow
 def test_a_study_that_is_interrupted_cancels_its_points(tmp_path: Path, address: str) -> None:
     log = tmp_path / "log"
 

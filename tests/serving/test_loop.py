@@ -35,6 +35,7 @@ def run(steps: StepTable, scenario: Scenario, ratio: float = 0.8, rounds: int = 
     return replay(steps.replica, steps.engine, requests_of(asked), cap=cap)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize(("users", "prompt"), [(16, 922), (64, 922), (64, 7373)])
 def test_the_formula_is_the_run(engine: str, users: int, prompt: int) -> None:
@@ -111,6 +112,7 @@ def test_two_users_are_served_at_least_as_fast_as_one() -> None:
     assert rates == sorted(rates)
 
 
+@pytest.mark.slow
 def test_one_process_reads_the_text_of_all_prompts() -> None:
     """Its rate is that of the run, and users beyond it wait."""
     steps, scenario = many("vllm", 3000)

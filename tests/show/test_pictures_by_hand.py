@@ -53,6 +53,7 @@ def test_two_operators_are_shown_together_from_a_quarter_of_each_in_a_hundredth_
     assert _at_once({(0, 0): used, (1, 2): np.zeros((3, BINS))}) == ([(0, 2)] if shown else [])
 
 
+@pytest.mark.slow
 def test_long_tables_have_the_name_of_a_file_and_columns() -> None:
     rows: list[dict[str, Any]] = [{"between": "", "family": "f"}, {"between": "bars", "family": "f"}]
     kinds = ("beyond", "unsupported", "groups", "regimes", "sizes", "worst", "borrowed", "fitted_constants", "counted_numbers", "bars", "hold_out")

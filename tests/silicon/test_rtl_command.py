@@ -35,6 +35,7 @@ def run(*words: str) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_the_switch_answers_one_cycle_after_a_packet() -> None:
     """What the blocks add to the pipeline of a switch."""
     for name in ("reduction-table", "target-logic", "merge-unit"):

@@ -12,6 +12,7 @@ from dysharp.silicon.rtl.formal import prove
 from dysharp.testing.block_faults import COMPARED, PROVEN, Fault, _differs, _has_no_proof
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BLOCKS)
 def test_promises_are_proven(name: str) -> None:
     proofs = prove(name)

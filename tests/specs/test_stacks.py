@@ -121,6 +121,7 @@ def test_every_family_of_the_table_is_counted_somewhere() -> None:
     assert {*FAMILIES} - elsewhere == {*TABLE["cases"]} - {"deepseek_v4"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", BUILT)
 def test_verbs_answer_for_hybrid_models(name: str) -> None:
     served = dysharp.serve(name, "hw-dgx-h200", gpus=8)

@@ -88,6 +88,7 @@ def test_readiness_in_hardware_ends_gemm_1_no_later() -> None:
     assert ends["moe-hub"] < ends["mh-pkt"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("system", ["moe-hub", "mh-dep"])
 def test_tiles_that_are_not_full_wait_for_the_totals(system: str) -> None:
     told = plan(system, totals="announced")

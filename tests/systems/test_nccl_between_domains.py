@@ -47,6 +47,7 @@ def test_rows_between_rails_take_a_hop_by_nvlink(pxn, scheme):
     np.testing.assert_array_equal(sent[1], levels.far[0] * row)
 
 
+@pytest.mark.slow
 def test_rails_need_no_spine():
     """With an oversubscribed spine PXN takes as long as on an even network; the straight way takes longer."""
     times = {

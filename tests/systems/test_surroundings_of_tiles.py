@@ -68,6 +68,7 @@ def test_nothing_is_charged_after_the_run(name: str) -> None:
     assert row.surroundings_us["activation_us"] > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", TILES)
 def test_a_merge_has_the_software_of_both(name: str) -> None:
     one = planned(name)

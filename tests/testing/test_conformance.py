@@ -56,6 +56,7 @@ def test_system_conforms(system, layer, direction):
     assert {f.rule for f in report.not_run} - peeled <= {"engine_equals_oracle", "tensor_of_the_layer"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("direction", ["fwd", pytest.param("bwd", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", [name for name, s in all_systems().items() if "mediation" in {f.name for f in fields(s.options)}])
 def test_system_conforms_with_mediation(system, direction):
@@ -337,6 +338,7 @@ UNTESTED = {
 """Rules that no test makes fail yet. The set only shrinks."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rule", WRONG_VALUES)
 def test_a_rule_notices_a_wrong_value(rule, monkeypatch):
     module, name, change, text = WRONG_VALUES[rule]

@@ -35,6 +35,7 @@ def judged(name: str, rules: tuple[str, ...] | None) -> Report:
     return conformance(name, model=MODEL, cluster=CLUSTER, routing=make_routing("uniform", MODEL, 4, 8), rules=rules)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_quick_rules(name):
     report = judged(name, QUICK)

@@ -171,6 +171,7 @@ def wide_program(n_nodes: int, seed: int) -> Program:
     return b.build()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n_nodes", [31, 32, 33, 64, 72])
 def test_engine_equals_oracle_on_many_nodes(n_nodes):
     for seed in (1, 2):
@@ -185,6 +186,7 @@ def test_two_runs_give_one_digest(seed):
     assert len({run_burst(program)[0].digest() for _ in range(2)}) == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("slice_events", [1, 2, 7, 64])
 def test_slices_of_the_loop_change_nothing(slice_events, monkeypatch):
     programs = [random_program(seed) for seed in range(30, 50)]

@@ -70,6 +70,7 @@ def test_sampled_curves() -> None:
     assert all(e.holds and e.n_same == e.n_rows for e in errors), error_table(errors)
 
 
+@pytest.mark.slow
 def test_packets_of_our_own() -> None:
     """Every sixth row of two curves, on packets drawn here: within the bars, in other digits."""
     names = ("xbar8_v4b8_p1", "fly4x4_v4b8_p1")

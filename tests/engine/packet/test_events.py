@@ -72,6 +72,7 @@ def test_a_table_miss_and_a_list_fetch_add_their_latency_once() -> None:
     assert fetched[1] >= 30_000 + free[0] - 10  # the second one waits for the entry of the first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in (1, 2, 3))])
 def test_random_programs_end_with_everything_back_and_the_bytes_of_the_burst_level(chunk: int) -> None:
     programs = {seed: random_program(seed) for seed in range(chunk * 120, chunk * 120 + 120)}

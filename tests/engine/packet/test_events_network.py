@@ -46,7 +46,7 @@ def test_single_flit_packets_agree_within_one_percent(k: int, load: float) -> No
     assert abs(accepted) < 0.01
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["neighbor", "bitcomp", "shuffle"])
 @pytest.mark.parametrize("flits", [2, 9])
 def test_permutations_agree_within_one_percent(pattern: str, flits: int) -> None:

@@ -141,6 +141,7 @@ def test_dualpipe_hides_what_deepep_exposes_and_loses_sms() -> None:
     assert other < one
 
 
+@pytest.mark.slow
 def test_free_inputs_do_not_run_a_layer_again_and_reach_the_metric() -> None:
     figure = load_figure("fig14")
     names = [name for variant in figure.variants for name, _ in variant.choices]

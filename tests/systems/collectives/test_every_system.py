@@ -36,6 +36,7 @@ def works(name: str, operation: str) -> list[tuple[Collective, Cluster]]:
     return found + [(even(operation, 4 * 40_000, 4), two_nodes())] * one.domains
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "operation"), CASES)
 def test_results_are_those_of_the_reference_and_engine_and_oracle_agree(name: str, operation: str) -> None:
     one = get_collective(name)
