@@ -156,5 +156,5 @@ class Record:
             requests.name, gpus, len(requests.rows), int(measured.sum()), self.refused, sum(group.preemptions for group in groups),
             begin, window, total - last, len(numbers) * per_s, float(outputs[numbers].sum()) * per_s, float(prompts[numbers].sum()) * per_s,
             _spread_of(found["ttft"][measured]), _spread_of(found["tpot"][several]), between,
-            _spread_of(later[measured]), hit / max(1, asked), tiers, busy / max(total, 1e-9), self.steps, tuple(line.rows), found,
+            _spread_of(later[measured]), hit / max(1, asked), tiers, busy / total if total else 0.0, self.steps, tuple(line.rows), found,
         )  # fmt: skip

@@ -182,4 +182,5 @@ def test_requests_beyond_context_and_memory_are_refused() -> None:
     done = replay(replica_of(), engine_of("vllm"), Requests(rows, "three"))
     assert (done.refused, len(done.columns["end"])) == (1, 2)
     tight = replace(engine_of("vllm"), memory_part=0.23)  # weights, and room for a few thousand tokens
-    assert replay(replica_of(layout="tp=1"), tight, Requests((Request(0.0, 30_000, 5),), "one")).refused == 1
+    none = replay(replica_of(layout="tp=1"), tight, Requests((Request(0.0, 30_000, 5),), "one"))
+    assert (none.refused, none.busy) == (1, 0.0)
