@@ -182,5 +182,9 @@ def test_requests_beyond_context_and_memory_are_refused() -> None:
     done = replay(replica_of(), engine_of("vllm"), Requests(rows, "three"))
     assert (done.refused, len(done.columns["end"])) == (1, 2)
     tight = replace(engine_of("vllm"), memory_part=0.23)  # weights, and room for a few thousand tokens
-    none = replay(replica_of(layout="tp=1"), tight, Requests((Request(0.0, 30_000, 5),), "one"))
-    assert (none.refused, none.busy) == (1, 0.0)
+    assert replay(replica_of(layout="tp=1"), tight, Requests((Request(0.0, 30_000, 5),), "one")).refused == 1
+
+
+def test_a_replica_that_ends_no_request_is_not_busy() -> None:
+    lost = replay(replica_of(), engine_of("vllm"), Requests((Request(0.0, 1000, 500),), "one"), failures=[Failure(0, 0.05)])
+    assert (len(lost.columns["end"]), lost.busy) == (0, 0.0)
