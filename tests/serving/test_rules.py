@@ -201,6 +201,15 @@ def test_the_cache_on_its_way() -> None:
     assert transfer_us(one, 4096, 8) < transfer_us(one, 4096, 16) / 5
 
 
+@pytest.mark.parametrize(("engine", "layout", "slow"), [
+    ("trtllm", "dp=8,ep=8", True), ("sglang", "tp=8", True), ("sglang", "tp=8,ep=8", True), ("sglang", "dp=8,ep=8", False), ("vllm", "tp=8", False),
+])  # fmt: skip
+def test_who_takes_the_kernel_with_scales_of_blocks(engine: str, layout: str, slow: bool) -> None:
+    """On Blackwell in FP8: TensorRT-LLM always, SGLang where DeepEP moves no rows. On Hopper nobody."""
+    for cluster in ("hw-dgx-b200", "hw-dgx-h200"):
+        assert (engine_of(engine).runs(replica(cluster, layout)).machine.regime.grouped == "trtllm-gen-blocks") == (slow and "b200" in cluster)
+
+
 def test_caches_wait_for_rows_on_one_nic() -> None:
     """Of two domains every second row of a token passes NICs, in 58 layers: what passes beside it waits, at most as long as it takes alone. Nothing
     waits where experts stay inside a domain."""
