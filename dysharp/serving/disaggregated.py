@@ -57,10 +57,15 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
     return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
 
 
+def _most(table: StepTable, scenario: Scenario) -> float:
+    """Prompts that a worker takes at once: each group one of several steps, or as many as a step has."""
+    return table.groups * max(1.0, table.engine.step_tokens / scenario.isl)
+
+
 def _prompt_us(table: StepTable, scenario: Scenario, together: float, cache: float = 0.0) -> float:
     """Time that a worker takes for one of `together` prompts, which come at once. `cache`: `transfer_us` of a prompt."""
     most = table.engine.step_tokens
-    n = max(1.0, min(together, most * table.groups / scenario.isl))
+    n = max(1.0, min(together, _most(table, scenario)))
     chunks = max(1.0, scenario.isl / most)
     tokens = n * scenario.isl / chunks
     busiest = max(tokens / table.groups, min(tokens, scenario.isl / chunks))
@@ -78,11 +83,11 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
     sent = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus)
     text = first.engine.token_us * scenario.isl
     requests, rate = places, 0.0
-    most = first.engine.step_tokens * first.groups / scenario.isl
+    most = _most(first, scenario)
     fastest = MOST_SHARE * prefill.workers / _prompt_us(first, scenario, most, sent)
     for _ in range(ROUNDS):
         step = _decode_us(decode, scenario, requests, rate * sent)
-        together = _together(first, scenario, rate / prefill.workers, max(1.0, most))
+        together = _together(first, scenario, rate / prefill.workers, most)
         served = together * _prompt_us(first, scenario, together, sent)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
@@ -138,7 +143,7 @@ def run_pools(
     table, second = prefill.table, decode.table
     users = max(1, round(scenario.concurrency))
     lengths = scenario.osl * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / scenario.accepted
-    most = max(1, int(table.engine.step_tokens * table.groups / scenario.isl))
+    most = int(_most(table, scenario))
     sent = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus)
     took = [0.0, *(n * _prompt_us(table, scenario, n, sent) for n in range(1, most + 1))]
     after = sent / table.replica.model.n_layers + (table.stages - 1) * took[1]
@@ -222,8 +227,7 @@ def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) 
     if not memory_of(replica, engine.beside(replica.layout.dp), scenario.isl).requests:
         return None
     table = StepTable(replica, engine, scenario)
-    many = max(1.0, table.engine.step_tokens * table.groups / scenario.isl)
-    rate = MOST_SHARE / _prompt_us(table, scenario, many)
+    rate = MOST_SHARE / _prompt_us(table, scenario, _most(table, scenario))
     return (rate, WorkerPool(table, 1)) if _prompt_us(table, scenario, 1.0) < ttft else None
 
 
