@@ -18,9 +18,9 @@ from dysharp.serving.engine import Engine
 from dysharp.serving.memory import memory_of
 from dysharp.serving.replay.prefixes import PrefixCache, Tier
 from dysharp.serving.replay.prices import StepPrices
-from dysharp.serving.replay.report import Record, Replay, Timeline
+from dysharp.serving.replay.report import Gaps, Record, Replay, Timeline
 from dysharp.serving.replay.requests import Requests
-from dysharp.serving.replay.scheduler import Gaps, Group, Job, Server, schedule_of
+from dysharp.serving.replay.scheduler import Group, Job, Server, schedule_of
 from dysharp.serving.work import Replica
 
 ROUTERS = ("round-robin", "least-load", "prefix")
