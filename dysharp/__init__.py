@@ -23,7 +23,7 @@ Names load when first used, so that `import dysharp` is quick.
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.lazy import loader
+from dysharp.base import loader
 
 if TYPE_CHECKING:
     from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, explain, network, plan, run, serve, step, trace, wrap

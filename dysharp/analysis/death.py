@@ -5,7 +5,7 @@ from importlib import resources
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster
 from dysharp.systems import System

@@ -5,14 +5,9 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
-from dysharp.base.arrays import I64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import I64, PS_PER_US, frozen
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
-from dysharp.program.builder import PULLS
-from dysharp.program.csr import owners
-from dysharp.program.tables import Program
-from dysharp.program.trace import Trace
+from dysharp.program import PULLS, Program, Trace, owners
 from dysharp.specs import Cluster, Model
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.levels import two_hop

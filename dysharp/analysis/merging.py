@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, sums_that_passed
-from dysharp.base.units import PS_PER_US
-from dysharp.program.tables import Kind, Program
-from dysharp.program.trace import Trace
+from dysharp.base import PS_PER_US
+from dysharp.program import Kind, Program, Trace
 
 
 def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:

@@ -5,13 +5,10 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis.count import remote_members
-from dysharp.base.arrays import F64, I64
-from dysharp.base.units import PS_PER_US, ps_to_us
+from dysharp.base import F64, I64, PS_PER_US, ps_to_us
+from dysharp.program import Discipline, Kind, Point, Program, Trace, owners
 from dysharp.program.builder import PULLS, WIRED
-from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
-from dysharp.program.tables import Discipline, Kind, Point, Program
-from dysharp.program.trace import Trace
 
 
 def union_ps(start: I64, end: I64) -> int:

@@ -13,15 +13,12 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base.arrays import Bools
+from dysharp.base import Bools, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import frozen
 from dysharp.base.version import MODEL_VERSION
 from dysharp.isa.framing import AS_IS
+from dysharp.program import Kind, Program, Trace
 from dysharp.program.skew import Skew
-from dysharp.program.tables import Kind, Program
-from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
 from dysharp.systems.building.experts import AROUND

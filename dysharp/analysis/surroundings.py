@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.lazy import loader
+from dysharp.base import loader
 
 if TYPE_CHECKING:
     from dysharp.api.arguments import Slo

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:

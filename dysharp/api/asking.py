@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from dysharp.api.learning import Row, Votes, cluster_text
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
+from dysharp.base import F64, ConfigError, parse_toml, read_text, read_toml
 from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_rows, slopes
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import learned_spreads, learned_table, list_clusters, load_cluster
 from dysharp.specs.fitted import KERNELS, constant_of, fitted
-from dysharp.specs.reading import parse_toml, read_text, read_toml
 
 LEAST_GAIN = 0.99
 """A measurement that leaves a larger part of the uncertainty is not named."""

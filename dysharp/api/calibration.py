@@ -11,10 +11,8 @@ from typing import Any, Unpack
 from dysharp.api.arguments import CalibrateArgs
 from dysharp.api.learning import WHOLE, Learning, Row, cluster_text, learning, rows_in, toml_of
 from dysharp.api.validation import check_values
-from dysharp.base.errors import ConfigError, nearest
-from dysharp.base.files import check_destination, write_text
+from dysharp.base import AnyPath, ConfigError, check_destination, frozen, nearest, write_text
 from dysharp.base.text import table
-from dysharp.base.values import AnyPath, frozen
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.formats import Given, rows_text
 from dysharp.measured.measurements import Measurement, measurements_from_csv

@@ -7,10 +7,7 @@ from typing import Any, Unpack
 from dysharp.analysis import Row
 from dysharp.api.gain_map import GainMap, gain_map
 from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.text import sentences
-from dysharp.base.values import frozen, named
+from dysharp.base import Column, Columns, ConfigError, check_word, frozen, named, sentences
 from dysharp.model.formats import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import EmulateArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
 from dysharp.functional.faults import check_kinds, machine_faults

@@ -14,9 +14,7 @@ import numpy as np
 from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
-from dysharp.base.arrays import F64, Bools
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import F64, Bools, ConfigError, check_word, frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of, published
@@ -27,7 +25,7 @@ from dysharp.profiles.spans import covered, union
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
 from dysharp.serving.layout import ServeLayout, serve_layout_of
-from dysharp.specs.catalog import load_whole
+from dysharp.specs import load_whole
 from dysharp.training.block import Block
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
 

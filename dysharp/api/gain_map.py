@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen, named
+from dysharp.base import ConfigError, frozen, named
 from dysharp.planning.gain import EVEN, MECHANISMS, gains, layer_us
 from dysharp.runs.request import Request
 from dysharp.specs import Cluster, Model

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.api.arguments import HardwareArgs
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import write_text
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, write_text
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.request import takes
 from dysharp.silicon.area import Spread

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import F64, ConfigError, frozen, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval

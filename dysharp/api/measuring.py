@@ -18,15 +18,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.files import check_destination, write_text
-from dysharp.base.text import csv_text
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, check_destination, check_word, csv_text, read_toml, show, write_text
 from dysharp.functional.torch.extra import require_torch
 from dysharp.measured.families.blocks import HEAD, unlike
 from dysharp.measured.measurements import COLUMNS, Measurement, read_measurements
 from dysharp.specs import load_whole
-from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parents[1] / "measured" / "measure.toml"
 MODELS, PARTS = ("llama3-8b", "qwen3-30b"), ("kernels", "collectives", "block", "decode")

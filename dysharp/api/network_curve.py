@@ -11,9 +11,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.values import frozen
+from dysharp.base import Column, Columns, ConfigError, check_word, frozen, nearest
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dysharp.api.comparison import compare
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
-from dysharp.base.errors import DysharpError
-from dysharp.base.units import PS_PER_US, us_to_ps
-from dysharp.base.values import frozen
+from dysharp.base import PS_PER_US, DysharpError, frozen, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import SIMULATED, schedule_of
 from dysharp.planning.search import Tick

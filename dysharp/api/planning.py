@@ -15,12 +15,8 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
-from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base import KEPT, SHOWN, Column, Columns, ConfigError, GiB, Rows, check_word, frozen, sentences, show
 from dysharp.base.processes import Runner, here, in_processes
-from dysharp.base.text import sentences
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval
@@ -38,10 +34,9 @@ from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
 from dysharp.runs.request import takes
-from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
-from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import CAP_LINE
 from dysharp.training.recipe import TrainingRecipe
 

@@ -10,9 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import F64, ConfigError, frozen
 from dysharp.costs.attention import AttentionCall
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.costs.machine import Machine, machine_of
@@ -28,9 +26,7 @@ from dysharp.runs.run import run
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
-from dysharp.specs import Cluster
-from dysharp.specs.catalog import list_clusters, load_cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel, list_clusters, load_cluster
 from dysharp.training.block import Block
 from dysharp.training.moe_block import routed_rows
 from dysharp.training.recipe import MODULES

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dysharp.api.profile_costs import ByModel, by_event
-from dysharp.base.arrays import F64, Bools
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base import F64, Bools, ConfigError, check_word
 from dysharp.costs.machine import Machine
 from dysharp.planning.quick import IN_TURN
 from dysharp.planning.space import SYSTEMS

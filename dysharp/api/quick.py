@@ -7,8 +7,7 @@ from typing import Any, Unpack
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.row import Row
 from dysharp.api.comparison import chosen_systems, place_of_fastest
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
 from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs
 from dysharp.runs.collective import running

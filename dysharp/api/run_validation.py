@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.columns import Columns, Rows
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, Columns, Rows, frozen
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar

@@ -14,7 +14,7 @@ from dysharp.api.serving_answer import Serving, sharing
 from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
-from dysharp.base.errors import ConfigError, show
+from dysharp.base import ConfigError, show
 from dysharp.costs.machine import machine_of
 from dysharp.measured.learned import kernels_of
 from dysharp.model.formats import formats_of, published
@@ -30,9 +30,8 @@ from dysharp.serving.replay.requests import requests_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.hf_whole import lines_on
-from dysharp.specs.whole import WholeModel
 
 
 @takes(ServeArgs)

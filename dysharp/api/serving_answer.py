@@ -9,8 +9,7 @@ from dysharp.api.arguments import Slo
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_replay import Replayed
 from dysharp.api.serving_systems import SystemPoint
-from dysharp.base.columns import Column, Columns
-from dysharp.base.values import frozen, named, older_name
+from dysharp.base import Column, Columns, frozen, named, older_name
 from dysharp.measured.intervals import Interval
 from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
 from dysharp.model.formats import Formats, formats_of, published

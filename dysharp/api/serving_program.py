@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.layer import layer_ops

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import Column, Columns, ConfigError, frozen, show
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.replay.fleet import Failure, Pool, TierSize, replay
 from dysharp.serving.replay.report import Replay

@@ -10,8 +10,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint

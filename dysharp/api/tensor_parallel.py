@@ -4,11 +4,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base import ConfigError, check_word
 from dysharp.runs.run import run
 from dysharp.serving.work import SubLayerCurve
-from dysharp.specs import Cluster, choice
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel, choice
 from dysharp.systems.collectives import all_tensor_parallel
 from dysharp.training.recipe import SubLayers
 from dysharp.workload.sublayer import SubLayer

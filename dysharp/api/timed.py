@@ -14,9 +14,7 @@ from dysharp.analysis.timeline.chakra import write_chakra
 from dysharp.analysis.timeline.links import GROUPS, POOL_GROUP
 from dysharp.analysis.timeline.perfetto import write_perfetto
 from dysharp.analysis.timeline.task_graph import task_graph
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, ps_to_us
 from dysharp.engine.burst.run import Timing
 from dysharp.program import Program, Trace
 from dysharp.runs.arguments import RequestArgs

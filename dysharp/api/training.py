@@ -13,10 +13,7 @@ from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
-from dysharp.base.columns import Columns
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US, GiB
-from dysharp.base.values import frozen, named, plain
+from dysharp.base import PS_PER_US, Columns, ConfigError, GiB, frozen, named, plain
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
@@ -30,10 +27,9 @@ from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.precision import in_formats, layer_in, row_options, step_formats, with_rows
 from dysharp.runs.request import takes
-from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
-from dysharp.specs.whole import WholeModel
 from dysharp.training.answers import (
     BUBBLE,
     DATA_PARALLEL,

@@ -11,10 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dysharp.api.arguments import ValidateArgs
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.files import write_text
-from dysharp.base.values import AnyPath, by_key
+from dysharp.base import F64, AnyPath, ConfigError, by_key, check_word, show, write_text
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements

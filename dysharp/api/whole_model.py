@@ -6,10 +6,8 @@ from dataclasses import asdict, field, replace
 from typing import Any, Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base.columns import Columns, Rows
-from dysharp.base.errors import ConfigError
+from dysharp.base import AnyPath, Columns, ConfigError, Rows, frozen
 from dysharp.base.units import GiB, memory_to_bytes
-from dysharp.base.values import AnyPath, frozen
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.model.formats import formats_of, recipe_for, trained
@@ -17,8 +15,7 @@ from dysharp.model.layout import Layout
 from dysharp.model.operators import CORE
 from dysharp.model.weights import parameters_of
 from dysharp.runs.request import takes
-from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_gpu, load_whole
 from dysharp.training.memory import Saving, TrainingMemory, buffer_bytes, check_memory, memory_of
 from dysharp.training.schedules import make_schedule, usual_schedule
 

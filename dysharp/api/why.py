@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen, named
+from dysharp.base import ConfigError, frozen, named
 from dysharp.systems import find_system
 
 Order = tuple[tuple[str, str], ...]

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import click
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import Json, Words, complete_models, options, refuse_others
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files

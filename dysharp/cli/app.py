@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import click
 
 from dysharp import __version__
-from dysharp.base.errors import check_word, nearest
+from dysharp.base import check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate

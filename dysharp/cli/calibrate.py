@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import by_key
+from dysharp.base import Column, Columns, ConfigError, by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import ExplainArgs
-from dysharp.base.columns import KEPT, Column, Columns
-from dysharp.base.errors import ConfigError
+from dysharp.base import KEPT, Column, Columns, ConfigError
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.cli.schema import schema_flag

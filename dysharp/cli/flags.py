@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints, is_type
 
 import click
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.runs.arguments import Argument
 
 Command = Callable[..., Any]

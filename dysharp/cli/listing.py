@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.columns import Rows
+from dysharp.base import Rows, by_key
 from dysharp.base.text import WIDTH
-from dysharp.base.values import by_key
 from dysharp.show.output import console, print_lines, print_table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Protocol
 import click
 
 from dysharp.api import Progress
-from dysharp.base.errors import DysharpError, one_line
+from dysharp.base import DysharpError, one_line
 from dysharp.runs.progress import Step
 from dysharp.show.output import print_header
 

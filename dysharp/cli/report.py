@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import write_text
+from dysharp.base import ConfigError, write_text
 from dysharp.cli.flags import Out, Words, complete_files, options
 from dysharp.runs.arguments import Argument, RequestArgs
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from dysharp.base.errors import ConfigError, nearest, one_line
-from dysharp.base.files import make_folder, write_text
+from dysharp.base import ConfigError, make_folder, nearest, one_line, write_text
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_report
 from dysharp.runs.arguments import JOBS, Argument

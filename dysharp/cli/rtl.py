@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import HardwareArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import WRITTEN, Json, complete_words, options, refuse_others
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table

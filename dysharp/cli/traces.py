@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import click
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base.errors import ConfigError, one_line
+from dysharp.base import ConfigError, one_line
 from dysharp.cli.flags import Json, Out, complete_from, helps, numbers_of, options
 from dysharp.runs.arguments import COUNTS_OF, SEED, Argument
 from dysharp.show.output import print_json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import SAID, ValidateArgs
-from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.base import ConfigError, SimulationError
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, draw, file_of, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header

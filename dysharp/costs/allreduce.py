@@ -7,11 +7,10 @@ their order. No constant is fitted here.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs.collectives import flight_us, link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, hbm_us, launch_us, memory_kernel_us
-from dysharp.specs import choice_int
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, choice_int
 
 TORCH_BUFFER = ("copy", "launch", "flags")
 KERNELS: dict[str, tuple[str, ...]] = {

@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs.gemm_tiles import FP32_LANES, SMEM_BYTES
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, light_us, overlap, sustained_flops_per_us
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 ROWS, COLUMNS = 128.0, 128.0
 """Queries of a tile and keys of a block: FlashAttention-3 section 3.3 has 128 x 128 at width 128; cuDNN and TensorRT-LLM have tiles of 128 rows."""

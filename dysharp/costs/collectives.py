@@ -29,11 +29,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.values import frozen
+from dysharp.base import F64, I64, Bools, frozen
 from dysharp.costs.operators import Constants, arch_of, hbm_us, light_us
-from dysharp.specs import choice_int
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, choice_int
 
 KIB, MIB = 1 << 10, 1 << 20
 STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}

@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, I64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, I64, PS_PER_US, frozen
 from dysharp.costs.gemm_tiles import hides_stores
 from dysharp.costs.operators import hbm_us, sustained_flops_per_us
 from dysharp.model.formats import FORMATS

@@ -7,10 +7,9 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, frozen
 from dysharp.costs.operators import Constants, hbm_us, launch_us, light_us, memory_kernel_us
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 CHUNK = 64
 """Tokens of a chunk (flash-linear-attention, ops/gated_delta_rule/chunk.py)."""

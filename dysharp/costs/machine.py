@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import MiB
+from dysharp.base import ConfigError, MiB
 from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import collective_us, ring_part
@@ -20,9 +19,7 @@ from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, 
 from dysharp.costs.regime import Name, Regime, regime_of
 from dysharp.model.formats import FORMATS
 from dysharp.model.layout import Layout
-from dysharp.specs import Cluster
-from dysharp.specs.choices import choice_value
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Cluster, Gpu, choice_value
 
 CDNA_SMALL_US = 4.5
 """A kernel without products in a decode step on CDNA 3 (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""

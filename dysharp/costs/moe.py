@@ -7,7 +7,7 @@ Functions are pure, take numbers or arrays and return microseconds. A gated expe
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs.collectives import link_us, sync_us
 from dysharp.costs.operators import (
     CAST_BYTES,
@@ -23,7 +23,7 @@ from dysharp.costs.operators import (
     quantise_us,
     sustained_flops_per_us,
 )
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 MLP_CALLS = {"hopper": 10.0, "blackwell": 9.0}
 """Host calls of an eager grouped MLP: copy of the counts, two kernels of the scatter, GEMM, activation, quantise, GEMM,

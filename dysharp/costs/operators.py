@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, FP32_LANES, Problem, feed, hides_stores, promoted, tiles_of
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}

@@ -10,11 +10,11 @@ with the source GPU (`workload.expected_copies` for uniform routing). Source of 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs.collectives import link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, arch_of, hbm_us, launch_us, overlap
+from dysharp.specs import Gpu
 from dysharp.specs.cluster import XGMI_ALONE
-from dysharp.specs.gpu import Gpu
 
 CHUNK_TOKENS = 6.0
 """Tokens that a DeepEP ring releases at once on 8 GPUs (the tuned value of DeepEP's tests)."""

@@ -5,8 +5,7 @@ import re
 from dataclasses import field, replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.figures.keys import known, typed, word
 from dysharp.figures.metric import all_calculated, all_metrics
 from dysharp.runs.point import Point

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, check_word, frozen, parse_toml, read_text, show
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
@@ -20,7 +19,6 @@ from dysharp.figures.origin import origin_of
 from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
 from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import Key
-from dysharp.specs.reading import parse_toml, read_text
 
 KINDS = ("bars", "lines", "parts")
 

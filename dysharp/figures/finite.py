@@ -10,8 +10,7 @@ from dysharp.figures.verdict import judge
 from dysharp.runs.finite import HOLDS, WITHOUT, Survival, of_cluster
 from dysharp.runs.packet_time import PACKETS_OF_ROW, estimate_line
 from dysharp.runs.point import Point, is_workload
-from dysharp.specs import load_cluster, load_model
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES, load_cluster, load_model
 from dysharp.systems import find_system
 from dysharp.workload.closed import expected_copies
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
-from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base import ConfigError, check_word, show
 from dysharp.specs.fields import keys_of
 
 T = TypeVar("T")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen
+from dysharp.base import frozen, import_all
 from dysharp.runs.point import Point
 
 Rows = dict[Point, dict[str, Any]]

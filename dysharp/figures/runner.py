@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
-from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.base import ConfigError, SimulationError
 from dysharp.base.processes import in_processes
 from dysharp.base.sources import sources_changed
 from dysharp.figures.metric import Rows

@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.figures.figure import Drawing, Figure
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.runs.point import Point

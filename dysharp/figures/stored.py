@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.figures.figure import BEYOND, Figure, list_figures, load_figure
 from dysharp.figures.finite import claims_of
 from dysharp.figures.tornado import HEADLINES, Tornado

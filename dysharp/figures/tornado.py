@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of

@@ -10,15 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch
-from dysharp.base.values import frozen
+from dysharp.base import Array, EmulationMismatch, frozen
 from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
-from dysharp.program import Program, Tail, Trace
-from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.csr import owners
-from dysharp.program.tables import Template
+from dysharp.program import PULLS, PUSHES, Program, Tail, Template, Trace, owners
 from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Chunks, chunks_of
 from dysharp.workload.collective import Collective
 from dysharp.workload.sublayer import Work

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.text import facts
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, check_word, facts, frozen
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors

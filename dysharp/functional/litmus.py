@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, IsaError, check_word
-from dysharp.base.reading import json_of
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, IsaError, check_word, frozen, json_of, parse_toml, read_text
 from dysharp.functional.memory_models import HANGS, ISAS, PART, TRAP, AbstractMachine
 from dysharp.functional.memory_models import INSTRUCTION as ABSTRACT
 from dysharp.functional.multicast import DyMulticastObjectProp
@@ -24,7 +22,6 @@ from dysharp.functional.network.wires import MOVE
 from dysharp.functional.orders import Event
 from dysharp.functional.runtime import Device, Handle
 from dysharp.specs.fields import problems, raise_if
-from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = Path(__file__).parent / "litmus_files"
 MOST_RUNS = 200_000

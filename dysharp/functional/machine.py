@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, check_word, frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import SavedRows, Tensors

@@ -4,12 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch
-from dysharp.base.values import frozen
+from dysharp.base import Array, EmulationMismatch, frozen
 from dysharp.functional.layer import Buffers, RecordedTile, RunRecord, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
-from dysharp.program.tables import ALL_COLUMNS, ColumnRange
+from dysharp.program import ALL_COLUMNS, ColumnRange
 
 
 @frozen

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch, ProgramError
+from dysharp.base import Array, EmulationMismatch, ProgramError
 from dysharp.functional.collective import FINISH, Chunkwise, CollectiveEmulation, compared
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch
+from dysharp.base import Array, EmulationMismatch
 from dysharp.functional.numbers import Number
 from dysharp.systems.building.formats import FP8_BLOCK, MX_BLOCK, NV_BLOCK
 

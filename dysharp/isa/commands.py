@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from typing import Final
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.fields import Field, Layout
 
 FLIT_BYTES: Final = 16

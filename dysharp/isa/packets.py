@@ -15,8 +15,7 @@ from itertools import pairwise
 from operator import index
 from typing import Any, Final
 
-from dysharp.base.errors import IsaError
-from dysharp.base.values import frozen
+from dysharp.base import IsaError, frozen
 from dysharp.isa.commands import COMMAND_BYTE, COMMAND_SHIFT, CRC_BYTE, FLIT_BYTES, MAX_PAYLOAD, RULES, Command, Data, Dtype, Half, Stage
 from dysharp.isa.fields import Layout, out_of_range, pack, unpack
 

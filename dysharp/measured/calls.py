@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import DysharpError
+from dysharp.base import F64, DysharpError
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, program_us
 from dysharp.measured.family import Constants, Parsed
 from dysharp.measured.intervals import Asked, Interval, interval_of

@@ -17,8 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import F64, I64, Bools, frozen, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.moe import host_constant
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
@@ -27,8 +26,8 @@ from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import GPUS, NO_DOMAIN, Measurement, Unsupported, gpu_of, is_weak, number, out_of_scope, spans_domains
 from dysharp.measured.predictions import ClosedForms, Errors, errors_of, measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
+from dysharp.specs import Gpu, list_gpus, load_gpu
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
 
 @frozen_keywords

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole

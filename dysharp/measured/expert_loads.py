@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.measured.family import Case
 from dysharp.measured.measurements import Measurement, Unsupported, number, whole
 from dysharp.specs import Model

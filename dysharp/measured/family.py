@@ -16,15 +16,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.lazy import import_all
-from dysharp.base.reading import read_toml
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import F64, ConfigError, entry_of, frozen, frozen_keywords, import_all, read_toml
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model
 
 Constants = Mapping[str, float]
 Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, frozen
 
 Values = Mapping[str, float]
 Predict = Callable[[Values], F64]

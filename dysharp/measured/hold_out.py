@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.columns import Rows
+from dysharp.base import F64, I64, Bools, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars

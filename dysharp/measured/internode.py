@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
+from dysharp.base import F64, PS_PER_US
 from dysharp.costs.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
@@ -18,8 +17,7 @@ from dysharp.measured.family import Constants
 from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
-from dysharp.specs import Cluster, Model, load_cluster
-from dysharp.specs.cluster import ScaleOut
+from dysharp.specs import Cluster, Model, ScaleOut, load_cluster
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.closed import expected_copies
 

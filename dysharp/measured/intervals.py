@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools, Ints
-from dysharp.base.values import frozen
+from dysharp.base import F64, Bools, Ints, frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.family import Family, Level, Parsed
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, frozen
 from dysharp.measured.intervals import Interval
 from dysharp.serving.work import Replica
-from dysharp.specs.cluster import Cluster
+from dysharp.specs import Cluster
 from dysharp.specs.fitted import KERNELS, constant_of
 
 HOST = "host_factor"

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
 from dysharp.measured.predictions import Errors, errors_by, measured_values
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import load_gpu
 
 AT_FLOOR = 1.2
 """Rule: a time below this many times the launches' host time is launch-bound. The limit moves no prediction."""

@@ -12,14 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, check_word, frozen, parse_json, read_toml, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
-from dysharp.specs import list_clusters, load_cluster
-from dysharp.specs.gpu import list_gpus
-from dysharp.specs.reading import parse_json, read_toml
+from dysharp.specs import list_clusters, list_gpus, load_cluster
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""

@@ -11,12 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.errors import DysharpError, SimulationError
+from dysharp.base import F64, I64, Bools, DysharpError, SimulationError, by_key, frozen
 from dysharp.base.processes import Task, here, in_processes
-from dysharp.base.values import by_key, frozen
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import load_gpu
 
 Key = TypeVar("Key", bound=Hashable)
 HashableConstants = tuple[tuple[str, float], ...]

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools
-from dysharp.base.values import by_key
+from dysharp.base import F64, Bools, by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by

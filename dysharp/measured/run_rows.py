@@ -6,8 +6,7 @@ import math
 import re
 from typing import ClassVar, Self
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, frozen, show
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import TABLES, Unsupported

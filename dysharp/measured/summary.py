@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.measured.family import Parsed, families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import errors_of, measured_values, members_by

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.analysis.row import Row, form_of
-from dysharp.base.values import frozen
+from dysharp.base import frozen, read_toml
 from dysharp.costs.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
 from dysharp.measured.measurements import NICS_OF
-from dysharp.specs import Cluster, Model, load_cluster
-from dysharp.specs.cluster import ScaleOut
-from dysharp.specs.gpu import list_gpus, load_gpu
-from dysharp.specs.reading import DATA, read_toml
+from dysharp.specs import Cluster, Model, ScaleOut, list_gpus, load_cluster, load_gpu
+from dysharp.specs.reading import DATA
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.columns import Rows
+from dysharp.base import F64, Rows, frozen, older_name
 from dysharp.base.text import table
-from dysharp.base.values import frozen, older_name
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by

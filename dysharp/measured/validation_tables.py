@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from dysharp.base import read_toml
 from dysharp.base.columns import KEPT, Column, Columns, column
-from dysharp.base.reading import read_toml
 
 
 class Table(NamedTuple):

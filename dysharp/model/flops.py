@@ -11,11 +11,10 @@ compare tokens per second across releases.
 from pathlib import Path
 from typing import Literal
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen, read_toml
 from dysharp.model.operators import CORE, Core, DeltaNetState, LayerOperator, operators
 from dysharp.model.weights import counted_weights, whole_mtp_layer
-from dysharp.specs.reading import read_toml
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 FLASH_BACKWARD = 2.5
 """Products of a flash kernel's backward pass for one of its forward pass (it computes the scores again)."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import by_key, frozen
+from dysharp.base import ConfigError, by_key, check_word, frozen, show
 from dysharp.model.state import RECIPES, Recipe
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 
 class WeightFormat(NamedTuple):

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, check_word, frozen, show
 from dysharp.model.operators import Cut
+from dysharp.specs import WholeModel
 from dysharp.specs.fields import Text, check_fields, raise_if
-from dysharp.specs.whole import WholeModel
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Kind = Literal["tp", "cp", "dp", "pp", "etp", "ep", "edp"]

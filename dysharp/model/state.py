@@ -4,13 +4,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from dysharp.base.errors import entry_of, show
-from dysharp.base.values import frozen
+from dysharp.base import entry_of, frozen, read_toml, show
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
-from dysharp.specs.reading import read_toml
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 FILE = Path(__file__).with_name("recipes.toml")
 VOCAB_UNIT = 128

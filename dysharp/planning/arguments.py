@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dysharp.base import read_toml
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
-from dysharp.specs.reading import read_toml
 from dysharp.training.memory import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.formats import recipe_for
@@ -23,8 +22,7 @@ from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
 from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
-from dysharp.specs import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us

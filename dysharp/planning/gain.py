@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Ints
-from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.base import F64, PS_PER_US, Ints, ns_to_ps
 from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task
 from dysharp.isa.framing import Framing, pull_train, push_train
 from dysharp.specs import Cluster, Model, choice_int

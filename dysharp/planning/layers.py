@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.model.state import PLAIN, Recipe
 from dysharp.planning.experts import moved
 from dysharp.planning.offload import offloaded_bytes
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, with_rows

@@ -11,7 +11,7 @@ from dysharp.model.state import RankParameters, Recipe, dummy_bytes, rank_parame
 from dysharp.planning.offload import LAYERS, PLAIN, offloaded_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.costs import layer_shards
 from dysharp.training.memory import BF16, GATHERED, RESERVED, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
 

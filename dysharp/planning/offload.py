@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from dysharp.model.layout import Layout
 from dysharp.model.state import Recipe
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 
 OFFLOADED = {

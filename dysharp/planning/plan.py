@@ -7,12 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.columns import Columns
-from dysharp.base.errors import ConfigError
+from dysharp.base import Columns, ConfigError, GiB, frozen
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
@@ -21,8 +18,7 @@ from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
 from dysharp.planning.search import SearchResult, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
-from dysharp.specs import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.recipe import TrainingRecipe
 

@@ -15,9 +15,7 @@ import numpy as np
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base.columns import Column, Columns
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import PS_PER_US, Column, Columns, frozen
 from dysharp.costs import transfer
 from dysharp.costs.collectives import alltoall_start_us, collective_us
 from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
@@ -28,9 +26,7 @@ from dysharp.costs.operators import ELEMENT_BYTES, Constants, launch_us
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
 from dysharp.runs.run import prepare
-from dysharp.specs import Model
-from dysharp.specs.choices import choice_int
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model, choice_int
 from dysharp.systems import System
 from dysharp.systems.building.experts import gang, stages
 from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES

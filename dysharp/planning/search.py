@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError, frozen
 from dysharp.base.sources import code_digest
-from dysharp.base.values import frozen
 from dysharp.costs.operators import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints

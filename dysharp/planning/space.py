@@ -9,16 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base import I64, Bools, ConfigError, check_word, frozen, show
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.offload import SETS as OFFLOADS
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.memory import Saving
 from dysharp.training.moe_block import NO_RECIPE
 from dysharp.training.recipe import TrainingRecipe

@@ -19,10 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Ints
-from dysharp.base.errors import ConfigError
-from dysharp.base.reading import open_regular
-from dysharp.base.values import frozen
+from dysharp.base import F64, ConfigError, Ints, frozen, open_regular
 
 CHUNK = 1 << 22
 MOST_EVENT = 1 << 26

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.profiles.reader import Profile
 
 Labels = np.ndarray[tuple[int], np.dtype[np.str_]]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools, Ints
+from dysharp.base import F64, Bools, Ints
 
 LATE_US = 1.0
 """A launch that ends so much later than the event before it does made the GPU wait: one kernel follows another in about a microsecond."""

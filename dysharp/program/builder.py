@@ -5,9 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64, Array
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Array, ProgramError, frozen
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.program import tables
 from dysharp.program.csr import csr_ptr

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ns_to_ps
 from dysharp.program.tables import Hardware
-from dysharp.specs import Cluster, choice_int
-from dysharp.specs.cluster import session_bytes
+from dysharp.specs import Cluster, choice_int, session_bytes
 
 CLASSES = ("requests", "responses", "other")
 """Traffic classes of systems.

@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
+from dysharp.base import Array, ProgramError, frozen
 from dysharp.program.builder import RARE
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range

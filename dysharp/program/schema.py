@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 
 LATE = "late"
 """Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.program.names import fail_where
 from dysharp.program.tables import MergedPart, Program
 from dysharp.program.trace import Trace

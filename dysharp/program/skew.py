@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, I64, Array, Bools, Reals
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, I64, Array, Bools, ProgramError, Reals, frozen
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.schema import LATE

@@ -12,8 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Bools, frozen
 from dysharp.isa.framing import Framing
 from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
 

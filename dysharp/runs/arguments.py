@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, show
 
 if TYPE_CHECKING:
     from dysharp.runs.options import Value

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from dysharp.base.values import frozen, named
+from dysharp.base import frozen, named
 from dysharp.runs.arguments import DEFAULT_CLUSTER, RequestArgs
 from dysharp.specs import load_cluster
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.program.nets import NET_KINDS
+from dysharp.program import NET_KINDS
 from dysharp.specs import Model
 from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 

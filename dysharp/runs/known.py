@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dysharp.analysis import Row
-from dysharp.base.errors import SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import SimulationError, frozen
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
 from dysharp.specs import Cluster

@@ -14,7 +14,7 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base.arrays import I32
+from dysharp.base import I32
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.header import header_of, settings_of

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, check_word, frozen, nearest, read_toml
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
-from dysharp.specs.reading import read_toml
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
 from dysharp.systems.collective_system import CollectiveSystem

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.request import make_request, make_workload, takes
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES
 from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic
 

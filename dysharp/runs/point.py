@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.workload.collective import OPERATIONS
 from dysharp.workload.sublayer import SUB_LAYER
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dysharp.base.errors import ConfigError, DysharpError, SimulationError
+from dysharp.base import ConfigError, DysharpError, SimulationError
 from dysharp.base.processes import Task
 from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.machine import Machine
 from dysharp.model.formats import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
-from dysharp.specs import Model
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Model, WholeModel
 from dysharp.systems import get_system
 from dysharp.training.recipe import DType, TrainingRecipe
 

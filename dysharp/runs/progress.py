@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 
 
 @frozen

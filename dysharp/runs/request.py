@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base.errors import ConfigError, check_word, nearest, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, check_word, frozen, nearest, show
 from dysharp.program.skew import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import PS_PER_US, ConfigError, frozen
 from dysharp.program import Program
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.collective import collective_options, run_collective

@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import cache_folder, make_folder, write_text
+from dysharp.base import ConfigError, cache_folder, frozen, make_folder, write_text
 from dysharp.base.reading import open_regular, open_without_waiting
 from dysharp.base.sources import code_digest
-from dysharp.base.values import frozen
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
 from dysharp.specs import load_model

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
-from dysharp.specs.reading import read_toml
 
 LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
 """Limit -> `parts` of a step, `words` that name it, and what `helps`."""

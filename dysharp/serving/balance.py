@@ -7,11 +7,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.collectives import link_us
 from dysharp.serving.work import Loads, Replica
-from dysharp.specs import choice_int
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel, choice_int
 from dysharp.workload.make import make_routing
 from dysharp.workload.placement import auto, eplb, replica_loads
 from dysharp.workload.routing import max_over_mean, rows_per_expert

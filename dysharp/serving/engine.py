@@ -9,16 +9,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import entry_of, show
-from dysharp.base.units import MiB
-from dysharp.base.values import frozen
+from dysharp.base import MiB, entry_of, frozen, read_toml, show
 from dysharp.costs.machine import Machine, Reducers
 from dysharp.costs.regime import regime_of
 from dysharp.model.formats import Formats
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
-from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]

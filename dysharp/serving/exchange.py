@@ -4,7 +4,7 @@
 group share them.
 """
 
-from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import ExchangeTimes, Peers, Rows
 from dysharp.model.formats import ROW_BYTES

@@ -7,10 +7,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from dysharp.base import read_toml
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS, ep_system_of
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "launch.toml"
 HOST = 8

@@ -20,17 +20,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.reading import json_of, parse_yaml, read_text, read_toml
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, GiB, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
 from dysharp.model.formats import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS
 from dysharp.serving.launch import FILE, held, tables
 from dysharp.serving.layout import ServeLayout
-from dysharp.specs import list_whole_models, load_whole
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel, list_whole_models, load_whole
 
 MOST, MOST_NUMBER = 1 << 16, 1 << 24
 """Most characters of a line and bytes of a file that it names; largest number."""

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.model.cache import cache_bytes
 from dysharp.model.formats import WeightFormat
 from dysharp.model.operators import Weight

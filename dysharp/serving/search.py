@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from dysharp.base.values import by_key, frozen, older_name
+from dysharp.base import by_key, frozen, older_name
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine

@@ -11,7 +11,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.collectives import flight_us, link_us
 from dysharp.costs.layer import OpTime
 from dysharp.model.batch import StepBatch

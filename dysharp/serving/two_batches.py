@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs.exchange import NORMAL_SMS
 from dysharp.costs.layer import OpTime
 from dysharp.model.batch import StepBatch

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.machine import machine_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, ep_system_of

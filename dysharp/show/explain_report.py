@@ -7,7 +7,7 @@ import numpy as np
 
 from dysharp.api.explaining import Explanation
 from dysharp.api.profile_ranks import Rank
-from dysharp.base.errors import one_line
+from dysharp.base import one_line
 from dysharp.profiles.recognise import COPY, EXCHANGES, WAITING
 from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE

@@ -21,9 +21,7 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, one_line, show
-from dysharp.base.values import by_key, frozen
+from dysharp.base import Array, ConfigError, by_key, frozen, one_line, show
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line

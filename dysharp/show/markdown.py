@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dysharp import __version__
-from dysharp.base.errors import one_line
+from dysharp.base import one_line
 from dysharp.base.version import MODEL_VERSION
 
 _MARKS = (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("[", "\\["), ("]", "\\]"))

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.columns import Columns
-from dysharp.base.errors import one_line
+from dysharp.base import Columns, one_line
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:

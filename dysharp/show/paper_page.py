@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dysharp.base.text import csv_text
-from dysharp.base.values import by_key, frozen
+from dysharp.base import by_key, csv_text, frozen
 from dysharp.show.figure_tables import RESULTS, bounded, claims, counted
 from dysharp.show.markdown import escaped, paragraph, table
 from dysharp.specs import choice

@@ -3,8 +3,7 @@
 from typing import Any
 
 from dysharp.api.training import WORDS, Steps
-from dysharp.base.errors import one_line
-from dysharp.base.units import GiB
+from dysharp.base import GiB, one_line
 from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE
 from dysharp.show.step_plot import COLOURS, spans

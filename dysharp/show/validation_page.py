@@ -7,10 +7,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from dysharp.base.errors import one_line
-from dysharp.base.files import check_destination, make_folder, write_text
+from dysharp.base import AnyPath, check_destination, make_folder, one_line, write_text
 from dysharp.base.text import cell
-from dysharp.base.values import AnyPath
 from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
 from dysharp.measured.validation_tables import TABLES, Table

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dysharp.api.gain_map import GainMap
-from dysharp.base.errors import one_line
-from dysharp.base.values import frozen
+from dysharp.base import frozen, one_line
 from dysharp.base.version import MODEL_VERSION
 from dysharp.planning.gain import EVEN
 from dysharp.runs.finite import ABSENT, GONE, HOLDS, WEAKER

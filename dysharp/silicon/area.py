@@ -17,8 +17,7 @@ from dysharp.protocol.readiness import OUTPUT_READINESS
 from dysharp.protocol.reduction import REDUCTION_BUFFER
 from dysharp.protocol.rpm import PARTITION
 from dysharp.protocol.tracker import TILE_STATUS
-from dysharp.specs import Cluster, choice_int
-from dysharp.specs.cluster import file_values
+from dysharp.specs import Cluster, choice_int, file_values
 
 
 class Spread(NamedTuple):

@@ -5,8 +5,8 @@ Published areas, and the blocks that stand beside each of them.
 
 from collections.abc import Mapping
 
-from dysharp.base.values import frozen
-from dysharp.program.constants import sessions_of_table
+from dysharp.base import frozen
+from dysharp.program import sessions_of_table
 from dysharp.protocol.lsu import MULTIMEMQ
 from dysharp.silicon.area import Spread, added, parts_mm2, switch_ports, total
 from dysharp.specs import Cluster, choice_int

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
-from dysharp.base.errors import ConfigError, show
+from dysharp.base import ConfigError, show
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False")}

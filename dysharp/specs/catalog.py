@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, nearest, parse_json, parse_toml, read_text, read_toml, show
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
@@ -17,7 +16,7 @@ from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text, read_toml
+from dysharp.specs.reading import DATA
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 NameOrPath = AnyPath

@@ -10,11 +10,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, entry_of, show
-from dysharp.base.values import frozen_keywords
+from dysharp.base import ConfigError, entry_of, frozen_keywords, read_text, show
 from dysharp.specs.constants import Constant, Value, constants_of
 from dysharp.specs.fields import raise_if
-from dysharp.specs.reading import DATA, read_text
+from dysharp.specs.reading import DATA
 
 Scalar = int | float | str
 Typed = TypeVar("Typed", int, str)

@@ -8,9 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import units
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, show, units
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,

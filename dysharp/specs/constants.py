@@ -12,10 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from dysharp.base.errors import show
-from dysharp.base.values import frozen_keywords
+from dysharp.base import frozen_keywords, parse_toml, show
 from dysharp.specs.fields import Text, problems, raise_if
-from dysharp.specs.reading import parse_toml
 
 C = TypeVar("C", bound="Constant")
 Words = Annotated[str, Field(strict=True, min_length=1)]

@@ -15,8 +15,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, nearest, show
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 

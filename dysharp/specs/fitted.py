@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, nearest, show
-from dysharp.base.values import frozen_keywords
+from dysharp.base import ConfigError, check_word, frozen_keywords, nearest, read_text, show
 from dysharp.specs.constants import Constant, Words, constants_of, flat
-from dysharp.specs.reading import DATA, read_text
+from dysharp.specs.reading import DATA
 
 FILE = DATA / "fitted.toml"
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, read_toml, show
 from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, read_toml
+from dysharp.specs.reading import DATA
 
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
 ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, nearest, show
+from dysharp.base import ConfigError, nearest, show
 from dysharp.specs import hf
 from dysharp.specs.hf import LATENT, NAMES, WHOLE, Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel

@@ -26,11 +26,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import frozen, frozen_keywords, read_text
 from dysharp.specs.constants import Constant, Words, constants_of
 from dysharp.specs.fields import one_of
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.reading import DATA, read_text
+from dysharp.specs.reading import DATA
 
 FILE = DATA / "numbers.toml"
 CLUSTERS = "clusters"

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, frozen, spans
 from dysharp.specs import choice_int

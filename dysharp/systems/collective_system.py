@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import ConfigError, frozen, frozen_keywords, import_all
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.workload.sublayer import SUB_LAYER, Work

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, ConfigError, frozen_keywords
 from dysharp.costs import gemm_gang
-from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
-from dysharp.program.tables import ColumnRange
+from dysharp.program import I32, I64, Alloc, ColumnRange, Discipline, Kind, Template, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
 from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, blocks_in_order, collective, in_pairs, mediate, stages

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.transfer import ll_grid
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.collectives import SYNC_GPUS
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int

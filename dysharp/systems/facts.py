@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dysharp.base.values import frozen, frozen_keywords
-from dysharp.specs import Cluster, Model
-from dysharp.specs.gpu import load_gpu
+from dysharp.base import frozen, frozen_keywords
+from dysharp.specs import Cluster, Model, load_gpu
 from dysharp.workload import Routing, Scheme
 
 Serves = Callable[[Routing, Any], Routing]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.gemm import ACCUMULATOR_BYTES
 from dysharp.program import I32, I64, Discipline, Kind, frozen
 from dysharp.specs import choice_int

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import Batch, Kernels, TwoHop, placed

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, ConfigError, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import HybridInternode, Internode, Kernels

@@ -18,9 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dysharp.base.errors import ConfigError, ProgramError, nearest, show
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen_keywords
+from dysharp.base import ConfigError, ProgramError, frozen_keywords, import_all, nearest, show
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model

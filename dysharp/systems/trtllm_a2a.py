@@ -6,7 +6,7 @@ One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an 
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base import ConfigError, check_word
 from dysharp.program import I32, I64, Bools, Discipline, Ints, Kind, frozen, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order

@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
-from dysharp.specs import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.cost import EpTimes
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, step_graph
 from dysharp.training.recipe import TrainingRecipe

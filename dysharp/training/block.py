@@ -7,7 +7,7 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.model.operators import (
     CONTEXT,
     CONVOLUTION,

@@ -2,7 +2,7 @@
 
 from dataclasses import field, fields, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.training.recipe import Dispatcher
 from dysharp.training.wires import NOTHING, WireTimes
 

@@ -12,11 +12,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, parse_json, parse_toml, parse_yaml, read_text, show
 from dysharp.model.layout import count_chunks, layout_of
-from dysharp.specs.reading import parse_json, parse_toml, parse_yaml, read_text
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL, MODULES
 
 MOST = 1 << 20

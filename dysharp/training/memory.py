@@ -14,9 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, GiB, check_word, frozen, show
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import Cut, LayerOperator, Weight, layer_operators
 from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.model.formats import Formats
 from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]

@@ -6,7 +6,7 @@ Times on one wire add up; wires run side by side.
 import math
 from itertools import accumulate, pairwise
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.collectives import rail_rings_us
 from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Layout

@@ -8,11 +8,3 @@ from dysharp.workload.routing import Placement, Routing, distinct_gpus, first_to
 from dysharp.workload.spec import RoutingForm, routing_forms
 from dysharp.workload.traces import Recording, load_trace, packaged_traces, save_trace
 from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
-
-__all__ = [
-    "SCHEMES", "Direction", "GpuRow", "LayerRow", "Pairs", "Placement", "Recording", "Routing", "RoutingForm",
-    "Scheme", "Traffic", "UniformTraffic", "describe", "describe_routing", "describe_trace", "distinct_gpus",
-    "expected_copies", "first_tokens", "imbalance", "in_parts", "load_trace", "make_routing", "needed_gpus", "packaged_traces", "pairs",
-    "routing_forms", "routing_from", "rows_per_expert", "rows_per_slot", "save_trace", "scheme_name", "traffic", "uniform_R", "uniform_p",
-    "uniform_traffic",
-]  # fmt: skip

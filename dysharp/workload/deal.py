@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.errors import ConfigError
+from dysharp.base import I32, I64, Bools, ConfigError
 from dysharp.workload.traces import Recording
 
 

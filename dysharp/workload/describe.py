@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, ConfigError, frozen
 from dysharp.specs import Model
 from dysharp.workload.closed import expected_copies, uniform_p
 from dysharp.workload.counts import Counts, read_counts

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, Ints
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, ConfigError, Ints, frozen, show
 from dysharp.specs import Model
 from dysharp.specs.arguments import checked
 from dysharp.workload.counts import load_counts

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Bools, ConfigError, frozen
 from dysharp.specs import Model
 from dysharp.workload.sampling import draw_uniform
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, Ints, Reals
-from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base import F64, I32, ConfigError, Ints, Reals, check_word, nearest
 from dysharp.base.reading import check_bounded, json_of, parse_toml, read_text
 from dysharp.specs import choice_int, choice_str
 from dysharp.workload.balance import CHOOSES, by_quota, exact_slots

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools, Ints, Reals
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Bools, ConfigError, Ints, Reals, frozen
 
 PREFETCHES = ("before", "beside", "hidden")
 """When weights of replicas move: before Dispatch, on the links beside it, or earlier at no cost."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, I32
+from dysharp.base import F64, I32
 
 _BLOCK = 1 << 15
 _DENSE_BLOCK = 1 << 12

@@ -2,8 +2,7 @@
 
 import math
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, check_word, frozen
 from dysharp.workload.patterns import PATTERNS, Setting
 from dysharp.workload.traces import packaged_traces
 

@@ -6,11 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Array, Bools, Floats, Ints
-from dysharp.base.errors import ConfigError, nearest, one_line, show
-from dysharp.base.files import check_destination, write_file, write_text
-from dysharp.base.reading import json_of
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import (
+    I64,
+    AnyPath,
+    Array,
+    Bools,
+    ConfigError,
+    Floats,
+    Ints,
+    check_destination,
+    frozen,
+    json_of,
+    nearest,
+    one_line,
+    show,
+    write_file,
+    write_text,
+)
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from dysharp.analysis.timeline.task_graph import TaskGraph
-from dysharp.base.files import make_folder, write_file
-from dysharp.base.units import PS_PER_US
-from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.tables import Program, Template
+from dysharp.base import PS_PER_US, make_folder, write_file
+from dysharp.program import PULLS, PUSHES, Program, Template
 
 COMP, SEND, RECV = 4, 5, 6  # NodeType
 SCHEMA = "0.0.4"

@@ -17,10 +17,7 @@ from dysharp.analysis.timeline.counters import Counter
 from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.analysis.timeline.links import GROUPS
 from dysharp.analysis.timeline.tracks import Timeline
-from dysharp.base.arrays import I64, Ints
-from dysharp.base.files import write_file
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import by_key
+from dysharp.base import I64, Ints, by_key, ps_to_us, write_file
 
 U8 = NDArray[np.uint8]
 SEQUENCE = 1

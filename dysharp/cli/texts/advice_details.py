@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dysharp.analysis.load import MOST_GPUS, Load
-from dysharp.base.columns import Column, Columns
-from dysharp.base.values import frozen
+from dysharp.base import Column, Columns, frozen
 from dysharp.planning.advice.advise import PARTS, Advice
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.runs.causes import cause_names

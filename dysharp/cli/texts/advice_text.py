@@ -4,8 +4,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
+from dysharp.base import by_key
 from dysharp.base.text import table as plain
-from dysharp.base.values import by_key
 from dysharp.planning.advice.advise import PARTS, Advice, percent
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.what_if import WhatIf

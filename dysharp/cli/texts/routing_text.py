@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dysharp.base.values import by_key
+from dysharp.base import by_key
 from dysharp.cli.flags import numbers_of
 from dysharp.show.output import print_lines, print_table
 from dysharp.workload import GpuRow, LayerRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.text import csv_text
+from dysharp.base import csv_text
 from dysharp.show.output import print_lines, print_table
 from dysharp.silicon.cluster_area import area_columns
 from dysharp.specs import load_cluster

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.columns import Columns
-from dysharp.base.reading import read_toml
+from dysharp.base import Columns, read_toml
 from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 

@@ -3,8 +3,7 @@
 import math
 from dataclasses import field
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, check_word, frozen
 
 ALLOCATORS = ("separable_input_first", "islip")
 TOPOLOGIES = ("fly", "fattree", "ring")

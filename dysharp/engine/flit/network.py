@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import I64, ConfigError, SimulationError, frozen
 from dysharp.engine.cycles import first_cycle
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.figures.metric import calculated
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.runs.point import Point

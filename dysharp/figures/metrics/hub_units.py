@@ -8,7 +8,7 @@ the producers in turn. The count is no timing model: it says what the tables do.
 from collections import deque
 from collections.abc import Iterator
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol import aau, rpm
 from dysharp.runs.point import Point

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol.aau import APT
 from dysharp.protocol.dam import TILE_COUNTER

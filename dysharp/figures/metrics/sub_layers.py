@@ -7,8 +7,7 @@ from dysharp.figures.metric import Seen, calculated, metric, quotient
 from dysharp.measured.measurements import read_measurements
 from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
-from dysharp.specs import choice, load_cluster
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES, choice, load_cluster
 from dysharp.systems.collective_system import NoOptions
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
 

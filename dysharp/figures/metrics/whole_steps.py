@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.costs.attention import AttentionCall as Call
 from dysharp.costs.attention import Direction, attention_flops
 from dysharp.costs.machine import Machine, number
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
-from dysharp.specs import choice_int, choice_str, load_cluster, load_model
+from dysharp.specs import Attention, WholeModel, choice_int, choice_str, load_cluster, load_model
 from dysharp.specs.choices import Scalar, overridden
-from dysharp.specs.whole import Attention, WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import EpTimes, PassCost
 from dysharp.training.costs import step_costs

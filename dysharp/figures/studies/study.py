@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.base.errors import ConfigError, MissingExtra, check_word, nearest, show
+from dysharp.base import ConfigError, MissingExtra, check_word, frozen, nearest, parse_toml, read_text, show
 from dysharp.base.processes import Runner, here, in_processes
-from dysharp.base.values import frozen
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
 from dysharp.figures.origin import row_of
@@ -20,7 +19,6 @@ from dysharp.runs.on_dask import on_dask
 from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Simulate, point_task, why
 from dysharp.runs.store import key_of
-from dysharp.specs.reading import parse_toml, read_text
 
 OBJECTIVES = {"latin-hypercube": 0, "tpe": 1, "nsga2": 2}
 """{method: columns that it minimises}."""

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dysharp.base.errors import ConfigError, MissingExtra
-from dysharp.base.files import make_folder, write_file
+from dysharp.base import ConfigError, MissingExtra, make_folder, write_file
 from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.values import frozen
+from dysharp.base import Array, frozen
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.sums import Expression, add_in_order

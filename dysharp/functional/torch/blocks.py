@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, check_word, frozen
 from dysharp.functional.torch.extra import require_transformers
 
 if TYPE_CHECKING:

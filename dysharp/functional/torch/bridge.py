@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ConfigError
 from dysharp.functional.torch.arrays import check_tensor, dtype_name, to_array, to_tensor
 from dysharp.functional.torch.experts import ModuleExperts, layout_of
 from dysharp.functional.torch.machine import MoeMachine

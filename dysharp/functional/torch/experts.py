@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, frozen
 from dysharp.functional.torch.arrays import check_tensor
 from dysharp.functional.torch.extra import require_torch
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError
+from dysharp.base import I64, ConfigError, parse_json, read_text
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
-from dysharp.specs.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import torch

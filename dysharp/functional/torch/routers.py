@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
 from dysharp.workload.traces import Recording, check_weights, checked_ids
 

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.costs import attention, moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 
 KINDS = (
     "attention_context", "attention_generation", "attention_bidirectional", "attention_train_fwd", "attention_train_bwd",

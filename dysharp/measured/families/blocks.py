@@ -11,8 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs.attention import AttentionCall
 from dysharp.costs.layer import SPARSE_HEADS, OpTime, Routed, gradients, kernels, rows_of
 from dysharp.costs.machine import Machine
@@ -26,9 +25,7 @@ from dysharp.model.operators import ACTIVATION, DENSE, POSITIONS, LayerOperator,
 from dysharp.serving.layer import attention_ops, layer_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
-from dysharp.specs import list_whole_models, load_cluster, load_whole
-from dysharp.specs.gpu import Gpu, load_gpu
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Gpu, WholeModel, list_whole_models, load_cluster, load_gpu, load_whole
 
 MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}

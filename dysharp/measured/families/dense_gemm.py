@@ -3,14 +3,13 @@
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
 from dysharp.model.formats import FORMATS
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 """Serving engines: their FP8 and FP4 linear layers take BF16 inputs."""

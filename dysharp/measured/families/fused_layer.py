@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, PS_PER_US, frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
@@ -17,8 +15,7 @@ from dysharp.measured.expert_loads import LayerCase, expert_loads, layer_fields
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label
 from dysharp.measured.predictions import HashableConstants, hashable_constants
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model
 from dysharp.systems import get_system
 from dysharp.workload import Routing, make_routing, routing_from
 

@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.gemm import narrow_bytes
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, Model, load_gpu
 
 BLOCK_ROWS = 128
 """Rows that the benchmark of the grouped MLP deals to an expert at once."""

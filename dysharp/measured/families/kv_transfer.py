@@ -3,12 +3,11 @@
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs.collectives import link_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 RAILS = {"mooncake": 1.0, "nixl": 2.0}
 """Library -> NICs of a transfer: Mooncake takes the NIC next to the GPU (Transfer Engine, topology), NIXL's UCX two (UCX_MAX_RNDV_RAILS)."""

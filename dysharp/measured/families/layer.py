@@ -4,9 +4,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, PS_PER_US, frozen_keywords
 from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -15,7 +13,7 @@ from dysharp.measured.families.grouped_gemm import _operand_dtypes
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number
 from dysharp.measured.predictions import hashable_constants
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 from dysharp.systems import get_system
 from dysharp.workload import expected_copies, make_routing
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dysharp.base.units import PS_PER_US, KiB
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, KiB, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, family

@@ -5,12 +5,11 @@ import re
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs import collectives
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 KINDS = ("nccl_all_gather", "nccl_all_reduce", "nccl_reduce_scatter", "nccl_alltoall")
 PREFIX, TORCH = "nccl_", "torch_"

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 
 PASSES = {
     ("rmsnorm", "liger"): 2.0,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")

@@ -12,8 +12,7 @@ from dataclasses import fields
 from statistics import median
 from typing import Any
 
-from dysharp.base.units import GiB
-from dysharp.base.values import by_key, frozen_keywords
+from dysharp.base import GiB, by_key, frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of

@@ -3,17 +3,14 @@
 import re
 from dataclasses import replace
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
 from dysharp.model.flops import CONVENTIONS, Convention
 from dysharp.model.layout import Layout, check_layout
 from dysharp.model.state import RECIPES, Recipe
-from dysharp.specs import load_cluster
-from dysharp.specs.catalog import load_whole
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel, load_cluster, load_whole
 from dysharp.training.memory import FULL, MODULES, Saving
 from dysharp.training.recipe import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe
 

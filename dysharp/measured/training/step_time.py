@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import PS_PER_US, ConfigError, frozen, frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
@@ -25,8 +23,7 @@ from dysharp.model.flops import core_flops, flops_of, mean_context
 from dysharp.model.layout import Layout, chunks_of
 from dysharp.model.operators import CORE, operators
 from dysharp.model.state import rank_parameters
-from dysharp.specs.cluster import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.costs import StepCosts, step_costs
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.recipe import TrainingRecipe

@@ -8,9 +8,8 @@ from typing import Any, Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
-from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.base import ConfigError, DysharpError, frozen, named, plain
 from dysharp.base.text import sentences, table
-from dysharp.base.values import frozen, named, plain
 from dysharp.costs.gemm import narrow_bytes
 from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers

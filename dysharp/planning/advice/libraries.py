@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import frozen, named
+from dysharp.base import ConfigError, DysharpError, frozen, named
 from dysharp.measured.calls import interval_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine

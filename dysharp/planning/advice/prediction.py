@@ -7,8 +7,7 @@ from typing import Any
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen, named, plain
+from dysharp.base import DysharpError, frozen, named, plain
 from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, eager_is_known, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of

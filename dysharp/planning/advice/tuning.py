@@ -7,8 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen, named
+from dysharp.base import DysharpError, frozen, named
 from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of

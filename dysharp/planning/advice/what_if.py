@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
-from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import frozen, named
+from dysharp.base import ConfigError, DysharpError, frozen, named
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.runs.formats import KNOB
 from dysharp.runs.job import Job

@@ -16,10 +16,10 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dysharp.base import read_toml
 from dysharp.base.errors import entry_of, show
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.replay.prefixes import PrefixCache
-from dysharp.specs.reading import read_toml
 
 if TYPE_CHECKING:
     from dysharp.serving.replay.prices import StepPrices

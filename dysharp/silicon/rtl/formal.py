@@ -12,12 +12,10 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from dysharp.base.errors import SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import SimulationError, frozen, read_text
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.parts import Machine, OrderList
 from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
-from dysharp.specs.reading import read_text
 
 
 class _Wrapped(wiring.Component):

@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import Proof

@@ -8,7 +8,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol import merging
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol import readiness
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values

@@ -9,7 +9,7 @@ from amaranth.lib import data
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
 from dysharp.silicon.rtl.blocks import Block

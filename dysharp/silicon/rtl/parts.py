@@ -8,9 +8,8 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, ceil_log2
 
-from dysharp.base.errors import ConfigError
-from dysharp.specs import Cluster
-from dysharp.specs.cluster import file_values
+from dysharp.base import ConfigError
+from dysharp.specs import Cluster, file_values
 
 MACRO = "macro"
 """The platform with which a CAM elaborates to a black box `cam`, for counting what is around it."""

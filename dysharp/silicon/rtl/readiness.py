@@ -8,8 +8,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl.blocks import Block

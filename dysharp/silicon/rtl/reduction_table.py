@@ -9,17 +9,14 @@ from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.errors import SimulationError
-from dysharp.base.units import KiB
-from dysharp.base.values import frozen
-from dysharp.program.constants import sessions_of_table
+from dysharp.base import KiB, SimulationError, frozen
+from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
 from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
 from dysharp.silicon.rtl.parts import Machine, Table, check_slots, slot_bits
-from dysharp.specs import Cluster
-from dysharp.specs.cluster import session_bytes
+from dysharp.specs import Cluster, session_bytes
 
 
 class _AdderStep(IntEnum):

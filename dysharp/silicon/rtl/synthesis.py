@@ -12,12 +12,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, read_text
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
 from dysharp.silicon.rtl.yosys import MemoryBits, memory_of, rtlil_of, run_yosys
-from dysharp.specs.reading import read_text
 
 GE = {
     "$_NOT_": 0.67, "$_NAND_": 1.0, "$_NOR_": 1.0, "$_XOR_": 2.33, "$_MUX_": 2.33, "$_AOI3_": 1.33, "$_OAI3_": 1.33, "$_AOI4_": 1.67,

@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol import tracker
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values

@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import MissingExtra, SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import MissingExtra, SimulationError, frozen
 from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"

@@ -10,13 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError, ProgramError
-from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.base import PS_PER_US, ConfigError, ProgramError, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.costs.machine import WIDENED_ROWS, machine_of
-from dysharp.program import I32, I64, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Ints, Kind, Tail, Template
-from dysharp.program.csr import runs, spans, stable_order
+from dysharp.program import (
+    I32,
+    I64,
+    REQUESTS,
+    RESPONSES,
+    Alloc,
+    Discipline,
+    Framing,
+    Head,
+    HubTable,
+    Ints,
+    Kind,
+    Tail,
+    Template,
+    runs,
+    spans,
+    stable_order,
+)
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Landing, Returns, Sends, Transfers, ids, placed
 from dysharp.systems.building.formats import ROW_BYTES

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs import GemmTask, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
-from dysharp.program import F64, I32, LAYER, Kind, Nature, Operator, Tail, Template, frozen
-from dysharp.program.schema import BESIDE
+from dysharp.program import BESIDE, F64, I32, LAYER, Kind, Nature, Operator, Tail, Template, frozen
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import placed

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, ConfigError
 from dysharp.costs import collectives as times
 from dysharp.costs.moe import permute_us
 from dysharp.costs.operators import arch_of, hbm_us, launch_us

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
+from dysharp.base import I64, Bools
 from dysharp.program import frozen, place_in
 from dysharp.workload import Routing
 from dysharp.workload.routing import needed_gpus

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ns_to_ps
 from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Discipline, Framing, Ints, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE

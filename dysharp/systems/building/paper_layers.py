@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.base import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, Discipline
 from dysharp.specs import choice_int

@@ -1,6 +1,6 @@
 """Buffers and functions of a MoE layer. The key of an op is its token; the key of a GEMM is its tile."""
 
-from dysharp.program.schema import Buffer, Function, Schema
+from dysharp.program import Buffer, Function, Schema
 
 EXPERT, PARTIAL, RELAY, RELAY_ROW, RELAY_PARTIAL = "expert", "partial", "relay", "relay.row", "relay.partial"
 """Names of regions. Every expert slot has one region `EXPERT`."""

@@ -10,7 +10,7 @@
 
 from functools import partial
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.allreduce import IN_FLIGHT
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster

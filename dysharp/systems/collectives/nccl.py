@@ -7,8 +7,7 @@ have under way. Two turns fill and empty the pipeline: they have no transfers he
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, ConfigError, check_word, nearest
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen

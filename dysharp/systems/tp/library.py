@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Tail, frozen
 from dysharp.systems.building.tp import GATHERED, ROWS, SUMS, Ways, sub_layer

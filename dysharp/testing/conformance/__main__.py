@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from dysharp.base.errors import DysharpError
+from dysharp.base import DysharpError
 from dysharp.runs.options import parse_set
 from dysharp.systems.registry import import_systems
 from dysharp.testing.conformance import conformance

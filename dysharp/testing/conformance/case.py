@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis import Row, RunInputs, measure
-from dysharp.base.arrays import Array
-from dysharp.base.values import frozen
+from dysharp.base import Array, frozen
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet

@@ -10,7 +10,7 @@ import numpy as np
 from dysharp.analysis.attribution import attribute
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.count import TERMS, group_transfers, traffic_bytes, wire_table
-from dysharp.base.errors import DysharpError
+from dysharp.base import DysharpError
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
@@ -18,11 +18,9 @@ from dysharp.functional.collective import CollectiveEmulation, emulate_collectiv
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Program, Tail, Trace
-from dysharp.program.builder import PUSHES
+from dysharp.program import LATE, PUSHES, Kind, Program, Tail, Trace
 from dysharp.program.names import op_name
 from dysharp.program.payload import moved_bytes
-from dysharp.program.schema import LATE
 from dysharp.program.skew import START
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster

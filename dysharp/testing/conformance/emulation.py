@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ConfigError
 from dysharp.engine.burst.run import run_burst
 from dysharp.functional.experts import Experts, IntegerExperts
 from dysharp.functional.faults import MACHINE, ROUTING, machine_faults, routing_cases

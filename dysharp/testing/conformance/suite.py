@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, DysharpError, check_word
+from dysharp.base import ConfigError, DysharpError, check_word
 from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system

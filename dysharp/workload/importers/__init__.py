@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, check_word
 from dysharp.workload.importers.dump import Dump, read_dump
 from dysharp.workload.importers.pieces import Hints, Imported, joined
 

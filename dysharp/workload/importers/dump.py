@@ -12,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
-from dysharp.base.reading import decode_utf8, json_of, open_regular, read_bytes
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, decode_utf8, frozen, json_of, open_regular, read_bytes
 from dysharp.workload.importers.torch_file import read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.workload.importers.dump import Dump, answers, base64_bytes, checked_array, child, choices
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 

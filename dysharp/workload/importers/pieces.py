@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, I64, Array, Floats, Ints, Reals
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, I64, Array, ConfigError, Floats, Ints, Reals, frozen
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.npz import MAX_BYTES
 from dysharp.workload.traces import Recording, check_weights, checked_ids

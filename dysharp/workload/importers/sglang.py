@@ -5,7 +5,7 @@ The numbers are int32 unless the answer names another dtype, as newer servers do
 
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.workload.importers.dump import Dump, answers, base64_bytes, checked_array, child, choices, item_bytes
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import I64, Array, ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported, imported_counts, summed
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ConfigError
 from dysharp.workload.importers.dump import Dump, answers, child, choices, integer_array, npy_of
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 

@@ -11,7 +11,7 @@ The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives`
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster

@@ -36,10 +36,30 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError, ProgramError
+from dysharp.base import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import I32, I64, OTHER, REQUESTS, RESPONSES, Alloc, Declared, Ints, Kind, Program, Template, frozen, nets_of, runs, spans
-from dysharp.program.schema import Buffer, Function, Nature, Operator, Schema
+from dysharp.program import (
+    I32,
+    I64,
+    OTHER,
+    REQUESTS,
+    RESPONSES,
+    Alloc,
+    Buffer,
+    Declared,
+    Function,
+    Ints,
+    Kind,
+    Nature,
+    Operator,
+    Program,
+    Schema,
+    Template,
+    frozen,
+    nets_of,
+    runs,
+    spans,
+)
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder

@@ -5,7 +5,7 @@ Inside an NVLink domain NCCL's tree is a chain. Between domains it is binary, wi
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching

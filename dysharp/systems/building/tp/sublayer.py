@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, ConfigError, frozen_keywords
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
