@@ -43,7 +43,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
-from dysharp.base import I32, I64, PS_PER_US, Bools
+from dysharp.base import I32, I64, PS_PER_US, Bools, Texts
 from dysharp.program import BESIDE, LATE, PULLS, Discipline, Kind, Nature, Point, Program, Template, Trace, group
 from dysharp.program.skew import START
 
@@ -88,7 +88,7 @@ class _Step(NamedTuple):
     pull: bool
 
 
-def _step(template: Template, hosts: tuple[str, ...]) -> _Step:
+def _step(template: Template, hosts: Texts) -> _Step:
     """`hosts`: the host operators of the Program."""
     cause = ""
     if template.fn in OWN_CAUSES:

@@ -1,11 +1,9 @@
 """The balance of load that a Routing puts on GPUs and on pairs of GPUs."""
 
-from typing import Any
-
 import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
-from dysharp.base import I64, PS_PER_US, frozen
+from dysharp.base import I64, PS_PER_US, ByName, Texts, frozen
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.program import PULLS, Program, Trace, owners
 from dysharp.specs import Cluster, Model
@@ -65,9 +63,9 @@ class Load:
     def _remote(self) -> I64:
         return self.pairs * (1 - np.eye(len(self.rows), dtype=np.int64))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The fields as plain values. `pairs` is left out above `MOST_GPUS` GPUs."""
-        values: dict[str, Any] = {
+        values: ByName = {
             "placement": self.placement, "note": self.note, "rows_max_mean": self.rows_max_mean,
             "received_max_mean": self.received_max_mean, "pair_max_mean": self.pair_max_mean, "busiest_pair": list(self.busiest_pair),
             "rows_per_gpu": self.rows.tolist(),
@@ -86,7 +84,7 @@ def load_of(routing: Routing, domain_gpus: int = 0) -> Load:
     return Load(routing.placement.kind, routing.placement.note, pairs, rows, nics)
 
 
-def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[str, ...]:
+def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> Texts:
     """A line when the experts of all layers of a model do not fit the memory of a GPU."""
     each = model.expert_weights * (narrow_bytes(model) or ELEMENT_BYTES[model.gemm_dtype])
     needed = model.n_layers * routing.placement.slots_per_gpu * each

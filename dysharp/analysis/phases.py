@@ -1,11 +1,9 @@
 """Phases, exposed communication and waits of the GPU that finishes last, and utilization of links and SMs."""
 
-from typing import Any
-
 import numpy as np
 
 from dysharp.analysis.count import remote_members
-from dysharp.base import F64, I64, PS_PER_US, ps_to_us
+from dysharp.base import F64, I64, PS_PER_US, ByName, ps_to_us
 from dysharp.program import Discipline, Kind, Point, Program, Trace, owners
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.payload import sides_of
@@ -132,7 +130,7 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     return out
 
 
-def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] | None:
+def row_visits(program: Program, trace: Trace, al_read: I64) -> ByName | None:
     """Rates and lifetimes of rows at the hubs, for a run without evictions. None: no row is both pushed and pulled.
 
     `al_read`: `[n_rows]` ps, first lookup of each row, -1 = none.

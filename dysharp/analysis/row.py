@@ -13,7 +13,7 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base import Bools, frozen, ps_to_us
+from dysharp.base import Bools, ByName, Texts, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
 from dysharp.base.version import MODEL_VERSION
 from dysharp.isa.framing import AS_IS
@@ -25,7 +25,7 @@ from dysharp.systems.building.experts import AROUND
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
 
-LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
+LEFT_OUT: ByName = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
 """Fields of a Row that its JSON has only where they differ from these values."""
 DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 SURROUNDINGS = "surroundings_us"
@@ -48,7 +48,7 @@ class RunInputs:
     direction: str
     fidelity: str
     seed: int
-    options: dict[str, Any]
+    options: ByName
     free_links: bool = False
     skew: Skew | None = None
 
@@ -155,7 +155,7 @@ class Row:
     direction: str
     fidelity: str
     seed: int
-    options: dict[str, Any]
+    options: ByName
     time_us: float
     phases_us: dict[str, dict[str, float]]
     exposed_comm_us: float
@@ -177,13 +177,13 @@ class Row:
     peak_rss_mb: float
     digest: str
     model_version: str
-    blocks: dict[str, Any]
+    blocks: ByName
     dropped_rows: int
-    warnings: tuple[str, ...]
-    window: dict[str, Any]
+    warnings: Texts
+    window: ByName
     surroundings_us: dict[str, float]
     skew: dict[str, list[float]]
-    header: tuple[str, ...]
+    header: Texts
 
     @property
     def layer_us(self) -> float:
@@ -236,7 +236,7 @@ class Row:
     def __repr__(self) -> str:
         return f"<Row of {self.system}: {self.layer_us:.2f} us; print() shows more, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
         Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also has the keys `simulated_us` and `eager_us`.
@@ -251,7 +251,7 @@ class Row:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Row:
         """The Row of `to_dict`, also after JSON. Without a key "header" its header is empty. Raises TypeError where a field is missing."""
-        usual: dict[str, Any] = LEFT_OUT | {"header": ()}
+        usual: ByName = LEFT_OUT | {"header": ()}
         fields = {f.name: values.get(f.name, usual.get(f.name)) for f in dataclasses.fields(cls) if f.name in values or f.name in usual}
         return cls(**fields | {name: tuple(fields[name]) for name in ("warnings", "header")})
 
@@ -267,7 +267,7 @@ def asked_of(row: Mapping[str, Any]) -> str:
     return f"{row['model']}, {where}, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}"
 
 
-def _asked(inputs: RunInputs) -> dict[str, Any]:
+def _asked(inputs: RunInputs) -> ByName:
     """The fields of a Row that say what was asked."""
     work, model, skew = inputs.work, inputs.model, inputs.skew
     asked = {name: getattr(inputs, name) for name in ("system", "form", "layer", "direction", "fidelity", "seed", "options")}
@@ -332,7 +332,7 @@ def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
 
 def make_row(
     measured: Row, surroundings: Surroundings | None, costs: HostCosts, *, blocks: Mapping[str, Any], dropped_rows: int = 0,
-    warnings: tuple[str, ...] = (), header: tuple[str, ...] = (),
+    warnings: Texts = (), header: Texts = (),
 ) -> Row:  # fmt: skip
     """The Row of a finished run. `surroundings` None: the layer is the Program alone."""
     row = dataclasses.replace(

@@ -14,7 +14,7 @@ import numpy as np
 from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
-from dysharp.base import F64, Bools, ConfigError, check_word, frozen
+from dysharp.base import F64, Bools, ByName, ConfigError, Texts, check_word, frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of, published
@@ -73,7 +73,7 @@ class Loss:
 class Explanation:
     """A run beside what it could be. Times are microseconds of the profile, means over ranks."""
 
-    files: tuple[str, ...]
+    files: Texts
     gpu: str
     cluster: str
     ranks: int
@@ -91,7 +91,7 @@ class Explanation:
     losses: tuple[Loss, ...]
     operators: tuple[OperatorTime, ...]
     what_if: tuple[tuple[str, float], ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: Texts = ()
     group: int = 1
     pair_bytes: dict[str, float] = field(default_factory=dict)
     """Ranks that exchange rows, and bytes from one to each other in a call, where a model and a layout say them."""
@@ -103,7 +103,7 @@ class Explanation:
         """Part of the time with an expectation that is within 15 % of it."""
         return _near(self.operators)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The answer as JSON has it."""
         return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
 
@@ -130,7 +130,7 @@ class Difference:
         named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3])
         return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}: {named} us"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The answer as JSON has it."""
         rows = [{"operator": name, "first_us": a, "second_us": b, "difference_us": b - a} for name, a, b in self.rows]
         return {"line": self.line, "rows": rows, "first": self.first.to_dict(), "second": self.second.to_dict()}
@@ -210,9 +210,7 @@ def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
                  for us, gap, one in zip(whole, gone, parts, strict=True))  # fmt: skip
 
 
-def _of_model(
-    machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]
-) -> tuple[ByModel | None, tuple[str, ...]]:
+def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]) -> tuple[ByModel | None, Texts]:
     """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
         return None, ()

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dysharp.base import AnyPath, ConfigError, check_destination, check_word, csv_text, read_toml, show, write_text
+from dysharp.base import AnyPath, ByName, ConfigError, check_destination, check_word, csv_text, read_toml, show, write_text
 from dysharp.functional.torch.extra import require_torch
 from dysharp.measured.families.blocks import HEAD, unlike
 from dysharp.measured.measurements import COLUMNS, Measurement, read_measurements
@@ -233,7 +233,7 @@ def _key(row: Measurement) -> str:
 def measure(
     out: AnyPath, only: Sequence[str] = PARTS, minutes: float | None = None, models: Sequence[str] = MODELS,
     on_row: OnRow = lambda done, total, text: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> ByName:  # fmt: skip
     """Measure what `out` does not have yet, and write it row by row.
 
     Returns `path`, `rows`, `hardware`, what was `refused` with the reason, and how many are `left` after `minutes`. Under torchrun collectives are

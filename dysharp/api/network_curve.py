@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
-from dysharp.base import Column, Columns, ConfigError, check_word, frozen, nearest
+from dysharp.base import ByName, Column, Columns, ConfigError, check_word, frozen, nearest
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
@@ -175,7 +175,7 @@ def _network_setting(
         base = _cluster_setting(load_cluster(cluster), fields.get("k"))
     elif curve is not None:
         base = _curve_setting(curve)
-    changed: dict[str, dict[str, Any]] = {"network": {}, "router": {}}
+    changed: dict[str, ByName] = {"network": {}, "router": {}}
     for name, value in fields.items():
         check_word(name, FIELDS, f"network: found the argument {name!r}")
         owner, *names = FIELDS[name]
@@ -236,7 +236,7 @@ class NetworkCurve:
     def __repr__(self) -> str:
         return f"<NetworkCurve of {self.setting.name}, {len(self.points)} loads; print() shows the table, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values; a latency without a measured packet is None."""
         return {
             "network": self.setting.name, "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
@@ -246,8 +246,8 @@ class NetworkCurve:
         }  # fmt: skip
 
 
-def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def _plain(p: NetworkPoint, cycle_ps: int) -> ByName:
+    row: ByName = {}
     for name, value in asdict(p).items():
         if name == "hops" and cycle_ps:
             row["latency_ns"] = p.packet_latency * cycle_ps / 1000
@@ -256,7 +256,7 @@ def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
     return _numbers(row) | POINTS.more(p)
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+def _numbers(row: ByName) -> ByName:
     """None for what is not a number."""
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
 
@@ -354,7 +354,7 @@ class CurveComparison:
     def __repr__(self) -> str:
         return f"<CurveComparison: {self}; to_dict() shows all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values; None where nothing is compared."""
         bars = {"mean_error": MEAN_ERROR, "worst_error": POINT_ERROR, "rate_error": RATE_ERROR}
         curves, rows = ([_numbers(asdict(one)) for one in lines] for lines in (self.errors, self.rows))

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from dysharp.base import F64, ConfigError, frozen
+from dysharp.base import F64, ConfigError, Texts, frozen
 from dysharp.costs.attention import AttentionCall
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.costs.machine import Machine, machine_of
@@ -169,7 +169,7 @@ class ByModel:
     pair_bytes: dict[str, float] = field(default_factory=dict)
 
 
-def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> tuple[str, ...]:
+def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> Texts:
     """Modules that a run computes again before their backward pass, by kernels per attention call: more norms, or both up projections of MLA."""
     ops = operators(model, model.last_moe)
     norms = sum(op.kernels for op in ops if isinstance(op, MemoryOp) and op.piece == NORMS)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
-from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
-from dysharp.base import ConfigError, frozen
+from dysharp.base import ByName, ConfigError, frozen
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
@@ -70,7 +69,7 @@ def _layers(point: ServePoint, systems: Iterable[str], batch: StepBatch, routing
         raise ConfigError(f"systems: found {layout.name}, expected a layout whose attention groups share experts, such as dp=8,ep=8")
     tokens = max(1, ceil(batch.tokens / layout.tp))
     work = {"model": replace(model, tokens_per_gpu=tokens), "tokens": tokens, "routing": routing}
-    asked: dict[str, Any] = work | {"cluster": point.replica.machine.cluster.with_gpus(layout.ep), "gpus": layout.ep}
+    asked: ByName = work | {"cluster": point.replica.machine.cluster.with_gpus(layout.ep), "gpus": layout.ep}
     rows = compare(list(systems), direction="fwd", **asked).rows
     found = [(row, merged_layer(point.replica, batch, row.system, asked)) for row in rows]
     return [(row, replace(layer, merged=layer.merged + row.layer_us - layer.alone)) for row, layer in found]

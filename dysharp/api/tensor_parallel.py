@@ -2,9 +2,8 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
-from dysharp.base import ConfigError, check_word
+from dysharp.base import ByName, ConfigError, check_word
 from dysharp.runs.run import run
 from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, WholeModel, choice
@@ -60,7 +59,7 @@ def _beside(
     `serial`: the sum has ended before the next gather begins.
     """
     gpus, tokens = size
-    options: dict[str, Any] = {}
+    options: ByName = {}
     if serial and system in SERIAL:
         system, options = "cais-base", dict(SERIAL[system])
     inner, outer = (max(1, int(run)) for run, _ in ends)

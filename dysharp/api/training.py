@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
-from dysharp.base import PS_PER_US, Columns, ConfigError, GiB, frozen, named, plain
+from dysharp.base import PS_PER_US, ByName, Columns, ConfigError, GiB, Rows, Texts, frozen, named, plain
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
@@ -101,7 +101,7 @@ class Step:
         """The part that takes longest besides computing."""
         return max((name for name in self.shares if name != COMPUTE), key=lambda name: self.shares[name])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         ranks = [{name: ps / PS_PER_US for name, ps in rank.items()} for rank in self.split.ranks]
         path = {name: ps / PS_PER_US for name, ps in self.split.path.items()}
@@ -127,8 +127,8 @@ class Steps:
     steps: tuple[Step, ...]
     memory: TrainingMemory
     gains: dict[str, float]
-    header: tuple[str, ...]
-    formats: dict[str, Any]
+    header: Texts
+    formats: ByName
     """Of weights, products, KV, state and rows (`Formats.to_dict`), under `best`."""
     quick: Mapping[str, str] = field(default_factory=dict)
     interval: Interval | None = None
@@ -164,15 +164,15 @@ class Steps:
     def __str__(self) -> str:
         return self.columns.screen(self.rows()) + f"\n{self.sentence()}\n{self.memory_line()}"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Rows:
         """Rows of `columns`, one for each system."""
         return [one.to_dict() | one.shares | {"system": marked(one), "quick": self.quick.get(one.system, "")} for one in self.steps]
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> ByName:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
         return {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
         top = named(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
         top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
@@ -202,7 +202,7 @@ def step(
     one_group = Machine(load_cluster(cluster))
     block, memory, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
-    asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
+    asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
@@ -241,7 +241,7 @@ def step(
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
     """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
     at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
-    told: dict[str, Any] = {}
+    told: ByName = {}
     for name, costs in (("closed", closed), ("merged", merged)):
         one = costs.stages[at]
         told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
@@ -271,7 +271,7 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
 
 def _planned(
     model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
-) -> tuple[Block, TrainingMemory, Schedule, Formats, tuple[str, ...]]:
+) -> tuple[Block, TrainingMemory, Schedule, Formats, Texts]:
     """What is computed where and in which order, what it holds, its formats, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
@@ -318,7 +318,7 @@ def _fastest(steps: Sequence[Step]) -> int:
     return known[place_of_fastest([(steps[i].system, steps[i].form, steps[i].dropped_rows, steps[i].step_us) for i in known])]
 
 
-def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
+def _of_rows(rows: Sequence[tuple[Row, Row]]) -> Texts:
     """The header of the Rows, and which systems are not ranked."""
     out = out_of_ranking([forward for forward, _ in rows])
     return (*header_lines([row for pair in rows for row in pair]), *(f"* {name} {why}: it is not ranked." for name, why in out.items()))
@@ -402,7 +402,7 @@ def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
     return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 
-def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> tuple[str, ...]:
+def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> Texts:
     model, machine, layout, sequence = block.model, block.machine, block.layout, block.sequence
     cluster = machine.cluster
     rates = no_rows(cluster) or ("closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, field, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base import AnyPath, Columns, ConfigError, Rows, frozen
+from dysharp.base import AnyPath, ByName, Columns, ConfigError, Rows, frozen
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
@@ -44,12 +44,12 @@ class Description:
     parts: Rows
     gflop_per_token: dict[str, float]
     model_gflop_per_token: dict[str, float]
-    layout: dict[str, Any] = field(default_factory=dict)
+    layout: ByName = field(default_factory=dict)
     memory: Rows = field(default_factory=list)
     fixed_gib: dict[str, float] = field(default_factory=dict)
     """GiB outside the allocator, by name."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Fields of `--json`, plain values."""
         return asdict(self)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base import ConfigError, frozen, named
+from dysharp.base import ByName, ConfigError, frozen, named
 from dysharp.systems import find_system
 
 Order = tuple[tuple[str, str], ...]
@@ -92,7 +92,7 @@ class Why:
         verb, of = ("saves", "of the") if saved >= 0 else ("adds", "to the")
         return f"{self.target} {verb} {abs(saved):.1f} us {of} {self.baseline_us:.1f} us of {self.baseline}: {parts} us.{end}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         return named(self, "target", "baseline", "baseline_us", "orders", "saved", "mixed", "sentence")
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch, ProgramError, SimulationError, check_word, entry_of, nearest, show
 from dysharp.base.lazy import import_all, loader
 from dysharp.base.units import PS_PER_US, GiB, KiB, MiB, ns_to_ps, ps_to_us, us_to_ps
-from dysharp.base.values import AnyPath, by_key, frozen, frozen_keywords, named, older_name, plain
+from dysharp.base.values import AnyPath, ByName, Texts, by_key, frozen, frozen_keywords, named, older_name, plain
 
 if TYPE_CHECKING:
-    from dysharp.base.arrays import F64, I32, I64, Array, Bools, Floats, Ints, Reals
+    from dysharp.base.arrays import F64, I32, I64, Array, Bools, Floats, Ints, Reals, f64
     from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
     from dysharp.base.errors import IsaError, MissingExtra, OverShare, one_line
     from dysharp.base.files import cache_folder, check_destination, make_folder, write_file, write_text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dysharp.base.text import csv_text, facts, sentences
 
 _HOME = {
-    "arrays": "F64 I32 I64 Array Bools Floats Ints Reals",
+    "arrays": "F64 I32 I64 Array Bools Floats Ints Reals f64",
     "columns": "KEPT SHOWN Column Columns Rows",
     "errors": "IsaError MissingExtra OverShare one_line",
     "files": "cache_folder check_destination make_folder write_file write_text",

@@ -10,6 +10,9 @@ T = TypeVar("T")
 Key = TypeVar("Key")
 AnyPath = str | os.PathLike[str]
 """A path as a caller names it."""
+Texts = tuple[str, ...]
+ByName = dict[str, Any]
+"""Values by their names: an object of JSON, a row of a table, arguments."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.base import Column, Columns, ConfigError, by_key
+from dysharp.base import Column, Columns, ConfigError, Texts, by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
@@ -40,7 +40,7 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.argument("files", metavar="FILES...", nargs=-1, shell_complete=complete_files)
 @options(CalibrateArgs)
 def calibrate(
-    files: tuple[str, ...], *, out: Annotated[str | None, _OUT, {"type": Out()}],
+    files: Texts, *, out: Annotated[str | None, _OUT, {"type": Out()}],
     question: Annotated[str | None, Argument(None, _NEXT, "QUESTION", flag="--next")],
     n: Annotated[int, Argument(3, "measurements that --next names.", "N", (1, 20), "-n")],
     among: Annotated[str | None, Argument(None, _AMONG, "FILE")], diff: Annotated[bool, Argument(False, _DIFF)], as_json: Json, **asked: Any,

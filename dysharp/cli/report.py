@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.base import ConfigError, write_text
+from dysharp.base import ConfigError, Rows, Texts, write_text
 from dysharp.cli.flags import Out, Words, complete_files, options
 from dysharp.runs.arguments import Argument, RequestArgs
 
@@ -66,7 +66,7 @@ def write_page(page: str, path: str) -> None:
 @options()
 @click.pass_context
 def report(
-    ctx: click.Context, /, files: tuple[str, ...],
+    ctx: click.Context, /, files: Texts,
     out: Annotated[str, Argument(..., "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html")}],
     title: Annotated[str | None, Argument(None, "title of the page. None: what the rows share.", "TEXT")],
 ) -> None:  # fmt: skip
@@ -84,7 +84,7 @@ def report(
     write_report(report_of_rows(rows, command_line(ctx), title or "", left_out), out)
 
 
-def _read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
+def _read_rows(path: str) -> tuple[Rows, list[LeftOut]]:
     """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
     from dysharp.base.reading import json_of, read_text
     from dysharp.show.html_report import check_row

@@ -7,13 +7,13 @@ their order. No constant is fitted here.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import F64
+from dysharp.base import F64, Texts, f64
 from dysharp.costs.collectives import flight_us, link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import Gpu, choice_int
 
 TORCH_BUFFER = ("copy", "launch", "flags")
-KERNELS: dict[str, tuple[str, ...]] = {
+KERNELS: dict[str, Texts] = {
     "one-shot": ("launch", "pull"),
     "two-shot polled": ("launch", "pull+multicast"),
     "two-shot": ("launch", "pull+multicast", "sync"),
@@ -67,7 +67,7 @@ NO_LOADS = ("multicast", "put all")
 Flags at the end of a kernel are acknowledged too."""
 
 
-def staggered(steps: tuple[str, ...]) -> tuple[str, ...]:
+def staggered(steps: Texts) -> Texts:
     """A kernel whose GPUs come at different times: the first flags are a whole exchange."""
     at = steps.index("flags")
     return (*steps[:at], "meet", *steps[at + 1 :])
@@ -75,7 +75,7 @@ def staggered(steps: tuple[str, ...]) -> tuple[str, ...]:
 
 def _moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
     """Payload of a step on the links of one GPU, in the direction with more bytes. `n`: GPUs. `size`: bytes per GPU."""
-    n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
+    n, size = f64(n), f64(size)
     share, peers = size / n, n - 1
     factors = {
         "pull": peers * size, "pull own": size, "multicast": size, "pull+multicast": size + share, "get+put": 2 * peers * share,
@@ -89,7 +89,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
 
     `in_flight`: most bytes that a GPU has under way of each load (0: no limit).
     """
-    n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
+    n, size, window = map(f64, (n_gpus, n_bytes, in_flight))
     flight, round_trip = flight_us(gpu), round_trip_us(gpu)
     steps = KERNELS[kernel]
     plain: dict[str, F64 | float] = {"launch": launch_us(gpu, constants), "flags": flight, "meet": sync_us(gpu, constants, n)}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import ConfigError, MiB
+from dysharp.base import ConfigError, MiB, Texts
 from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import collective_us, ring_part
@@ -52,7 +52,7 @@ class Reducers(NamedTuple):
     """All-reduce kernels of an engine (`allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch` bytes, and NCCL,
     with its form in the switch where `nvls` allows that. The fastest allowed kernel runs."""
 
-    kernels: tuple[str, ...] = ("vllm one-stage", "vllm two-stage")
+    kernels: Texts = ("vllm one-stage", "vllm two-stage")
     most: float = 8 * MiB
     in_switch: str = ""
     most_in_switch: float = 0.0

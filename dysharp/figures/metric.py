@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
-from dysharp.base import frozen, import_all
+from dysharp.base import ByName, frozen, import_all
 from dysharp.runs.point import Point
 
-Rows = dict[Point, dict[str, Any]]
+Rows = dict[Point, ByName]
 """{point: its Row as plain values}."""
 Measure = Callable[..., float | None]
 
@@ -46,7 +46,7 @@ class Seen:
         return same or next(iter(self.among(self.over)), None)
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> ByName:
         return self.rows[self.point]
 
     @property
@@ -62,9 +62,9 @@ class Seen:
         """Mean share of the layer time that the links of all GPUs are busy, over `sides` ("up", "down")."""
         return sum(float(self.row["utilization"][side]) for side in sides) / len(sides)
 
-    def block(self, name: str) -> dict[str, Any]:
+    def block(self, name: str) -> ByName:
         """Counts of a block of the packet level; {} at burst level and where the system does not have the block."""
-        found: dict[str, Any] = self.row.get("blocks", {}).get(name) or {}
+        found: ByName = self.row.get("blocks", {}).get(name) or {}
         return found
 
     def share(self, block: str, part: str, whole: str) -> float | None:
@@ -97,7 +97,7 @@ class Calculated:
 
     name: str
     options: type[Any]
-    row: Callable[[Point, Any], dict[str, Any]]
+    row: Callable[[Point, Any], ByName]
 
 
 def quotient(whole: float | None, part: float | None) -> float | None:

@@ -1,9 +1,8 @@
 """The numbers of a figure's picture."""
 
 import statistics
-from typing import Any
 
-from dysharp.base import frozen
+from dysharp.base import ByName, Texts, frozen
 from dysharp.figures.figure import Drawing, Figure
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.runs.point import Point
@@ -18,7 +17,7 @@ class _Series:
     """
 
     kind: str
-    places: tuple[str, ...]
+    places: Texts
     values: dict[str, tuple[float | None, ...]]
     published: dict[str, float]
     x: str
@@ -78,7 +77,7 @@ def _parts(seen: Seen, drawing: Drawing) -> list[tuple[str, float]]:
 
 def _axis(point: Point, name: str) -> str:
     """The place of a point on the axis `name`, in words."""
-    given: dict[str, Any] = {**dict(point.options), **dict(point.choices)}
+    given: ByName = {**dict(point.options), **dict(point.choices)}
     value = given[name] if name in given else getattr(point, name, None)
     return "own" if value in (None, "") else str(value)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
-from dysharp.base import ConfigError, frozen
+from dysharp.base import ConfigError, Texts, frozen
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
@@ -21,7 +21,7 @@ class _Headline:
     """
 
     system: str
-    baselines: tuple[str, ...]
+    baselines: Texts
     cluster: str
     mediation: bool = False
 

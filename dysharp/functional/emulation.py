@@ -4,11 +4,10 @@ import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base import Array, ConfigError, check_word, facts, frozen
+from dysharp.base import Array, ByName, ConfigError, Texts, check_word, f64, facts, frozen
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
@@ -56,7 +55,7 @@ class Emulation:
     tables: dict[str, dict[str, int]]
     injected: dict[str, int]
     not_injected: dict[str, str]
-    dump: tuple[str, ...] = ()
+    dump: Texts = ()
     rows: str = ""
     """Format of the rows of Dispatch, where they are floats of a plain block. "": the payload's own."""
     casts: str = ""
@@ -95,7 +94,7 @@ class Emulation:
     def __repr__(self) -> str:
         return f"<Emulation of {self.system}: {'right' if self.holds else 'WRONG'}; print() shows more, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """All fields as plain values for JSON."""
         return asdict(self)
 
@@ -119,7 +118,7 @@ class _Errors:
     rows: float = 0.0
 
     def see(self, found: Array, expected: Array) -> None:
-        found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+        found, expected = f64(found), f64(expected)
         if not found.size:
             return
         worst = np.abs(found - expected).max()
@@ -129,7 +128,7 @@ class _Errors:
         self.relative = max(self.relative, worst / scale if scale else (np.inf if worst else 0.0))
 
 
-def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]) -> Emulation:
+def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: Texts) -> Emulation:
     """Run one layer of `block` on `machine`. `kinds`: faults and hard cases to inject. See `dysharp.emulate`."""
     check_word(block, BLOCKS, f"block {block!r}: unknown")
     chosen = number(dtype if dtype is not None else "int32" if block == "integer" else "float32")
@@ -166,7 +165,7 @@ def _casts_of(machine: Machine, n: Number) -> list[str]:
 
 
 def _run_plain(
-    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors, rounded: str
+    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: Texts, errors: _Errors, rounded: str
 ) -> str:
     rng = np.random.default_rng([machine.seed, 1])
     family = IntegerExperts if block == "integer" else GatedExperts
@@ -195,7 +194,7 @@ def _run_plain(
     return "dense layer: each expert computes all its tokens at once, without rounding, sums in " + ("int64" if n.is_integer else "float64")
 
 
-def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:
+def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: Texts, errors: _Errors) -> str:
     drawn = [kind for kind in kinds if kind in ROUTING]
     if drawn:
         raise ConfigError(f"inject {drawn[0]}: found block {block} whose router chooses, expected block integer or gated")
@@ -262,7 +261,7 @@ def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
     return total
 
 
-def _injected(kinds: tuple[str, ...], t: Tensors, counted: dict[str, int]) -> dict[str, int]:
+def _injected(kinds: Texts, t: Tensors, counted: dict[str, int]) -> dict[str, int]:
     """{kind: number of times that the injected fault or hard case happened}."""
     r = t.routing
     needs = needed_gpus(r)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dysharp.base import Array, EmulationMismatch, frozen
+from dysharp.base import Array, EmulationMismatch, Texts, frozen
 from dysharp.functional.layer import Buffers, RecordedTile, RunRecord, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
 from dysharp.program import ALL_COLUMNS, ColumnRange
@@ -43,7 +43,7 @@ class _Gathered:
             self._cache[name] = self._from.rows(name)[self._index]
         return self._cache[name]
 
-    def scatter(self, names: tuple[str, ...]) -> None:
+    def scatter(self, names: Texts) -> None:
         for name in names:
             self._from.rows(name)[self._index] = self._cache[name]
 
@@ -100,7 +100,7 @@ def _run(t: Tensors, rows: _Rows, tiles: list[RecordedTile]) -> None:
             rows.gate_grad[index] = tile.gate_grad
 
 
-def _check_once(rows: _Rows, record: RunRecord, functions: tuple[str, ...]) -> None:
+def _check_once(rows: _Rows, record: RunRecord, functions: Texts) -> None:
     for fn in functions:
         ranges = _ranges(fn, record) or [ALL_COLUMNS]
         count = np.zeros((len(rows.token), len(ranges)), np.int64)

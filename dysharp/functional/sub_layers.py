@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import Array, EmulationMismatch, ProgramError
+from dysharp.base import Array, EmulationMismatch, ProgramError, Texts
 from dysharp.functional.collective import FINISH, Chunkwise, CollectiveEmulation, compared
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
@@ -99,7 +99,7 @@ class _SubLayerTensors(Chunkwise):
     def _gemm2(self, gpu: int, block: int, src: str) -> None:
         self.buffers[OUT, gpu, block] = self._rows(gpu, block, (src, ROWS)) @ self.c[gpu]
 
-    def _rows(self, gpu: int, block: int, buffers: tuple[str, ...]) -> Array:
+    def _rows(self, gpu: int, block: int, buffers: Texts) -> Array:
         """A block of rows from its chunks, each from the first of `buffers` that has it."""
         first, parts = block * self.cuts.chunks, []
         for chunk in range(first, first + self.cuts.chunks):

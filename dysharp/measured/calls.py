@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, DysharpError
+from dysharp.base import F64, DysharpError, Rows
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, program_us
 from dysharp.measured.family import Constants, Parsed
 from dysharp.measured.intervals import Asked, Interval, interval_of
@@ -38,7 +38,7 @@ def in_pool(m: Measurement) -> bool:
     return all(m.config.get(key) == value for key, value in POOL.items())
 
 
-def call_errors(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
+def call_errors(parsed: Sequence[Parsed], predicted: F64) -> Rows:
     """Errors of calls by regime and operator, `what`; () without calls. Rows of `POOL` are an entry of their own."""
     calls = [(entry, float(value)) for entry, value in zip(parsed, predicted, strict=True) if isinstance(entry.case, CallCase)]
     keys, pairs = list[tuple[str, str]](), list[tuple[float, float]]()
@@ -93,7 +93,7 @@ def order(parsed: Sequence[Parsed], predicted: F64) -> tuple[int, int]:
     return right, n
 
 
-def bars(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
+def bars(parsed: Sequence[Parsed], predicted: F64) -> Rows:
     """The bars of round trips that enter a drained GPU; none without them."""
     done = []
     for row in call_errors(parsed, predicted):

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, frozen, frozen_keywords
+from dysharp.base import F64, I64, Bools, Texts, frozen, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.moe import host_constant
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
@@ -225,7 +225,7 @@ class _Task:
     parsed: Sequence[Parsed]
     gpu: str
     constants: Mapping[str, Fitted]
-    taken: Sequence[tuple[str, ...]]
+    taken: Sequence[Texts]
 
     def run(self, keep: Bools) -> tuple[dict[str, float], dict[str, str]]:
         """(fitted, refused) on the measurements of the mask `[parsed]`.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from dysharp.base import PS_PER_US, frozen_keywords
+from dysharp.base import PS_PER_US, Texts, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -122,7 +122,7 @@ class SentRows(TypedDict):
 
     fp8: bool
     row_bytes: float
-    dtypes: tuple[str, ...]
+    dtypes: Texts
 
 
 def sent_rows(m: Measurement, verb: str, hidden: int) -> SentRows:
@@ -138,7 +138,7 @@ def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:
     return f"{verb} {ROWS_AS.get(model.element_bytes, 'fp32') if word == 'rows' else word}"
 
 
-def sent_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def sent_dtypes(model: Model, options: Mapping[str, Any]) -> Texts:
     """Data types of the rows that Dispatch and Combine of a system send."""
     return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
 
@@ -164,7 +164,7 @@ def marks_us(
     system: str,
     case: EpCase,
     constants: Constants,
-    marks: tuple[str, ...],
+    marks: Texts,
     ends: tuple[int, int],
     routing_of: RoutingOf = uniform,
     machine_of: MachineOf = cluster_of,
@@ -195,7 +195,7 @@ def _run(
     machine_of: MachineOf,
     layout: Layout,
     constants: HashableConstants,
-    marks: tuple[str, ...],
+    marks: Texts,
     tokens: int,
 ) -> tuple[float, ...]:
     program = program_of(system, options, routing_of, machine_of, layout, constants, tokens)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, Rows
+from dysharp.base import F64, I64, Bools, ByName, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
@@ -132,7 +132,7 @@ def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str)
     return rows
 
 
-def _row(by: str, family: str, n: int, groups: int, fit: float, held: float) -> dict[str, Any]:
+def _row(by: str, family: str, n: int, groups: int, fit: float, held: float) -> ByName:
     """`fit`, `held`: median errors of predictions with constants fitted to all, and with the group held out."""
     # With a single group no measurement is left for the fit.
     without = {"held_out": None, "ratio": None} if groups == 1 else {"held_out": held, "ratio": held / fit}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US
+from dysharp.base import F64, PS_PER_US, Texts
 from dysharp.costs.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
@@ -93,7 +93,7 @@ def _slow_run(options: Options, layout: Layout, constants: HashableConstants, pa
     return _Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
 
 
-def arrivals(program: Program, trace: Trace, names: tuple[str, ...]) -> F64:
+def arrivals(program: Program, trace: Trace, names: Texts) -> F64:
     """`[n_nodes]` float64: ps when the last transfer of the templates `names` has reached each GPU."""
     templates = [i for i, template in enumerate(program.templates) if template.name in names]
     ops = np.flatnonzero(np.isin(program.ops.template, templates))

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, Bools, Ints, frozen
+from dysharp.base import F64, Bools, Ints, Rows, frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.family import Family, Level, Parsed
 
@@ -302,7 +302,7 @@ def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
     return done
 
 
-def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) -> list[dict[str, Any]]:
+def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) -> Rows:
     """Of each scope and each thing left out: `n` rows, percent of them inside the intervals, and the median of high / low of the 90 % interval.
 
     `factor_inside`, `factor_width`: the same of a constant factor per family, the one that holds 90 % of its rows outside the group.
@@ -325,7 +325,7 @@ def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) 
     return done
 
 
-def errors(table: Residuals) -> list[dict[str, Any]]:
+def errors(table: Residuals) -> Rows:
     """Of each line of `BARS`: `n` rows, median and 90th percentile of absolute errors in percent; `seen_*`: with all rows in the fits.
 
     Out of sight a row has each of its groups left out in turn and counts once. A new row, and one that no fit was made without, is as it is.

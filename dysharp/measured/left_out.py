@@ -14,11 +14,10 @@ The rules are the same for every GPU.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64
+from dysharp.base import F64, Rows
 from dysharp.costs import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
@@ -101,7 +100,7 @@ def _floor(times: F64) -> float:
     return value
 
 
-def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> list[dict[str, Any]]:
+def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> Rows:
     """One entry per family and group left out: `n` predictions and their errors in percent (`predictions.Errors`).
 
     `all_median_ape`, `all_p90_ape`: errors of the family with all rows, judged or left out. `predicted`: `[parsed]` (`predictions.predict`).

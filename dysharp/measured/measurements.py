@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import AnyPath, ConfigError, check_word, frozen, parse_json, read_toml, show
+from dysharp.base import AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_json, read_toml, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
@@ -137,7 +137,7 @@ def _measurement(cells: Mapping[str, str], row: str) -> Measurement:
     return Measurement(config=_config(cells["config_json"], row), value=value, **{name: cells[name] for name in TEXTS})
 
 
-def units_of(metric: str) -> tuple[str, ...]:
+def units_of(metric: str) -> Texts:
     """Units a metric may have; empty for a metric that is not predicted."""
     word = metric.split(" ", maxsplit=1)[0]
     return UNITS_OF.get(word) or UNITS_OF.get(word.split("_", maxsplit=1)[0], ())
@@ -155,7 +155,7 @@ def _number(text: str, unit: str, row: str) -> float | None:
     return value
 
 
-def _config(text: str, row: str) -> dict[str, Any]:
+def _config(text: str, row: str) -> ByName:
     where = f"{row}: column config_json"
     config = parse_json(text, where, constants=False)
     for key, value in config.items():
@@ -200,7 +200,7 @@ def experts_of(m: Measurement, gpus: float) -> float:
     return number(m, "local_experts") * gpus if "local_experts" in m.config else number(m, "experts")
 
 
-def dtype_of(m: Measurement, *keys: str, expected: tuple[str, ...], default: str | None = None) -> str:
+def dtype_of(m: Measurement, *keys: str, expected: Texts, default: str | None = None) -> str:
     """The data type under the first of `keys` that is present, such as "fp8" for "fp8_e4m3+fp32 scale/128"."""
     text = next((m.config[key] for key in keys if m.config.get(key) is not None), default)
     if text is None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, Bools, by_key
+from dysharp.base import F64, Bools, Texts, by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -32,7 +32,7 @@ SETTLED = 1e-3
 """Numerics: the fit ends when no constant moves by more than this part."""
 
 
-def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[str]]]:
+def stages(constants: Mapping[str, Fitted]) -> list[tuple[Texts, list[str]]]:
     """(families, constants) in the order of fitting, by `Family.level`. A stage uses the constants of earlier stages.
 
     Raises `ConfigError` for a stage that names an unknown family.

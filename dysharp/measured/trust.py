@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.analysis.row import Row, form_of
-from dysharp.base import frozen, read_toml
+from dysharp.base import Texts, frozen, read_toml
 from dysharp.costs.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
@@ -58,7 +58,7 @@ class _FamilyErrors:
     p90: float
     bias: float
     ranges: Mapping[str, tuple[float, float]]
-    dtypes: tuple[str, ...] = ()
+    dtypes: Texts = ()
 
 
 @frozen
@@ -109,9 +109,9 @@ class PredictionScope:
 class _Trust:
     """The interval of a prediction; None without measurements. `families`: families whose intervals were used."""
 
-    families: tuple[str, ...]
+    families: Texts
     interval: Interval | None
-    warnings: tuple[str, ...]
+    warnings: Texts
 
 
 @functools.cache
@@ -156,7 +156,7 @@ def measured_range(system: str, name: str, gpu: str, domains: int = 1) -> tuple[
     return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
 
 
-def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
+def warnings_of(scope: PredictionScope) -> Texts:
     """Warnings about parts of the prediction without measurements.
 
     Empty on paper clusters, which cannot be measured.

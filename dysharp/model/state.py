@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from dysharp.base import entry_of, frozen, read_toml, show
+from dysharp.base import Texts, entry_of, frozen, read_toml, show
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
@@ -28,7 +28,7 @@ class Recipe:
     gradients: float
     optimizer: float
     sharded: bool = True
-    fp8: tuple[str, ...] = ()
+    fp8: Texts = ()
     """Parts (`operators.Part`) whose linears are in FP8: they have copies of their weights, and keep their inputs as FP8."""
     narrow: bool = False
     """Tensors between linears are kept in fewer bits, too (`operators.SavedTensor.narrow`)."""

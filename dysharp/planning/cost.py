@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, frozen
+from dysharp.base import F64, ByName, frozen
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.formats import recipe_for
@@ -54,7 +54,7 @@ class Costed:
 
     number: int
     layout: Layout
-    values: dict[str, Any]
+    values: ByName
     step_us: float
     parts: dict[str, float]
     memory: tuple[float, ...]
@@ -191,7 +191,7 @@ class Coster:
         """The closed form of one candidate, with the best split of its layers."""
         return self.cost_of(self.space.candidate(number_of), number_of)
 
-    def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
+    def cost_of(self, values: ByName, number_of: int = -1, stages: str = "") -> Costed:
         """The same of a candidate by its values, with the best split or `stages`: the faster that fits of two.
 
         Each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
@@ -201,7 +201,7 @@ class Coster:
         ways = [values] if WIDE in values or self.wide == self.task.training_recipe else [values, values | {WIDE: True}]
         return min((self._cost_of(one, number_of, stages) for one in ways), key=lambda one: (max(one.peak_bytes, self.capacity), one.step_us))
 
-    def _cost_of(self, values: dict[str, Any], number_of: int, stages: str) -> Costed:
+    def _cost_of(self, values: ByName, number_of: int, stages: str) -> Costed:
         pieces, letters = self.pieces(values), self.letters()
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         layout = self.task.layout(values, stages)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US, Ints, ns_to_ps
+from dysharp.base import F64, PS_PER_US, Ints, Texts, ns_to_ps
 from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task
 from dysharp.isa.framing import Framing, pull_train, push_train
 from dysharp.specs import Cluster, Model, choice_int
@@ -21,7 +21,7 @@ from dysharp.systems.building.layer import EXPLICIT
 from dysharp.systems.building.windows import link_rows_per_us, misses_under_way
 from dysharp.workload import Routing
 
-MECHANISMS: Mapping[str, tuple[str, ...]] = {
+MECHANISMS: Mapping[str, Texts] = {
     "overlap": ("comet", "fusion-only"), "multicast": ("multicast-only", "dysharp"), "reduction": ("reduction-only", "dysharp"),
     "switch": ("multicast-only", "reduction-only", "dysharp"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
-from dysharp.base import frozen
+from dysharp.base import Texts, frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.model.state import PLAIN, Recipe
@@ -89,7 +89,7 @@ def _dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
-    ep: EpTimes | None = None, offload: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
+    ep: EpTimes | None = None, offload: Texts = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
     """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import Columns, ConfigError, GiB, frozen
+from dysharp.base import ByName, Columns, ConfigError, GiB, frozen
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
 from dysharp.costs.machine import Machine
@@ -60,7 +60,7 @@ class Planned:
         peak = peak_flops_per_us(cluster, self.coster.training_recipe(one.values).products(model)) * 1e6
         return self.speed(one) * model_flops(model, self.task.sequence, MEGATRON) / peak
 
-    def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
+    def entry(self, one: Costed, cluster: Cluster) -> ByName:
         """A layout as plain values."""
         offload = list(one.values["offload"])
         entry = {
@@ -85,7 +85,7 @@ class Plan:
         """The shape whose best layout moves most tokens."""
         return self.shapes[0]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         shapes = [
             {

@@ -15,7 +15,7 @@ import numpy as np
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base import PS_PER_US, Column, Columns, frozen
+from dysharp.base import PS_PER_US, ByName, Column, Columns, frozen
 from dysharp.costs import transfer
 from dysharp.costs.collectives import alltoall_start_us, collective_us
 from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
@@ -161,9 +161,9 @@ class QuickLayer:
         low, high = (100 * (one / self.time_us - 1) for one in self.bar)
         return f"{self.kind}, {low:+.0f} to {high:+.0f} %"
 
-    def to_dict(self, request: Request, routing: Routing) -> dict[str, Any]:
+    def to_dict(self, request: Request, routing: Routing) -> ByName:
         """The fields of `Row.to_dict`; None where only a simulation knows. Beside them `kind`, `low_us`, `high_us`."""
-        blank: dict[str, Any] = {one.name: None for one in dataclasses.fields(Row) if one.name not in LEFT_OUT and one.name != "header"}
+        blank: ByName = {one.name: None for one in dataclasses.fields(Row) if one.name not in LEFT_OUT and one.name != "header"}
         low, high = self.bar or (None, None)
         return blank | {
             "system": self.system, "form": self.form, "model": request.model.name, "cluster": request.cluster.name,

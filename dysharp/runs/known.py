@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dysharp.analysis import Row
-from dysharp.base import SimulationError, frozen
+from dysharp.base import ByName, SimulationError, frozen
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
 from dysharp.specs import Cluster
@@ -176,7 +176,7 @@ class _Known:
                 return f"{name.capitalize()} takes {before.path_us[name]:.1f} us for half of them and {row.path_us[name]:.1f} us for all"
         return ""
 
-    def window(self, off: float) -> dict[str, Any]:
+    def window(self, off: float) -> ByName:
         """The estimate, as in `Row.window`."""
         row, tokens, (time_us, _) = self.blocks[-1].simulated, self.whole.tokens, self.line(_time)
         of = {name: self.line(lambda row, name=name: row.surroundings_us[name])[0] for name in row.surroundings_us}  # type: ignore[misc]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ConfigError, check_word, frozen, nearest, read_toml
+from dysharp.base import ByName, ConfigError, Texts, check_word, frozen, nearest, read_toml
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
@@ -119,7 +119,7 @@ OF_BOTH_LEVELS = ("acks", "stripe", "n_vcs", "vc_flits")
 """Fields of `FabricConfig` that the burst level has, too."""
 
 
-def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict[str, Any], dict[str, Value]]:
+def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[ByName, dict[str, Value]]:
     """({field of `FabricConfig`: value} from options named `fabric.field`, all other options).
 
     Raises ConfigError for an unknown field, a malformed value, and for a `fabric` option at another fidelity.
@@ -134,7 +134,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     from dysharp.engine.packet.fabric import FabricConfig
 
     defaults = {f.name: f.default for f in dataclasses.fields(FabricConfig)}
-    out: dict[str, Any] = {}
+    out: ByName = {}
     for key, value in named.items():
         name = key.partition(".")[2]
         check_word(name, defaults, f"option {key}: unknown")
@@ -147,7 +147,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     return out, options
 
 
-def parse_set(texts: tuple[str, ...]) -> dict[str, str]:
+def parse_set(texts: Texts) -> dict[str, str]:
     """`("dysharp.combine_window=64",)` as a mapping; raises ConfigError for text without "=" and for a key given twice."""
     out: dict[str, str] = {}
     for text in texts:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base import AnyPath, ConfigError, check_word, frozen, nearest, show
+from dysharp.base import AnyPath, ByName, ConfigError, check_word, frozen, nearest, show
 from dysharp.program.skew import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
@@ -163,7 +163,7 @@ _OF_LAYERS = ("model", "tokens", "layer", "routing", "placement", "direction", "
 
 def make_collective_request(args: RequestArgs) -> CollectiveRequest:
     """Load and check the arguments of a verb whose `workload` is a collective. Raises ConfigError for a wrong value, and for arguments of a layer."""
-    defaults, given = arguments_of(RequestArgs), cast(dict[str, Any], args)
+    defaults, given = arguments_of(RequestArgs), cast(ByName, args)
     for name in _OF_LAYERS:
         if given.get(name, defaults[name].default) != defaults[name].default:
             raise ConfigError(f"{name}: found {given[name]!r} beside a workload, expected none (a collective has no {name})")

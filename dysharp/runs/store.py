@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ConfigError, cache_folder, frozen, make_folder, write_text
+from dysharp.base import ByName, ConfigError, cache_folder, frozen, make_folder, write_text
 from dysharp.base.reading import open_regular, open_without_waiting
 from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
@@ -44,7 +44,7 @@ class RowKey:
     content: str
     code: str
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ByName:
         """The key as a stored record has it."""
         return {"point": self.asked, "code": self.code, "files": self.content}
 
@@ -54,7 +54,7 @@ class RowKey:
         return hashlib.blake2b(json.dumps(self.record(), sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-def point_dict(point: Point) -> dict[str, Any]:
+def point_dict(point: Point) -> ByName:
     """A point as plain values. `point_from` is the inverse function."""
     return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
 
@@ -176,7 +176,7 @@ class Store:
         """The file of a Row, which may not exist."""
         return self.folder / f"{_key(asked).digest}.json"
 
-    def get(self, asked: Point | RowKey) -> dict[str, Any] | None:
+    def get(self, asked: Point | RowKey) -> ByName | None:
         """A finished Row.
 
         None: no file, a file that cannot be read or is damaged, or the record of another key.
@@ -185,7 +185,7 @@ class Store:
         record = _record(self.path(key))
         if record is None or any(record.get(name) != value for name, value in key.record().items()):
             return None
-        row: dict[str, Any] = record["row"]
+        row: ByName = record["row"]
         return row
 
     def put(self, asked: Point | RowKey, row: Mapping[str, Any]) -> None:
@@ -194,14 +194,14 @@ class Store:
         key, plain = _key(asked), json.loads(json.dumps(row))  # as it is read back
         write_text(self.path(key), json.dumps(key.record() | {"check": check_of(plain), "row": plain}), in_place_of_links=True)
 
-    def records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+    def records(self) -> Iterator[tuple[Path, ByName]]:
         """(file, record) of all undamaged records of all versions of the code, in the order of file names."""
         for path in sorted(self.folder.glob("*.json")):
             record = _record(path)
             if record is not None:
                 yield path, record
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[ByName]:
         """The undamaged records."""
         for _, record in self.records():
             yield record
@@ -216,7 +216,7 @@ def _key(asked: Point | RowKey) -> RowKey:
     return asked if isinstance(asked, RowKey) else key_of(asked)
 
 
-def _record(path: Path) -> dict[str, Any] | None:
+def _record(path: Path) -> ByName | None:
     """The record of a file; None: not readable, or damaged."""
     try:
         with open_regular(path) as file:

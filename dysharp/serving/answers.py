@@ -4,9 +4,8 @@ batches that overlap, speculative decoding, spare expert slots. Each result says
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from dysharp.base import frozen, read_toml
+from dysharp.base import ByName, frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
@@ -57,7 +56,7 @@ def words_of(point: ServePoint) -> str:
     return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
 
 
-def point_dict(point: ServePoint) -> dict[str, Any]:
+def point_dict(point: ServePoint) -> ByName:
     """Plain values for JSON. Times in milliseconds, memory in GB."""
     served, memory, layout = point.served, point.memory, point.replica.layout
     return {

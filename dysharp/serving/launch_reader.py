@@ -20,7 +20,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ConfigError, GiB, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
+from dysharp.base import ByName, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
 from dysharp.model.formats import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS
@@ -56,13 +56,13 @@ class Launch:
     engine: Engine
     model: WholeModel
     layout: ServeLayout
-    options: dict[str, Any]
+    options: ByName
     prefixes: bool
-    lines: tuple[str, ...]
+    lines: Texts
 
 
 @functools.cache
-def known() -> dict[str, Any]:
+def known() -> ByName:
     """What flags say."""
     path = FILE.with_name("launch_flags.toml")
     return read_toml(path)
@@ -204,9 +204,9 @@ class _Line:
         names = self.table["quiet"].split()
         return [self.typed[name] for name in self.settings if name in names or name.partition(".")[0] in names]
 
-    def said(self) -> dict[str, Any]:
+    def said(self) -> ByName:
         """Quantities. Flags that may move an answer and say none go to `beside`."""
-        found: dict[str, Any] = {}
+        found: ByName = {}
         for name, text in self.settings.items():
             quantity, typed = self.flags.get(name, ""), self.typed[name]
             if not quantity or quantity in ("hosts", "host"):

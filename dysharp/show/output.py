@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base import Columns, one_line
+from dysharp.base import ByName, Columns, one_line
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def print_answer(value: Any) -> None:
     print_json(_of_version(value) if isinstance(value, dict) else [_of_version(one) for one in value])
 
 
-def _of_version(value: dict[str, Any]) -> dict[str, Any]:
+def _of_version(value: ByName) -> ByName:
     return value if "model_version" in value else value | {"model_version": MODEL_VERSION}
 
 

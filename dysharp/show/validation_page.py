@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from dysharp.base import AnyPath, check_destination, make_folder, one_line, write_text
+from dysharp.base import AnyPath, Rows, check_destination, make_folder, one_line, write_text
 from dysharp.base.text import cell
 from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
@@ -29,11 +29,11 @@ def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, An
 
 
 @functools.cache
-def _packaged_coverage() -> list[dict[str, Any]]:
+def _packaged_coverage() -> Rows:
     return coverage(residuals(), GROUPS)
 
 
-def _coverage(done: Validation) -> list[dict[str, Any]]:
+def _coverage(done: Validation) -> Rows:
     return _packaged_coverage() if done.out_of_sight else []
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dysharp.api.gain_map import GainMap
-from dysharp.base import frozen, one_line
+from dysharp.base import Texts, frozen, one_line
 from dysharp.base.version import MODEL_VERSION
 from dysharp.planning.gain import EVEN
 from dysharp.runs.finite import ABSENT, GONE, HOLDS, WEAKER
@@ -33,9 +33,9 @@ class Part:
     """A heading, paragraphs, and a table whose last cells are commands. Commands stand in backticks."""
 
     heading: str
-    text: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    text: Texts = ()
+    columns: Texts = ()
+    rows: tuple[Texts, ...] = ()
 
 
 def write_up(papers: Sequence[Paper], stored: Mapping[str, Mapping[str, Any]], asked: int) -> list[Part]:
@@ -61,7 +61,7 @@ def _ends(results: Sequence[Any], claim: str) -> str:
     return found if " to " in found else "no other run"
 
 
-def _lines(section: Section, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _lines(section: Section, names: Sequence[str]) -> Iterator[Texts]:
     """Of each claim: its name, bound or published value, ours, ends."""
     for name in names:
         own = [r for r in section.results if r.claim == name and r.verdict != "other choice"]

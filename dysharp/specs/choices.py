@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from dysharp.base import ConfigError, entry_of, frozen_keywords, read_text, show
+from dysharp.base import ConfigError, Texts, entry_of, frozen_keywords, read_text, show
 from dysharp.specs.constants import Constant, Value, constants_of
 from dysharp.specs.fields import raise_if
 from dysharp.specs.reading import DATA
@@ -32,7 +32,7 @@ class Choice(Constant):
     name: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")]
     value: Value
     source: Literal["paper", "derived", "inferred", "assumed"]
-    alternatives: tuple[str, ...] = ()
+    alternatives: Texts = ()
     automatic: Value | None = None
 
     @property

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from dysharp.base import frozen_keywords, parse_toml, show
+from dysharp.base import ByName, frozen_keywords, parse_toml, show
 from dysharp.specs.fields import Text, problems, raise_if
 
 C = TypeVar("C", bound="Constant")
@@ -32,7 +32,7 @@ class Constant:
     meaning: Words
 
     @classmethod
-    def row(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def row(cls, entry: ByName) -> ByName:
         """The fields of an entry of the file, which writes the same fields."""
         return entry
 
@@ -56,7 +56,7 @@ def constants_of(kind: type[C], text: str, where: str) -> dict[str, C]:
         if not isinstance(entry, dict):
             faults.append(f"{name}: found {show(entry)}, expected a table")
             continue
-        row: dict[str, Any] = {"name": name}
+        row: ByName = {"name": name}
         row |= {key: tuple(value) if isinstance(value, list) else value for key, value in kind.row(entry).items()}
         own = problems(kind, row)
         if not own:

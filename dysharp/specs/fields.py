@@ -15,7 +15,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dysharp.base import ConfigError, frozen, nearest, show
+from dysharp.base import ByName, ConfigError, frozen, nearest, show
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
@@ -79,7 +79,7 @@ def keys_of(cls: type) -> dict[str, Key]:
 @functools.cache
 def _schema(cls: type) -> type[BaseModel]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields: dict[str, Any] = {}
+    fields: ByName = {}
     for f in dataclasses.fields(cls):
         fields[f.name] = (hints[f.name], ... if f.default is dataclasses.MISSING else f.default)
     return pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import ConfigError, check_word, frozen_keywords, nearest, read_text, show
+from dysharp.base import ByName, ConfigError, check_word, frozen_keywords, nearest, read_text, show
 from dysharp.specs.constants import Constant, Words, constants_of, flat
 from dysharp.specs.reading import DATA
 
@@ -29,7 +29,7 @@ class Fitted(Constant):
     """The measurements in words."""
 
     @classmethod
-    def row(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def row(cls, entry: ByName) -> ByName:
         return {key: float(value) if type(value) is int else value for key, value in entry.items()}
 
 

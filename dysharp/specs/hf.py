@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base import ConfigError, frozen, read_toml, show
+from dysharp.base import ByName, ConfigError, frozen, read_toml, show
 from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA
@@ -40,12 +40,12 @@ class Alias:
 
 
 _FILE = DATA / "config_names.toml"
-NAMES: dict[str, dict[str, Any]] = read_toml(_FILE)
+NAMES: dict[str, ByName] = read_toml(_FILE)
 """Names of facts in configs, by table."""
 ALIASES, LAYERS, WHOLE, LATENT = ({fact: Alias(**one) for fact, one in NAMES[table].items()} for table in ("layer", "layers", "whole", "latent"))
 EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
 FILE = DATA / "families.toml"
-FAMILIES: dict[str, dict[str, Any]] = read_toml(FILE)
+FAMILIES: dict[str, ByName] = read_toml(FILE)
 """model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
@@ -82,7 +82,7 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
         raise ConfigError(f"{where}: {error}") from None
 
 
-def family_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def family_of(config: Mapping[str, Any]) -> ByName:
     """What the config's family adds to it; of a family that is not known, what all have."""
     return FAMILIES["common"] | FAMILIES.get(str(config.get("model_type")), {})
 

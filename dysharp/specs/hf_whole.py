@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base import ConfigError, nearest, show
+from dysharp.base import ByName, ConfigError, Texts, nearest, show
 from dysharp.specs import hf
 from dysharp.specs.hf import LATENT, NAMES, WHOLE, Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
@@ -34,7 +34,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     hidden = integer(config, hf.ALIASES["hidden"], faults)
     latent = bool(layer and layer.hidden != hidden)
     attention = _attention(config, family, hidden, faults) | ({} if "w" in "".join(words) else {"window": 0})
-    values: dict[str, Any] = {
+    values: ByName = {
         "vocab": integer(config, WHOLE["vocab"], faults),
         "dense_hidden": integer(config, WHOLE["dense_width"], faults) if dense else 0,
         "dense_matrices": family.get("dense_matrices", n_matrices(config)),
@@ -110,7 +110,7 @@ def _words(config: Mapping[str, Any], experts: bool, faults: list[str]) -> list[
     return [(mixer if window else mixer.replace("w", "*")) + ("E" if moe else "-") for mixer, moe in zip(mixers, with_experts, strict=False)]
 
 
-def _mixers(config: Mapping[str, Any], family: dict[str, Any], names: list[Any] | None, layers: int, faults: list[str]) -> list[str]:
+def _mixers(config: Mapping[str, Any], family: ByName, names: list[Any] | None, layers: int, faults: list[str]) -> list[str]:
     """What stands before the FFN of each layer: as the config names it, or by its counts."""
     linear = config.get("linear_attn_config.kda_layers")
     if names is not None:
@@ -140,12 +140,12 @@ def _flag(config: Mapping[str, Any], said: Any) -> bool:
     return config.get(said[:-1]) is not False if said.endswith("!") else config.get(said) is True
 
 
-def lines_on(model: WholeModel) -> tuple[str, ...]:
+def lines_on(model: WholeModel) -> Texts:
     """A line on a model that was read from a config: its source, with what the reader assumed. () for other models."""
     return (f"{model.name}: {model.source}.",) if model.source.startswith(hf.SOURCE) else ()
 
 
-def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: int, faults: list[str]) -> int:
+def _shared_hidden(config: Mapping[str, Any], family: ByName, expert: int, faults: list[str]) -> int:
     """Inner width of all shared experts together: a field of its own, or as many experts as the config says."""
     if n := family.get("shared_experts"):
         return int(n) * expert
@@ -154,7 +154,7 @@ def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: in
     return own or n * (integer(config, hf.EXPERT, faults) if n else 0)
 
 
-def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]) -> LinearAttention:
+def _linear(config: Mapping[str, Any], family: ByName, faults: list[str]) -> LinearAttention:
     kind = family.get("linear", "gdn")
     *counts, convolution = NAMES["linear"][kind]
     fields = zip(("key_heads", "value_heads", "key_dim", "value_dim"), counts, strict=True)
@@ -164,7 +164,7 @@ def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]
     return LinearAttention(**widths, convolution=seen, kind=kind, normed=_flag(config, family.get("normed", True)), convolution_bias=biased)
 
 
-def _attention(config: Mapping[str, Any], family: dict[str, Any], hidden: int, faults: list[str]) -> dict[str, Any]:
+def _attention(config: Mapping[str, Any], family: ByName, hidden: int, faults: list[str]) -> ByName:
     """The fields of `Attention`."""
     heads = integer(config, WHOLE["heads"], faults)
     if _is_latent(config):

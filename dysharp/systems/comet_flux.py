@@ -4,11 +4,10 @@ Results in slices of columns: the GEMM that makes them computes one slice of all
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from dysharp.base import PS_PER_US, ConfigError, frozen_keywords
+from dysharp.base import PS_PER_US, ByName, ConfigError, frozen_keywords
 from dysharp.costs import gemm_gang
 from dysharp.program import I32, I64, Alloc, ColumnRange, Discipline, Kind, Template, frozen
 from dysharp.specs import choice_int
@@ -76,7 +75,7 @@ FACTS = Facts(
 )
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """GPUs list rows before they send."""
     most = layer.cluster.n_sms
     if not 0 < options.n_comm < most:

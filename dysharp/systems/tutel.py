@@ -1,11 +1,10 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base import ConfigError, check_word
+from dysharp.base import ByName, ConfigError, check_word
 from dysharp.program import I32, I64, Bools, Discipline, Ints, Kind, frozen, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
@@ -144,7 +143,7 @@ class _ByLevel(ByRail):
         return np.zeros(len(node), bool)
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """The builder with the all-to-all of `options`."""
     _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")

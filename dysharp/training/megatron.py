@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ConfigError, frozen, parse_json, parse_toml, parse_yaml, read_text, show
+from dysharp.base import ByName, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, show
 from dysharp.model.layout import count_chunks, layout_of
 from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL, MODULES
 
 MOST = 1 << 20
 """Largest number of an argument; most bytes of a file."""
-Value = str | bool | tuple[str, ...]
+Value = str | bool | Texts
 Values = dict[str, Value]
 WORDS = {"true": True, "false": False}
 EMPTY = ("", "null", "none", "~", "None")
@@ -93,7 +93,7 @@ def _python(content: str, name: str, where: str) -> Values:
         return dict(_leaves(_preset(name, presets)))
     if name not in functions:
         raise ConfigError(f"{where}: found {show(name)}, expected FILE.py:NAME with one of {', '.join([*functions, *presets]) or 'none'}")
-    found: dict[str, Any] = {}
+    found: ByName = {}
     for node in ast.walk(functions[name]):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             found[node.targets[0].attr] = _constant(node.value)
@@ -102,7 +102,7 @@ def _python(content: str, name: str, where: str) -> Values:
     return dict(_leaves(found))
 
 
-def _preset(name: str, presets: Mapping[str, ast.expr]) -> dict[str, Any]:
+def _preset(name: str, presets: Mapping[str, ast.expr]) -> ByName:
     """Keywords of a preset over those of the presets that it names."""
     chain: list[ast.Call] = []
     while name in presets and len(chain) < len(presets):
@@ -167,9 +167,9 @@ class _StepArguments:
 
     layout: str
     sequence: int | None = None
-    recompute: tuple[str, ...] = ()
+    recompute: Texts = ()
     precision: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Texts = ()
     overlap_tp: bool = False
     """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
 
@@ -280,7 +280,7 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
     return "E" + "|".join("t" * size for size in sizes) + end
 
 
-def _recompute(values: Values) -> tuple[str, ...]:
+def _recompute(values: Values) -> Texts:
     how, modules = values.get("recompute_granularity"), values.get("recompute_modules")
     if how == "full":
         return (FULL,)
@@ -313,7 +313,7 @@ def _precision(values: Values) -> str:
     return f"{name},state={'bf16' if name == 'bf16' else 'fp8'}-moments" if moments else name
 
 
-def _notes(values: Values) -> tuple[str, ...]:
+def _notes(values: Values) -> Texts:
     """One line that names the arguments that change time and are not read."""
     *how, modules = (values.get(f"recompute_{name}") for name in ("granularity", "method", "modules"))
     timed = [name for name in TIMED if (*how, name[:9]) != ("full", "uniform", "recompute")]  # all layers, as `full` counts them

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import ConfigError, GiB, check_word, frozen, show
+from dysharp.base import ConfigError, GiB, Texts, check_word, frozen, show
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import Cut, LayerOperator, Weight, layer_operators
 from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
@@ -34,7 +34,7 @@ FC2_OUTPUT = "expert FC2 output"
 class Saving:
     """What is kept between forward and backward pass. Raises `ConfigError`."""
 
-    recompute: tuple[str, ...] = ()
+    recompute: Texts = ()
     """Modules that are computed again; ("full",): whole layers, from their inputs."""
     fc2_output: Flag = False
     """Gate weights are applied behind the experts, so their outputs are kept."""

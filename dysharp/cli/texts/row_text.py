@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dysharp.analysis import Row
+from dysharp.base import Texts
 from dysharp.measured.trust import eager_is_known
 from dysharp.program.nets import INSIDE, NET_KINDS
 from dysharp.runs.causes import STALLS, answer_of, short_names
@@ -60,7 +61,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _nvlink_sides(row: Row) -> tuple[str, ...]:
+def _nvlink_sides(row: Row) -> Texts:
     """Link directions of NVLink; () in a fabric without a switch."""
     return tuple(side for side in near_sides(row) if side in ("up", "down"))
 

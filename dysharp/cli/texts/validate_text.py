@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base import Columns, read_toml
+from dysharp.base import ByName, Columns, read_toml
 from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dysharp.api.run_validation import ServingReport, TrainingReport
     from dysharp.measured.validation import Validation
 
-FAMILIES: dict[str, Any] = read_toml(Path(__file__).with_name("families.toml"))
+FAMILIES: ByName = read_toml(Path(__file__).with_name("families.toml"))
 """What was measured, by family of measurements; "training": by family of training runs. "groups": rows that are left out of the bars, by their note.
 "above": the words above a table of `print_bars`."""
 OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from statistics import mean, pstdev
 
+from dysharp.base import Texts
 from dysharp.figures.metric import Seen, calculated, metric, quotient
 from dysharp.measured.measurements import read_measurements
 from dysharp.runs.point import Point
@@ -16,7 +17,7 @@ BACKWARD = 3.5
 """Attention's operations, forward and backward, over forward alone: 2 products forward, 5 backward (FlashAttention-2, arXiv 2307.08691)."""
 
 
-def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
+def _seen_at(here: Seen, layers: Texts) -> list[Seen] | None:
     """The points of all `layers` beside the point of the first; None elsewhere, and where one of them was not run."""
     first = f":{layers[0]}"
     if first not in here.point.model:
@@ -26,7 +27,7 @@ def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
     return seen if len(seen) == len(layers) else None
 
 
-def _layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
+def _layer_us(here: Seen, layers: Texts) -> float | None:
     """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and the GEMMs for the gradients of rows.
 
     Beside them: causal attention, and in training the gradients of weights, as many operations as the forward GEMMs. All at `tp.gemm_part`.

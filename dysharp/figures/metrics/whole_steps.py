@@ -7,9 +7,8 @@ one.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
-from dysharp.base import PS_PER_US
+from dysharp.base import PS_PER_US, ByName
 from dysharp.costs.attention import AttentionCall as Call
 from dysharp.costs.attention import Direction, attention_flops
 from dysharp.costs.machine import Machine, number
@@ -114,7 +113,7 @@ def _forward_times(here: Seen) -> tuple[float, float, float] | None:
     return time, exposed, wire
 
 
-def _three(row: dict[str, Any]) -> tuple[float, float, float]:
+def _three(row: ByName) -> tuple[float, float, float]:
     phases = [row["phases_us"][name] for name in ("dispatch", "combine")]
     span = max(phase["end"] for phase in phases) - min(phase["start"] for phase in phases)
     return float(row["time_us"]), float(row["exposed_comm_us"]), min(span, sum(phase["busy"] for phase in phases))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.base import ConfigError, MissingExtra, check_word, frozen, nearest, parse_toml, read_text, show
+from dysharp.base import ByName, ConfigError, MissingExtra, Texts, check_word, frozen, nearest, parse_toml, read_text, show
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
@@ -40,8 +40,8 @@ class Draw:
     method: str
     n: Whole
     range: dict[str, list[Number]]
-    log: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ()
-    minimize: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ("time_us",)
+    log: Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ()
+    minimize: Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ("time_us",)
     seed: Whole = 0
 
 
@@ -50,7 +50,7 @@ class Study:
     """`points`: tables of points. `draw` None: their product is the grid."""
 
     name: str
-    tables: tuple[dict[str, Any], ...]
+    tables: tuple[ByName, ...]
     draw: Draw | None
 
     def grid(self) -> tuple[Point, ...]:
@@ -87,7 +87,7 @@ def load_study(path: str) -> Study:
     return study
 
 
-def _draw(table: dict[str, Any], where: str) -> Draw:
+def _draw(table: ByName, where: str) -> Draw:
     draw = typed(Draw, table, f"{where}: draw")
     check_word(draw.method, OBJECTIVES, f"{where}: draw.method: found {draw.method[:40]!r}")
     if not 1 <= draw.n <= MAX_POINTS or not draw.range:
@@ -131,7 +131,7 @@ def run_study(
     `scheduler`: address of a dask scheduler, whose workers then run the points. `simulate`: what makes a Row of a point; None = `row_of`.
     """
     outcome = _StudyOutcome()
-    local: Runner[dict[str, Any]] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
+    local: Runner[ByName] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
     try:
         with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
             todo = _Todo(folder, run, simulate or row_of, outcome)
@@ -153,11 +153,11 @@ class _Todo:
     """Where points run, and where their Rows go."""
 
     folder: StudyFolder
-    run: Runner[dict[str, Any]]
+    run: Runner[ByName]
     simulate: Simulate
     outcome: _StudyOutcome
 
-    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, dict[str, Any] | Exception]]:
+    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, ByName | Exception]]:
         """Run points and keep their Rows; yields (point, Row or why it failed) in the order in which they finish."""
         asked = [(key_of(point).digest, point) for point in points]
         todo = [(key, point) for key, point in asked if not self.folder.has(key)]
@@ -231,7 +231,7 @@ def _suggest(trial: Any, draw: Draw, name: str) -> Number:
     return value
 
 
-def _stored(folder: StudyFolder) -> dict[str, dict[str, Any]]:
+def _stored(folder: StudyFolder) -> dict[str, ByName]:
     """Finished records by key."""
     try:
         found = folder.connect().sql("select * exclude (row) from runs")

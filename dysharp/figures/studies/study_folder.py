@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dysharp.base import ConfigError, MissingExtra, make_folder, write_file
+from dysharp.base import ByName, ConfigError, MissingExtra, Rows, make_folder, write_file
 from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
@@ -112,7 +112,7 @@ class StudyFolder:
                 self._write_part(records)
             (self.folder / JOURNAL).unlink(missing_ok=True)
 
-    def _write_part(self, records: list[dict[str, Any]]) -> None:
+    def _write_part(self, records: Rows) -> None:
         name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
         with tempfile.TemporaryDirectory() as private:  # not in the study's folder: DuckDB writes through a link there
             source, written = _json_source(Path(private) / JOURNAL, records), Path(private) / "part"
@@ -123,7 +123,7 @@ class StudyFolder:
             if other != part:
                 other.unlink()
 
-    def _records(self) -> Iterator[dict[str, Any]]:
+    def _records(self) -> Iterator[ByName]:
         """Undamaged lines of the journal, each key once. The last line may be cut off by a kill."""
         seen: set[str] = set()
         journal, damaged = self.folder / JOURNAL, 0
@@ -249,7 +249,7 @@ def _hold(lock: IO[str], folder: Path) -> None:
         raise ConfigError(f"study {folder}: another process writes to it; wait for it, or take another --folder") from None
 
 
-def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", finished: float | None = None) -> dict[str, Any]:
+def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", finished: float | None = None) -> ByName:
     """One line of the journal, which becomes one line of a part: numbers of the Row, what tells the point apart, and the whole Row as JSON.
 
     `code`: digest of the code that made the Row, "" = this one. `finished`: when, in seconds since 1970; None = now.
@@ -307,7 +307,7 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _record(line: str) -> ByName | None:
     """The record of a line of the journal; None: a damaged one."""
     try:
         record = json.loads(line)
@@ -325,7 +325,7 @@ def _content(file: Path) -> str:
         return ""
 
 
-def _stored(folder: Path) -> Iterator[dict[str, Any]]:
+def _stored(folder: Path) -> Iterator[ByName]:
     """The records of a `Store` of any version. The Row of a Point that this version does not know is left out."""
     for path, stored in Store(folder).records():
         try:
@@ -334,7 +334,7 @@ def _stored(folder: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _json_source(file: Path, records: list[dict[str, Any]]) -> str:
+def _json_source(file: Path, records: Rows) -> str:
     """Write the records to a file, and say how duckdb reads it, with the type of each column."""
     file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     columns: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base import I64, ConfigError, parse_json, read_text
+from dysharp.base import I64, ByName, ConfigError, parse_json, read_text
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 _N_BYTES = 256
-_SAFE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_SAFE: ByName = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_pretrained(folder: Path, layers: tuple[int, ...] | None = None) -> torch.nn.Module:

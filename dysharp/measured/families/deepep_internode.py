@@ -9,7 +9,7 @@
 
 import numpy as np
 
-from dysharp.base import F64, frozen_keywords
+from dysharp.base import F64, f64, frozen_keywords
 from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, sent_rows, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, family
@@ -59,7 +59,7 @@ def _excluded(m: Measurement) -> str:
 
 def _closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """SMs beside the NIC (`internode.two_hop_us`)."""
-    sizes = (np.asarray(x, np.float64) for x in (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
+    sizes = map(f64, (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
     return two_hop_us(constants, case.verb, *sizes)
 
 
@@ -70,7 +70,7 @@ def _program_us(case: _InternodeCase, constants: Constants) -> float:
 
 def _notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
-    doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
+    doublings = np.log2(f64(case.gpus) / NODE_GPUS)
     out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
     return out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US, frozen_keywords
+from dysharp.base import F64, PS_PER_US, Texts, frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
@@ -147,7 +147,7 @@ def _loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
     return routing_from(expert, len(loads), gpus)
 
 
-def _dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _dtypes_of(model: Model, options: Mapping[str, Any]) -> Texts:
     """Data types of the dispatched rows and of the weights."""
     weights = options.get("weights")
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base import F64, frozen_keywords
+from dysharp.base import F64, Texts, frozen_keywords
 from dysharp.costs import moe, operators
 from dysharp.costs.gemm import narrow_bytes
 from dysharp.measured.families.operator import is_training_gemm
@@ -50,7 +50,7 @@ def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) ->
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
 
-def _operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
+def _operand_dtypes(model: Model, _: Mapping[str, Any]) -> Texts:
     """Type of the products of a layer, and of its weights where memory holds narrower ones."""
     return (f"weights {model.checkpoint}",) if narrow_bytes(model) else (model.gemm_dtype,)
 

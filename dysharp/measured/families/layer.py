@@ -2,9 +2,8 @@
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any
 
-from dysharp.base import F64, PS_PER_US, frozen_keywords
+from dysharp.base import F64, PS_PER_US, ByName, frozen_keywords
 from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -104,7 +103,7 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     """The layer under uniform routing: its Program, kernels that only training or un-gated experts have, and the host."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     model = case.model(case.tokens, 3 if case.gated else 2, case.dtype)
-    own: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
+    own: ByName = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
     options = own if case.system == "deepep" else {}
     system, routing = get_system(case.system), make_routing("uniform", model, case.gpus, case.tokens)
     chosen = system.options(form="real", **options)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dysharp.base import F64, frozen_keywords
+from dysharp.base import F64, Texts, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import Constants, family
@@ -12,7 +12,7 @@ from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, 
 from dysharp.specs import Gpu, Model
 from dysharp.workload import Routing, routing_from
 
-KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+KINDS: Mapping[str, tuple[str, Texts]] = {
     "ep_prepare": ("prepare", ("bf16", "fp8", "nvfp4")),
     "ep_dispatch": ("dispatch", ("bf16", "fp8", "nvfp4")),
     "ep_combine": ("combine", ("bf16",)),

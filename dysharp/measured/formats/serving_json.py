@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dysharp.base import ByName, Rows
 from dysharp.measured.formats.log import Log, lacking, number, whole
 
 NAME = "a result of a serving benchmark"
@@ -36,7 +37,7 @@ def fits(text: str) -> bool:
     return BLOCK.search(text) is not None or any(key in one for one in _objects(text) for key in keys)
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
+def _objects(text: str) -> Rows:
     """Objects of JSON or of JSON lines; lines that are none are left out."""
     if not text.lstrip().startswith("{"):
         return []
@@ -52,11 +53,11 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return [_summary(one) if "input_config" in one else one for one in found if isinstance(one, dict)]
 
 
-def _summary(one: dict[str, Any]) -> dict[str, Any]:
+def _summary(one: ByName) -> ByName:
     """A summary of AIPerf with the keys of the others; its inter-token latency is the time per output token of a request."""
     records = one["records"] if isinstance(one.get("records"), dict) else one
     config, keys = json.dumps(one["input_config"]), {"inter_token_latency": "tpot_ms", "time_to_first_token": "ttft_ms"}
-    found: dict[str, Any] = {"inter_token_latency": None}
+    found: ByName = {"inter_token_latency": None}
     for name, key in (
         keys.items()
         | {"input_sequence_length": "isl", "output_sequence_length": "osl", "request_count": "completed", "error_request_count": "failed"}.items()
@@ -77,7 +78,7 @@ def _summary(one: dict[str, Any]) -> dict[str, Any]:
 def read(text: str, given: Mapping[str, str]) -> Log:
     """Every run of a file."""
     models: list[Any] = re.findall(r"Namespace\(.*?\bmodel='([^']+)'", text)
-    blocks: list[dict[str, Any]] = [
+    blocks: Rows = [
         {key: number(found[1]) for line, key in LINES.items() if (found := re.search(re.escape(line) + r":\s+(\S+)", block))}
         for block in BLOCK.findall(text)
     ]

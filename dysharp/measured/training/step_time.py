@@ -11,9 +11,8 @@ A replay of a few micro-batches is enough: once the pipeline is full, each furth
 import re
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
-from dysharp.base import PS_PER_US, ConfigError, frozen, frozen_keywords
+from dysharp.base import PS_PER_US, ByName, ConfigError, Rows, frozen, frozen_keywords
 from dysharp.costs.machine import Machine
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
@@ -255,7 +254,7 @@ def votes(cases: Sequence[StepCase], plain: bool = False) -> dict[tuple[str, str
     return {cell: median(errors) for cell, errors in cells.items()}
 
 
-def judge_groups(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
+def judge_groups(cases: Sequence[StepCase]) -> Rows:
     """One entry per group: rows, votes, medians of absolute errors (`floor_median_ape`: by plain rates), largest, bias, bar and whether it holds."""
     entries = []
     for group, bar in BARS.items():
@@ -274,7 +273,7 @@ def judge_groups(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
     return entries
 
 
-def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
+def slopes(cases: Sequence[StepCase]) -> Rows:
     """Rows that differ in micro-batches only: ms per micro-batch between the fewest and the most, and the rest, measured and predicted."""
     same: dict[str, dict[int, StepCase]] = {}
     for case in cases:
@@ -285,7 +284,7 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
         if len(by_count) < 2:
             continue
         few, many = by_count[min(by_count)], by_count[max(by_count)]
-        entry: dict[str, Any] = {"case": f"{few.model} {few.case}", "gpu": few.gpu, "rows": [few.id, many.id]}
+        entry: ByName = {"case": f"{few.model} {few.case}", "gpu": few.gpu, "rows": [few.id, many.id]}
         for name, of in (("measured", "measured"), ("predicted", "predicted"), ("floor", "plain")):
             first, last = (float(getattr(one, of)) * 1e3 for one in (few, many))
             slope = (last - first) / (many.micro_batches - few.micro_batches)

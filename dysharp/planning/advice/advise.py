@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
-from dysharp.base import ConfigError, DysharpError, frozen, named, plain
+from dysharp.base import ByName, ConfigError, DysharpError, Texts, frozen, named, plain
 from dysharp.base.text import sentences, table
 from dysharp.costs.gemm import narrow_bytes
 from dysharp.costs.machine import Machine
@@ -129,7 +129,7 @@ class Advice:
     load: tuple[Load, ...]
     what_if: tuple[WhatIf, ...]
     no_what_if: Mapping[str, str]
-    header: tuple[str, ...]
+    header: Texts
     layers: Mapping[str, Any] | None
     host: str
     formats: Mapping[str, Any]
@@ -149,7 +149,7 @@ class Advice:
         bars = [(entry, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
         return tuple(entry for entry, bar in bars[1:] if bar[0] <= bars[0][1][1])
 
-    def limits(self) -> dict[str, Any]:
+    def limits(self) -> ByName:
         """Where the time of the best system goes, as plain values."""
         row = self.best.row
         bounds = named(row, "system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us")
@@ -166,7 +166,7 @@ class Advice:
     def __repr__(self) -> str:
         return f"<Advice: {', '.join(entry.row.system for entry in self.ranking)}; print() shows the ranking, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         found = named(self, "answer", "ranking", "unjudged", "limits", "what_if", "no_what_if")
         found["ties"] = [entry.system for entry in self.ties()]

@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.base import DysharpError, frozen, named, plain
+from dysharp.base import ByName, DysharpError, Texts, frozen, named, plain
 from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, eager_is_known, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
@@ -43,8 +42,8 @@ class Predicted:
     tokens: int
     formats: str
     interval: Interval | None
-    families: tuple[str, ...]
-    warnings: tuple[str, ...]
+    families: Texts
+    warnings: Texts
     has_eager: bool
     tried: Mapping[int, float]
     edge: str = ""
@@ -102,7 +101,7 @@ class Predicted:
     def __repr__(self) -> str:
         return f"<Predicted: {self.row.system} {self.time_us:.1f} us; to_dict() shows all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         low, high = self.bar() or (None, None)
         found = named(self.row, "system", "form", "options") | named(self, "formats", "time_us") | {"low_us": low, "high_us": high}
@@ -193,6 +192,6 @@ class AdviceRuns:
         )
 
 
-def _numerics_warning(row: Row, model: Model) -> tuple[str, ...]:
+def _numerics_warning(row: Row, model: Model) -> Texts:
     weights = weights_of(row.system, row.options)
     return (f"weights in {weights} instead of the model's {model.gemm_dtype.upper()}: numerics change",) if weights else ()

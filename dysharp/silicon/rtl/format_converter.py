@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import frozen
+from dysharp.base import ByName, frozen
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import Proof
@@ -35,7 +35,7 @@ class FormatConverter(Machine):
     `out_ready`: `out_valid`, `out_codes`, `out_scale`, `out_sums`; those of the other way stay.
     """
 
-    def pins(self, p: ConverterParameters) -> dict[str, Any]:
+    def pins(self, p: ConverterParameters) -> ByName:
         n = p.block
         self.fresh, self.by = [Signal(7, name=f"fresh_{i}") for i in range(n)], Signal(8)
         return {

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 
-from dysharp.base import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import readiness
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values
@@ -38,7 +38,7 @@ class OutputReadiness(CounterTable):
     def counted(self, p: _ReadinessParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
         return p.token_bits, {"notices": p.topk}, {"place": slot_bits(p.topk), "expected": p.topk.bit_length()}, {}
 
-    def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
+    def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
         notice, after = Signal(self.parameters.topk), Signal(self.shape)
         m.d.comb += [notice.eq(1 << held["place"]), after.notices.eq(entry.notices | notice)]
         full = Signal(self.parameters.topk)

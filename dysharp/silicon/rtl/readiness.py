@@ -1,14 +1,14 @@
 """MoE-Hub's readiness counters (DAM): bytes and source records per tile, announced totals. Model: `protocol.dam`."""
 
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base import ConfigError, frozen
+from dysharp.base import ByName, ConfigError, frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl.blocks import Block
@@ -47,7 +47,7 @@ class Readiness(Machine):
     `ready` is 0 meanwhile. `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
     """
 
-    def pins(self, p: _DamParameters) -> dict[str, Any]:
+    def pins(self, p: _DamParameters) -> ByName:
         self.walks = Signal()
         self.begun = Signal()  # the counters are written after reset
         self.shift = p.tile_rows.bit_length() - 1

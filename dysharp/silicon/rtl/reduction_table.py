@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from enum import IntEnum
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import KiB, SimulationError, frozen
+from dysharp.base import ByName, KiB, SimulationError, frozen
 from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
@@ -55,7 +55,7 @@ class ReductionTable(Machine):
     breaks the protocol: a request of a live session or of no target, a response with more targets than are left or with none.
     """
 
-    def pins(self, p: _ReductionParameters) -> dict[str, Any]:
+    def pins(self, p: _ReductionParameters) -> ByName:
         self.width = slot_bits(p.entries)
         return {
             "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),

@@ -12,7 +12,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
 from dysharp.silicon.rtl.blocks import Block
@@ -51,7 +51,7 @@ class RowAllocation(Machine):
     `set` writes a region and begins it anew; no row of it may be live.
     """
 
-    def pins(self, p: _RowParameters) -> dict[str, Any]:
+    def pins(self, p: _RowParameters) -> ByName:
         self.region_bits = r = slot_bits(p.regions)
         self.waits = Signal()  # a packet waits for the map
         return {

@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import frozen
+from dysharp.base import ByName, frozen
 from dysharp.isa.packets import IDS_PER_FLIT
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import BlockModel, Values
@@ -39,7 +39,7 @@ class TargetLogic(Machine):
     per port). `error` (with the copies): a target twice or beyond the last port; its packet must not be replicated.
     """
 
-    def pins(self, p: _TargetParameters) -> dict[str, Any]:
+    def pins(self, p: _TargetParameters) -> ByName:
         self.shift = p.experts_per_gpu.bit_length() - 1
         if 1 << self.shift != p.experts_per_gpu:
             raise ValueError(f"experts_per_gpu: found {p.experts_per_gpu}, expected a power of two")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import PS_PER_US, ConfigError, ProgramError, ns_to_ps
+from dysharp.base import PS_PER_US, ByName, ConfigError, ProgramError, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.costs.machine import WIDENED_ROWS, machine_of
@@ -119,8 +119,8 @@ class LayerBase(GpuBuilder):
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
-        self.row_columns: dict[str, Any] = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
-        self.result_columns: dict[str, Any] = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
+        self.row_columns: ByName = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
+        self.result_columns: ByName = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
         self.dispatched: list[Sends] = []
         self.returned: list[Returns] = []
         self.gemms: list[tuple[Any, I32, I32]] = []

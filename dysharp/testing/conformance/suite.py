@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ConfigError, DysharpError, check_word
+from dysharp.base import ConfigError, DysharpError, Texts, check_word
 from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
@@ -79,7 +79,7 @@ class _Suite:
         self.not_run: list[Finding] = []
         self.legal = True
 
-    def try_layer(self, layer: SmallLayer, directions: tuple[str, ...]) -> None:
+    def try_layer(self, layer: SmallLayer, directions: Texts) -> None:
         assert self.system is not None
         passes = Passes(self.system, layer, self.options)
         legal = [self._try_pass(one) for one in (passes.forward, passes.backward) if one.direction in directions]
@@ -101,7 +101,7 @@ class _Suite:
         assert self.system is not None
         self.ask_all("system", SystemCase(self.system, self.options), "", "" if self.legal else "a Program of the system is not legal")
 
-    def list_unasked(self, directions: tuple[str, ...]) -> None:
+    def list_unasked(self, directions: Texts) -> None:
         """Add the rules that `directions` leave out to the rules that did not run."""
         for r in self.rules:
             if r.direction and r.direction not in directions:

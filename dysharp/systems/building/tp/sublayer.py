@@ -18,12 +18,11 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import PS_PER_US, ConfigError, frozen_keywords
+from dysharp.base import PS_PER_US, ByName, ConfigError, Texts, frozen_keywords
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
@@ -114,7 +113,7 @@ class Machine:
     seed: int = 0
     chunk_bytes: int = 16384
     comm_sms: int = 0
-    channels: tuple[str, ...] = ("requests", "responses", "other")
+    channels: Texts = ("requests", "responses", "other")
     rotated: bool = False
     """GPUs begin at different blocks, as rings and stores to peers do, so that not all of them send to one home."""
 
@@ -189,7 +188,7 @@ class TpBuilder(GpuBuilder):
         rows on each of `at`. Returns its first tile, of `tile_rows` rows."""
         _, row, tile = self.b.regions(at, np.full(len(at), each), FLAG_BYTES, tile_rows, alloc=Alloc.PREFIX, name=name)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
-        columns: dict[str, Any] = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
+        columns: ByName = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
         self.wait(self.between_gpus(template, node, to.ravel(), row + place.ravel(), **columns), after, tail)
         return tile
 
@@ -223,7 +222,7 @@ class TpBuilder(GpuBuilder):
         n, groups = ready.shape
         node, group = np.repeat(self.gpus, groups), np.tile(np.arange(groups, dtype=np.int32), n)
         target = (node + 1) % n
-        more: dict[str, Any] = {"prio": group, "tail": tail, "framing": SYNC}
+        more: ByName = {"prio": group, "tail": tail, "framing": SYNC}
         tile = self._flags(name, self.gpus, groups, 1, node, target, target * groups + group, ready.ravel(), **more)
         release = self.joins(name, np.arange(groups, dtype=np.int32) % n)
         self.wait(release[None, :], ids(tile, n * groups).reshape(n, groups), Tail.TILE_READY)
