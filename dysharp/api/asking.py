@@ -1,7 +1,5 @@
 """Questions about costs: which measurement narrows an answer most, and in what two machines differ. An answer is a number of a machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verb `calibrate`: a cluster file from its owner's measurements."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """`emulate`: real tensors through the modelled machine."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """`explain`: a real run beside what it could be."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

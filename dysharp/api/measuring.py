@@ -3,8 +3,6 @@
 What is measured stands in `measured/measure.toml`. `measured/families/blocks.py` predicts whole pieces: what `_layer` does stands there as operators.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """`network`: latency against load of one switch or network, flit by flit; its setting, from a cluster, the name of a recorded curve or numbers."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import re

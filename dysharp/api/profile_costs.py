@@ -1,7 +1,5 @@
 """What the kernels of a profile should take: by the shapes of the framework's calls, or by a model under a layout. Folds over `costs`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection

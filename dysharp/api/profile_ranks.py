@@ -1,7 +1,5 @@
 """One rank of a profile with its expectations, what ran beside each event, and the events with one thing changed (`--what-if`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

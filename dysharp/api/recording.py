@@ -1,7 +1,5 @@
 """`capture`: from a model and a text to a Recording of its routing."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verbs `validate_training` and `validate_serving`: predictions of whole models against measured runs, the packaged runs or a file of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from statistics import median

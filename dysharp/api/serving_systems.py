@@ -1,7 +1,5 @@
 """EP systems at a point of `serve`: a layer of its decode step as a merged Program, simulated, in place of the closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil

@@ -1,7 +1,5 @@
 """`trace`: when one run did what, for Perfetto or a picture."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path

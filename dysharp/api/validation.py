@@ -1,7 +1,5 @@
 """The verb `validate`: predictions against the packaged measurements or a file of them, and rows of a user one by one: measured, predicted, error."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -139,9 +137,7 @@ def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everyth
     return summarise(both, values, None if held is None else np.concatenate([held, nothing]))
 
 
-def refit(
-    data: AnyPath | None, path: AnyPath, *, jobs: int = 1, progress: Progress | None = None
-) -> Mapping[str, Fitted]:
+def refit(data: AnyPath | None, path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Mapping[str, Fitted]:
     """Fit the constants to the measurements of a CSV (None: the packaged ones) and write them to `path`.
 
     The file has the form of the packaged `fitted.toml`.

@@ -1,7 +1,5 @@
 """The verb `describe`: what a whole model holds and counts, and what a layout of it takes on every pipeline rank."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, field, replace
 from typing import Unpack
 

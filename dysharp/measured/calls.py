@@ -1,7 +1,5 @@
 """Calls of libraries: errors by regime, marginal times, the order of libraries, and whether a time fits the library that its row names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

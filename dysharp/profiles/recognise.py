@@ -1,7 +1,5 @@
 """Which operator of a layer a kernel is: rules as data, one file a library, the first that matches a kernel's name (rules/NN-*.toml)."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Times of events of a GPU: when it is busy, what runs beside what, why it is idle, and who waits for whom among ranks."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ Text is data: nothing is run, and no variables are expanded but those that the t
 or a name inside JSON or YAML behind a dot: "--speculative-config.method". Names have dashes, whatever was typed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

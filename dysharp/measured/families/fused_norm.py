@@ -1,7 +1,5 @@
 """RMSNorm beside multimem all-reduces, in one kernel or behind them (TokenWeave), beyond the bars."""
 
-from __future__ import annotations
-
 from dysharp.base import frozen_keywords
 from dysharp.costs.operators import launch_us, memory_kernel_us
 from dysharp.measured.families.multimem import MultimemCase, vector_of

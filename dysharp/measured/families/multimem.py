@@ -1,7 +1,5 @@
 """All-reduces, all-gathers and reduce-scatters by multimem kernels on symmetric memory, beyond the bars: Programs of `nvls-two-shot`."""
 
-from __future__ import annotations
-
 from dysharp.base import PS_PER_US, KiB, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of

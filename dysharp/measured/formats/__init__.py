@@ -3,8 +3,6 @@
 A reader takes what the log states. What it does not state is asked for by name; a number that its tool marks as wrong is a row with the reason.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

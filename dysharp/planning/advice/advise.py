@@ -1,7 +1,5 @@
 """`advise`: which EP system to run on a machine, what limits it, and what would help; the answer is three lines that a person can paste."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack

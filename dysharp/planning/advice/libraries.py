@@ -1,7 +1,5 @@
 """Which library's Dispatch and Combine are fastest, by machine, number of GPUs and tokens per GPU, with error bars from measured round trips."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from dysharp.base import ByName, ConfigError, DysharpError, Texts, frozen, named
