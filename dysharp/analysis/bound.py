@@ -8,9 +8,7 @@ from dysharp.program import Head, Kind, Program, Tail
 from dysharp.program.payload import link_name
 from dysharp.program.skew import START
 from dysharp.specs import Cluster, Model
-from dysharp.workload import Routing, rows_per_slot, traffic
-from dysharp.workload.levels import switch_multicast
-from dysharp.workload.sublayer import SubLayer, Work
+from dysharp.workload import Routing, SubLayer, Work, rows_per_slot, switch_multicast, traffic
 
 _MAX_PS = 2.0**63  # of int64
 

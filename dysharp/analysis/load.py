@@ -7,8 +7,7 @@ from dysharp.base import I64, PS_PER_US, ByName, Texts, frozen
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
 from dysharp.program import PULLS, Program, Trace, owners
 from dysharp.specs import Cluster, Model
-from dysharp.workload import Routing, needed_gpus, rows_per_slot
-from dysharp.workload.levels import two_hop
+from dysharp.workload import Routing, needed_gpus, rows_per_slot, two_hop
 from dysharp.workload.routing import max_over_mean
 
 MOST_GPUS = 72  # above, `to_dict` leaves the table of pairs out

@@ -22,8 +22,7 @@ from dysharp.program.skew import Skew
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
 from dysharp.systems.building.experts import AROUND
-from dysharp.workload import Routing
-from dysharp.workload.sublayer import Work
+from dysharp.workload import Routing, Work
 
 LEFT_OUT: ByName = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
 """Fields of a Row that its JSON has only where they differ from these values."""

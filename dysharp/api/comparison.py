@@ -8,7 +8,7 @@ from dysharp.analysis import Row
 from dysharp.api.gain_map import GainMap, gain_map
 from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
 from dysharp.base import ByName, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
-from dysharp.model.formats import Formats
+from dysharp.model import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS
 from dysharp.runs.arguments import RequestArgs

@@ -19,7 +19,7 @@ from dysharp.runs.progress import telling
 from dysharp.runs.request import make_collective_request, takes
 from dysharp.systems import get_system
 from dysharp.systems.collectives import get_collective
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 
 @takes(EmulateArgs)

@@ -13,10 +13,8 @@ from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
 from dysharp.base import F64, Bools, ByName, ConfigError, Texts, check_word, frozen
-from dysharp.costs.machine import Machine
-from dysharp.model.batch import StepBatch
-from dysharp.model.formats import formats_of, published
-from dysharp.model.layout import layout_of
+from dysharp.costs import Machine
+from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
 from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
 from dysharp.profiles.spans import covered, union

@@ -17,13 +17,11 @@ from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.base import KEPT, SHOWN, ByName, Column, Columns, ConfigError, GiB, Rows, Texts, check_word, frozen, sentences, show
 from dysharp.base.processes import Runner, here, in_processes
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval
 from dysharp.measured.trust import no_rows
-from dysharp.model import check_layout, layout_of
-from dysharp.model.formats import Formats, trained
-from dysharp.model.weights import parameters_of
+from dysharp.model import Formats, check_layout, layout_of, parameters_of, trained
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD

@@ -9,12 +9,10 @@ from functools import partial
 import numpy as np
 
 from dysharp.base import F64, ConfigError, Texts, frozen
-from dysharp.costs.attention import AttentionCall
+from dysharp.costs import AttentionCall, Machine, machine_of
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
-from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
-from dysharp.model.batch import StepBatch
-from dysharp.model.formats import ROW_BYTES, Formats
+from dysharp.model import ROW_BYTES, Formats, StepBatch
 from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
 from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Call, Profile

@@ -8,7 +8,7 @@ import numpy as np
 
 from dysharp.api.profile_costs import ByModel, by_event
 from dysharp.base import F64, Bools, ConfigError, check_word
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.planning.quick import IN_TURN
 from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Profile

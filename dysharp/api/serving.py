@@ -15,9 +15,9 @@ from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base import ByName, ConfigError, Texts, show
-from dysharp.costs.machine import machine_of
+from dysharp.costs import machine_of
 from dysharp.measured.learned import kernels_of
-from dysharp.model.formats import formats_of, published
+from dysharp.model import formats_of, published
 from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.balance import loads_of

@@ -11,7 +11,7 @@ from dysharp.api.serving_systems import SystemPoint
 from dysharp.base import ByName, Column, Columns, Rows, Texts, frozen, named, older_name
 from dysharp.measured.intervals import Interval
 from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
-from dysharp.model.formats import Formats, formats_of, published
+from dysharp.model import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.balance import stalled
 from dysharp.serving.disaggregated import Disaggregated

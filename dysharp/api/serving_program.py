@@ -23,8 +23,8 @@ from dysharp.training.merged import MergedKernel, kernels_program
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dysharp.costs.layer import OpTime
-    from dysharp.model.batch import StepBatch
+    from dysharp.costs import OpTime
+    from dysharp.model import StepBatch
     from dysharp.program import Program
     from dysharp.serving.work import Replica
 

@@ -8,7 +8,7 @@ from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
 from dysharp.base import ByName, ConfigError, frozen
-from dysharp.model.batch import StepBatch, prompt_batch
+from dysharp.model import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
 

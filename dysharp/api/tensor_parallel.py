@@ -9,7 +9,7 @@ from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, WholeModel, choice
 from dysharp.systems.collectives import all_tensor_parallel
 from dysharp.training.recipe import SubLayers
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 SIZES = (1024, 4096, 16384)
 """Tokens of the Rows of serving; between them a straight line, below them the engine's own all-reduce (the paper has prefill alone)."""

@@ -14,13 +14,11 @@ from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base import PS_PER_US, ByName, Columns, ConfigError, GiB, Rows, Texts, frozen, named, plain
-from dysharp.costs.machine import Machine, number
+from dysharp.costs import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
 from dysharp.measured.trust import no_rows
-from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
-from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.formats import Formats, recipe_for, trained
+from dysharp.model import MEGATRON, Formats, Layout, check_domain, check_layout, chunks_of, layout_of, model_flops, recipe_for, trained
 from dysharp.planning.names import SIMULATED
 from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers

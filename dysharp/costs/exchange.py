@@ -25,7 +25,7 @@ from dysharp.costs.machine import Machine
 from dysharp.costs.operators import Constants
 from dysharp.costs.transfer import LL_HEADER_BYTES, alltoall_one_sided_us, deepep_combine_us, deepep_dispatch_us, ll_combine_us, ll_dispatch_us
 from dysharp.specs import Gpu, Model
-from dysharp.workload.closed import expected_copies
+from dysharp.workload import expected_copies
 
 NORMAL_SMS = 20
 """SMs of DeepEP's normal kernels unless set (Buffer.num_sms)."""

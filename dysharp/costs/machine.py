@@ -17,8 +17,7 @@ from dysharp.costs.collectives import collective_us, ring_part
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
-from dysharp.model.formats import FORMATS
-from dysharp.model.layout import Layout
+from dysharp.model import FORMATS, Layout
 from dysharp.specs import Cluster, Gpu, choice_value
 
 CDNA_SMALL_US = 4.5

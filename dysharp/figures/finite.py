@@ -12,8 +12,7 @@ from dysharp.runs.packet_time import PACKETS_OF_ROW, estimate_line
 from dysharp.runs.point import Point, is_workload
 from dysharp.specs import PACKET_BYTES, load_cluster, load_model
 from dysharp.systems import find_system
-from dysharp.workload.closed import expected_copies
-from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer
+from dysharp.workload import SUB_LAYER, expected_copies, parse_sub_layer
 
 RATIOS = ("speedup", "time_over", "best_time_over", "over_software", "gemm1_speedup", "prefill_speedup", "training_speedup")
 """Metrics that are ratios of layer times."""

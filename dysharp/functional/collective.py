@@ -14,8 +14,7 @@ from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.program import PULLS, PUSHES, Program, Tail, Template, Trace, owners
 from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Chunks, chunks_of
-from dysharp.workload.collective import Collective
-from dysharp.workload.sublayer import Work
+from dysharp.workload import Collective, Work
 
 ISSUE, DELIVER, RESPOND, FINISH = range(4)
 

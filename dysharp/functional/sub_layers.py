@@ -12,7 +12,7 @@ from dysharp.functional.collective import FINISH, Chunkwise, CollectiveEmulation
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
 from dysharp.systems.building.tp.sublayer import OUT, PARTIAL, ROWS, Cuts, cuts_of
-from dysharp.workload.sublayer import SubLayer, norm
+from dysharp.workload import SubLayer, norm
 
 MOST_PLACES = 1 << 30
 

@@ -18,8 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.base import F64, I64, Bools, Texts, frozen, frozen_keywords
-from dysharp.costs import moe, operators
-from dysharp.costs.moe import host_constant
+from dysharp.costs import host_constant, moe, operators
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of

@@ -19,8 +19,7 @@ from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
-from dysharp.workload import Routing, make_routing
-from dysharp.workload.closed import expected_copies
+from dysharp.workload import Routing, expected_copies, make_routing
 
 NEAR, FAR = 256, 512
 """Tokens per GPU of the two runs that define the line."""

@@ -18,8 +18,7 @@ from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, ScaleOut, load_cluster
-from dysharp.workload import Routing, make_routing
-from dysharp.workload.closed import expected_copies
+from dysharp.workload import Routing, expected_copies, make_routing
 
 NODE_GPUS = 8
 MOST_GROUPS = 4

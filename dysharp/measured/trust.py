@@ -13,7 +13,7 @@ from typing import Any
 
 from dysharp.analysis.row import Row, form_of
 from dysharp.base import Texts, frozen, read_toml
-from dysharp.costs.operators import arch_of
+from dysharp.costs import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
 from dysharp.measured.measurements import NICS_OF

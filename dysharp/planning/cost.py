@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 
 from dysharp.base import F64, ByName, frozen
-from dysharp.costs.machine import Machine, number
-from dysharp.model.flops import FLASH_BACKWARD, flops_of
-from dysharp.model.formats import recipe_for
-from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.operators import CORE
+from dysharp.costs import Machine, number
+from dysharp.model import CORE, FLASH_BACKWARD, Chunk, Layout, chunks_of, flops_of, recipe_for
 from dysharp.model.state import BF16, RankParameters, Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, chosen_of, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory

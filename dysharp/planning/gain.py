@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dysharp.base import F64, PS_PER_US, Ints, Texts, ns_to_ps
-from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task
+from dysharp.costs import mean_share, narrow_bytes, tile_task
 from dysharp.isa.framing import Framing, pull_train, push_train
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building import DYMULTIMEM, STORE

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import cast
 
 from dysharp.base import Texts, frozen
-from dysharp.costs.machine import Machine
-from dysharp.model.layout import Layout
-from dysharp.model.state import PLAIN, Recipe
+from dysharp.costs import Machine
+from dysharp.model import PLAIN, Layout, Recipe
 from dysharp.planning.experts import moved
 from dysharp.planning.offload import offloaded_bytes
 from dysharp.specs import WholeModel

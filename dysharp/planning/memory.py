@@ -6,8 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.base import ByName, Texts
-from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.state import RankParameters, Recipe, dummy_bytes, rank_parameters, state_bytes
+from dysharp.model import Chunk, Layout, RankParameters, Recipe, chunks_of, dummy_bytes, rank_parameters, state_bytes
 from dysharp.planning.offload import LAYERS, PLAIN, offloaded_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task

@@ -6,8 +6,7 @@ The names are those of Megatron's --offload-modules. `training.costs.beside` has
 from functools import lru_cache
 
 from dysharp.base import Texts
-from dysharp.model.layout import Layout
-from dysharp.model.state import Recipe
+from dysharp.model import Layout, Recipe
 from dysharp.specs import WholeModel
 from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 

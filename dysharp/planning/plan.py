@@ -10,9 +10,8 @@ from typing import Any
 from dysharp.base import ByName, Columns, ConfigError, GiB, frozen
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
-from dysharp.costs.machine import Machine
-from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.weights import parameters_of
+from dysharp.costs import Machine
+from dysharp.model import MEGATRON, model_flops, parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal

@@ -16,12 +16,20 @@ from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.base import PS_PER_US, ByName, Column, Columns, frozen
-from dysharp.costs import transfer
-from dysharp.costs.collectives import alltoall_start_us, collective_us
-from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
-from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task, weight_grad_task
-from dysharp.costs.machine import machine_of
-from dysharp.costs.moe import permute_us
+from dysharp.costs import (
+    NORMAL_SMS,
+    ExchangeWay,
+    alltoall_start_us,
+    collective_us,
+    kernel_us,
+    machine_of,
+    mean_share,
+    narrow_bytes,
+    permute_us,
+    tile_task,
+    transfer,
+    weight_grad_task,
+)
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, launch_us
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
@@ -32,8 +40,7 @@ from dysharp.systems.building.experts import gang, stages
 from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES
 from dysharp.systems.megatron_a2a import COUNT_BYTES
 from dysharp.systems.megatron_ag import MAP_BYTES, PROB_BYTES
-from dysharp.workload import Routing, needed_gpus, rows_per_slot
-from dysharp.workload.traffic import Rows, scheme_rows
+from dysharp.workload import Routing, Rows, needed_gpus, rows_per_slot, scheme_rows
 
 CLOSED, BOUND = "closed form", "bound"
 APART = 0.25

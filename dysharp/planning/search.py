@@ -16,7 +16,7 @@ import numpy as np
 
 from dysharp.base import ByName, ConfigError, frozen
 from dysharp.base.sources import code_digest
-from dysharp.costs.operators import arch_of
+from dysharp.costs import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
 from dysharp.runs.store import RowKey, Store

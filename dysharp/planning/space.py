@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dysharp.base import I64, Bools, ByName, ConfigError, Texts, check_word, frozen, show
-from dysharp.costs.machine import Machine
-from dysharp.model.layout import Layout
+from dysharp.costs import Machine
+from dysharp.model import Layout
 from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.offload import SETS as OFFLOADS

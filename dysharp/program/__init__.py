@@ -9,7 +9,6 @@ from dysharp.program.nets import BETWEEN_NET, NET_KINDS, NIC, nets_of
 from dysharp.program.relayout import with_hardware
 from dysharp.program.schema import BESIDE, LATE, LAYER, Buffer, Function, Nature, Operator, Schema
 from dysharp.program.tables import (
-    ALL_COLUMNS,
     Alloc,
     Chaining,
     ColumnRange,

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
     from dysharp.specs import Cluster, Model
-    from dysharp.workload import Routing
-    from dysharp.workload.sublayer import Work
+    from dysharp.workload import Routing, Work
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"

@@ -20,7 +20,7 @@ from dysharp.runs.request import CollectiveRequest
 from dysharp.systems.collective_system import CollectiveSystem
 from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 from dysharp.systems.registry import is_real
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 
 def collective_options(systems: Mapping[str, CollectiveSystem], given: Mapping[str, Value]) -> ByName:

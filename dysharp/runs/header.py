@@ -6,7 +6,7 @@ from typing import Any
 
 from dysharp.analysis.row import DIRECTIONS
 from dysharp.base import Texts
-from dysharp.costs.gemm import narrow_bytes
+from dysharp.costs import narrow_bytes
 from dysharp.measured.trust import no_rows
 from dysharp.runs.formats import formats_of
 from dysharp.runs.phase import Phase

@@ -19,9 +19,7 @@ from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
 from dysharp.specs import Cluster
 from dysharp.systems import System
-from dysharp.workload import Routing, first_tokens
-from dysharp.workload.levels import LEVELS
-from dysharp.workload.traffic import scheme_rows
+from dysharp.workload import LEVELS, Routing, first_tokens, scheme_rows
 
 WHOLE_ROWS = 300_000
 """(token, expert) rows up to which `compare` over several domains and `advise` simulate all tokens."""

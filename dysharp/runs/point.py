@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base import frozen
-from dysharp.workload.collective import OPERATIONS
-from dysharp.workload.sublayer import SUB_LAYER
+from dysharp.workload import OPERATIONS, SUB_LAYER
 
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 from typing import cast
 
 from dysharp.base import ByName, ConfigError
-from dysharp.costs.machine import Machine
-from dysharp.model.formats import EVERY, FORMATS, Formats, formats_of, trained
+from dysharp.costs import Machine
+from dysharp.model import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
 from dysharp.specs import Model, WholeModel
 from dysharp.systems import get_system

@@ -17,9 +17,7 @@ from dysharp.runs.skew import make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.arguments import checked as check_types
 from dysharp.specs.arguments import fitting
-from dysharp.workload import Routing, make_routing, packaged_traces
-from dysharp.workload.collective import parse_collective
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work, parse_sub_layer
+from dysharp.workload import SUB_LAYER, Routing, SubLayer, Work, make_routing, packaged_traces, parse_collective, parse_sub_layer
 
 MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
 FIDELITIES = ("burst", "packet")

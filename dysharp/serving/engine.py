@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from dysharp.base import MiB, Texts, entry_of, frozen, read_toml, show
-from dysharp.costs.machine import Machine, Reducers
+from dysharp.costs import Machine, Reducers
 from dysharp.costs.regime import regime_of
-from dysharp.model.formats import Formats
+from dysharp.model import Formats
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base import ByName, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
-from dysharp.model.formats import formats_of, published
+from dysharp.model import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS
 from dysharp.serving.launch import FILE, held, tables

@@ -12,10 +12,8 @@ from math import ceil, sqrt
 import numpy as np
 
 from dysharp.base import frozen
-from dysharp.costs.collectives import flight_us, link_us
-from dysharp.costs.layer import OpTime
-from dysharp.model.batch import StepBatch
-from dysharp.model.weights import head_weights, mtp_weights
+from dysharp.costs import OpTime, flight_us, link_us
+from dysharp.model import StepBatch, head_weights, mtp_weights
 from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.layer import layer_ops

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.base import F64
-from dysharp.costs.exchange import NORMAL_SMS
-from dysharp.costs.layer import OpTime
-from dysharp.model.batch import StepBatch
+from dysharp.costs import NORMAL_SMS, OpTime
+from dysharp.model import StepBatch
 from dysharp.serving.balance import largest_of
 from dysharp.serving.exchange import row_bytes
 from dysharp.serving.layer import layer_ops

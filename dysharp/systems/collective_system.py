@@ -6,7 +6,7 @@ from typing import Any
 from dysharp.base import ConfigError, Texts, frozen, frozen_keywords, import_all
 from dysharp.program import Program
 from dysharp.specs import Cluster
-from dysharp.workload.sublayer import SUB_LAYER, Work
+from dysharp.workload import SUB_LAYER, Work
 
 Plan = Callable[[Any, Cluster, Any], Program]
 """(a Collective or a SubLayer, cluster, options) -> Program."""

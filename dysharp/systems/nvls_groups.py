@@ -18,8 +18,7 @@ from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import MULTIMEM, STORE, WIRE, LayerBuilder, fused, placed
 from dysharp.systems.building.groups import Wanted, multicasts, pieces
 from dysharp.systems.building.windows import sessions_that_fit
-from dysharp.workload import Routing
-from dysharp.workload.traffic import Rows, one_copy_per_gpu
+from dysharp.workload import Routing, Rows, one_copy_per_gpu
 
 
 @frozen

@@ -25,8 +25,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.specs.choices import overridden
 from dysharp.systems.collective_system import REGISTERED, check_owner
 from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
-from dysharp.workload import SCHEMES, Routing
-from dysharp.workload.sublayer import SUB_LAYER
+from dysharp.workload import SCHEMES, SUB_LAYER, Routing
 
 if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
     from dysharp.systems.building.layer import Kernels

@@ -12,10 +12,8 @@ from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.ways import ByRail
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing, in_parts
-from dysharp.workload.levels import Levels, by_domain, rail_rows
+from dysharp.workload import Levels, Routing, Rows, by_domain, in_parts, one_copy_per_gpu, rail_rows
 from dysharp.workload.routing import rows_by_source
-from dysharp.workload.traffic import Rows, one_copy_per_gpu
 
 GONE = np.int32(-1)
 COUNT_BYTES = 8  # the largest count, as int64

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from dysharp.base import frozen
-from dysharp.costs.machine import Machine, number
-from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.layout import Layout
+from dysharp.costs import Machine, number
+from dysharp.model import MEGATRON, Layout, model_flops
 from dysharp.specs import Cluster, WholeModel
 from dysharp.training.cost import EpTimes
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, step_graph

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dysharp.base import frozen
+from dysharp.model import head_weights, mtp_weights
 from dysharp.model.operators import (
     CONTEXT,
     CONVOLUTION,
@@ -30,7 +31,6 @@ from dysharp.model.operators import (
     is_routed,
     operators,
 )
-from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, LOADED, Basis, exchange, expert_tensor, routed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base import ByName, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, show
-from dysharp.model.layout import count_chunks, layout_of
+from dysharp.model import count_chunks, layout_of
 from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL, MODULES
 

@@ -15,9 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dysharp.base import ConfigError, GiB, Texts, check_word, frozen, show
-from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.model import PLAIN, Chunk, Layout, Recipe, chunks_of, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.model.operators import Cut, LayerOperator, Weight, layer_operators
-from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.specs.fields import check_fields
 from dysharp.specs.whole import Flag, WholeModel
 from dysharp.training.schedules import Schedule

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from dysharp.base import Texts, frozen
-from dysharp.model.formats import Formats
+from dysharp.model import Formats
 from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
 from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL

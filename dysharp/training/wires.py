@@ -7,9 +7,8 @@ import math
 from itertools import accumulate, pairwise
 
 from dysharp.base import frozen
-from dysharp.costs.collectives import rail_rings_us
-from dysharp.costs.machine import Machine, number
-from dysharp.model.layout import Layout
+from dysharp.costs import Machine, number, rail_rings_us
+from dysharp.model import Layout
 
 SUPERCHIPS = ("gh", "gb", "vr")
 """First letters of GPUs that have a CPU beside them, without PCIe between."""

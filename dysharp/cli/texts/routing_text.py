@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dysharp.base import ByName, by_key
 from dysharp.cli.flags import numbers_of
 from dysharp.show.output import print_lines, print_table
-from dysharp.workload import GpuRow, LayerRow
-from dysharp.workload.describe import SCHEMES, NodeRow
+from dysharp.workload.describe import SCHEMES, GpuRow, LayerRow, NodeRow
 
 
 def counts_of(text: str) -> list[int]:

@@ -8,7 +8,7 @@ from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.runs.point import Point
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.fields import Entries, Experts, Text
-from dysharp.workload.closed import uniform_traffic
+from dysharp.workload import uniform_traffic
 
 
 @frozen

@@ -10,7 +10,7 @@ from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
 from dysharp.specs import PACKET_BYTES, choice, load_cluster
 from dysharp.systems.collective_system import NoOptions
-from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
+from dysharp.workload import SUB_LAYER, parse_sub_layer, shapes
 
 PREFILL, TRAINING = ("L1", "L2"), ("L1", "L2", "L3", "L4")
 BACKWARD = 3.5

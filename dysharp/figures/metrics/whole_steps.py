@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dysharp.base import PS_PER_US, ByName
-from dysharp.costs.attention import AttentionCall as Call
-from dysharp.costs.attention import Direction, attention_flops
-from dysharp.costs.machine import Machine, number
+from dysharp.costs import AttentionCall as Call
+from dysharp.costs import Direction, Machine, attention_flops, number
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import Attention, WholeModel, choice_int, choice_str, load_cluster, load_model

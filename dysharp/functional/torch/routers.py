@@ -12,7 +12,7 @@ import numpy as np
 
 from dysharp.base import Array, ByName, ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
-from dysharp.workload.traces import Recording, check_weights, checked_ids
+from dysharp.workload import Recording, check_weights, checked_ids
 
 if TYPE_CHECKING:
     import torch

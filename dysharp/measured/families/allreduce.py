@@ -18,7 +18,7 @@ from dysharp.measured.measurements import Measurement, Unsupported, check_cluste
 from dysharp.measured.predictions import hashable_constants
 from dysharp.specs import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.workload.collective import even
+from dysharp.workload import even
 
 LOAD_BYTES = 16  # bytes that one thread loads at a time
 CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos

@@ -8,7 +8,7 @@ from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
-from dysharp.model.formats import FORMATS
+from dysharp.model import FORMATS
 from dysharp.specs import Gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")

@@ -1,7 +1,7 @@
 """RMSNorm beside multimem all-reduces, in one kernel or behind them (TokenWeave), beyond the bars."""
 
 from dysharp.base import frozen_keywords
-from dysharp.costs.operators import launch_us, memory_kernel_us
+from dysharp.costs import launch_us, memory_kernel_us
 from dysharp.measured.families.multimem import MultimemCase, vector_of
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS

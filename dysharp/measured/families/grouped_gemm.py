@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.base import F64, Texts, frozen_keywords
-from dysharp.costs import moe, operators
-from dysharp.costs.gemm import narrow_bytes
+from dysharp.costs import moe, narrow_bytes, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number

@@ -4,7 +4,7 @@
 import numpy as np
 
 from dysharp.base import F64, f64, frozen_keywords
-from dysharp.costs.collectives import link_us
+from dysharp.costs import link_us
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
 from dysharp.specs import Gpu

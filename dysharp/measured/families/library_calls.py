@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.base import frozen_keywords
-from dysharp.costs.operators import launch_us
+from dysharp.costs import launch_us
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine

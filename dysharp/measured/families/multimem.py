@@ -7,7 +7,7 @@ from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.measured.predictions import hashable_constants
 from dysharp.systems.collectives import get_collective
-from dysharp.workload.collective import even
+from dysharp.workload import even
 
 MOST_BYTES = 1 << 33
 """Largest number of bytes of all GPUs, because a Program has one op per train."""

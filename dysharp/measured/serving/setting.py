@@ -4,11 +4,10 @@ import re
 from dataclasses import replace
 
 from dysharp.base import ConfigError, frozen
-from dysharp.costs.machine import machine_of
+from dysharp.costs import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model.batch import StepBatch, prompt_batch
-from dysharp.model.formats import Formats, formats_of
+from dysharp.model import Formats, StepBatch, formats_of, prompt_batch
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica, Scenario

@@ -12,11 +12,10 @@ from dataclasses import fields
 from statistics import median
 
 from dysharp.base import ByName, GiB, by_key, frozen_keywords
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
-from dysharp.model.flops import model_flops
-from dysharp.model.layout import layout_of
+from dysharp.model import layout_of, model_flops
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
 from dysharp.training.cost import PassCost

@@ -4,12 +4,10 @@ import re
 from dataclasses import replace
 
 from dysharp.base import ConfigError, Texts, frozen
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model.flops import CONVENTIONS, Convention
-from dysharp.model.layout import Layout, check_layout
-from dysharp.model.state import RECIPES, Recipe
+from dysharp.model import CONVENTIONS, RECIPES, Convention, Layout, Recipe, check_layout
 from dysharp.specs import WholeModel, load_cluster, load_whole
 from dysharp.training.memory import FULL, MODULES, Saving
 from dysharp.training.recipe import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe

@@ -13,15 +13,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from dysharp.base import PS_PER_US, ByName, ConfigError, Rows, frozen, frozen_keywords
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, setting_of, training_recipe_of
-from dysharp.model.flops import core_flops, flops_of, mean_context
-from dysharp.model.layout import Layout, chunks_of
+from dysharp.model import Layout, chunks_of, core_flops, flops_of, mean_context, rank_parameters
 from dysharp.model.operators import CORE, operators
-from dysharp.model.state import rank_parameters
 from dysharp.specs import Cluster, WholeModel
 from dysharp.training.costs import StepCosts, step_costs
 from dysharp.training.graph import replay, step_graph

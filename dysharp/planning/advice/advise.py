@@ -8,10 +8,9 @@ from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.base import ByName, ConfigError, DysharpError, Texts, frozen, named, plain
 from dysharp.base.text import sentences, table
-from dysharp.costs.gemm import narrow_bytes
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine, narrow_bytes
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
-from dysharp.model.formats import Formats, formats_of, trained
+from dysharp.model import Formats, formats_of, trained
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search

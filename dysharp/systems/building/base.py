@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base import PS_PER_US, ByName, ConfigError, ProgramError, ns_to_ps
-from dysharp.costs import Tiling
+from dysharp.costs import WIDENED_ROWS, Tiling, machine_of
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
-from dysharp.costs.machine import WIDENED_ROWS, machine_of
 from dysharp.program import (
     I32,
     I64,

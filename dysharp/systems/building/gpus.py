@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base import PS_PER_US, ConfigError, Texts
+from dysharp.costs import arch_of, hbm_us, launch_us, permute_us
 from dysharp.costs import collectives as times
-from dysharp.costs.moe import permute_us
-from dysharp.costs.operators import arch_of, hbm_us, launch_us
 from dysharp.costs.transfer import fifo_copy_us
 from dysharp.program import CLASSES, I32, I64, Discipline, Framing, Head, Ints, Kind, ProgramBuilder, Tail, Template, To, hardware_of
 from dysharp.specs import Cluster

@@ -20,9 +20,7 @@ from dysharp.systems.building.formats import packet_in
 from dysharp.systems.building.software_steps import SoftwareBase
 from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.facts import Moves
-from dysharp.workload import Scheme
-from dysharp.workload.levels import LEVELS, Levels, between_rails
-from dysharp.workload.traffic import scheme_rows
+from dysharp.workload import LEVELS, Levels, Scheme, between_rails, scheme_rows
 
 __all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "MULTIMEM", "RDMA", "STORE", "Kernels", "LayerBuilder"]
 

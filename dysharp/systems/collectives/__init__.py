@@ -6,7 +6,7 @@ from functools import cache
 from dysharp.base import ConfigError, entry_of, import_all
 from dysharp.systems.collective_system import REGISTERED, CollectiveSystem, collective
 from dysharp.systems.registry import all_systems
-from dysharp.workload.sublayer import SUB_LAYER
+from dysharp.workload import SUB_LAYER
 
 __all__ = ["CollectiveSystem", "all_collectives", "all_tensor_parallel", "collective", "get_collective"]
 

@@ -8,8 +8,8 @@ have under way. Two turns fill and empty the pipeline: they have no transfers he
 import numpy as np
 
 from dysharp.base import PS_PER_US, ConfigError, Texts, check_word, nearest
+from dysharp.costs import arch_of
 from dysharp.costs import collectives as times
-from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
@@ -19,7 +19,7 @@ from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, SUM, VEC
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
 from dysharp.systems.building.layer import RDMA
 from dysharp.systems.collective_system import NoOptions, collective
-from dysharp.workload.collective import OPERATIONS, Collective
+from dysharp.workload import OPERATIONS, Collective
 
 RELAY = f"{SCRATCH}first"
 

@@ -27,8 +27,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.collectives import CollectiveSystem
 from dysharp.testing.conformance.rows import given_too_early, not_of_the_cluster
 from dysharp.testing.conformance.rule import Lines, rule
-from dysharp.workload.collective import Collective, even
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work
+from dysharp.workload import SUB_LAYER, Collective, SubLayer, Work, even
 
 SAMPLED = 12
 """Ops of each case whose data are taken away, one at a time."""

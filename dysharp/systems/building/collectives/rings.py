@@ -17,8 +17,7 @@ from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, fro
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import placed
 from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, reaching
-from dysharp.workload.collective import Collective
-from dysharp.workload.levels import rail_rings
+from dysharp.workload import Collective, rail_rings
 
 NAMES = {"ll": times.LL, "ll128": times.LL128, "simple": times.SIMPLE}
 """Values of the option `protocol` besides "auto"."""

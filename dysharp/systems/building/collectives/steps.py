@@ -65,7 +65,7 @@ from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software_steps import WORD_BYTES
-from dysharp.workload.collective import Collective
+from dysharp.workload import Collective
 
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
 SCRATCH = "scratch."

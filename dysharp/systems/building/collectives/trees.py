@@ -9,7 +9,7 @@ from dysharp.base import PS_PER_US
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching
-from dysharp.workload.collective import Collective
+from dysharp.workload import Collective
 
 PIECES = 8
 """Least number of chunks of a tree, so that short vectors overlap on the way too."""

@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base import PS_PER_US, ByName, ConfigError, Texts, frozen_keywords
-from dysharp.costs.gemm import gemm_gang
+from dysharp.costs import gemm_gang
 from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 PARTIAL, SUM, ROWS, GATHERED, OUT = "partial", "sum", "rows", "gathered", "out"
 
