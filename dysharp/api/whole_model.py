@@ -6,21 +6,8 @@ from typing import Unpack
 from dysharp.api.arguments import DescribeArgs
 from dysharp.base import AnyPath, ByName, Columns, ConfigError, Rows, frozen
 from dysharp.base.units import GiB, memory_to_bytes
-from dysharp.model import (
-    CONVENTIONS,
-    CORE,
-    Layout,
-    check_domain,
-    check_layout,
-    chunks_of,
-    flops_of,
-    formats_of,
-    layout_of,
-    model_flops,
-    parameters_of,
-    recipe_for,
-    trained,
-)
+from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
+from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_gpu, load_whole
 from dysharp.training.memory import Saving, TrainingMemory, buffer_bytes, check_memory, memory_of

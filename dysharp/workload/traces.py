@@ -5,25 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base import (
-    I64,
-    AnyPath,
-    Array,
-    Bools,
-    ByName,
-    ConfigError,
-    Floats,
-    Ints,
-    Texts,
-    check_destination,
-    frozen,
-    json_of,
-    nearest,
-    one_line,
-    show,
-    write_file,
-    write_text,
-)
+from dysharp.base import AnyPath, ByName, ConfigError, Texts, check_destination, frozen, json_of, nearest, one_line, show, write_file, write_text
+from dysharp.base.arrays import I64, Array, Bools, Floats, Ints
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean

@@ -10,27 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import PS_PER_US, ByName, ConfigError, ProgramError, ns_to_ps
+from dysharp.base import I32, I64, PS_PER_US, ByName, ConfigError, Ints, ProgramError, ns_to_ps
 from dysharp.costs import WIDENED_ROWS, Tiling, machine_of
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
-from dysharp.program import (
-    I32,
-    I64,
-    REQUESTS,
-    RESPONSES,
-    Alloc,
-    Discipline,
-    Framing,
-    Head,
-    HubTable,
-    Ints,
-    Kind,
-    Tail,
-    Template,
-    runs,
-    spans,
-    stable_order,
-)
+from dysharp.program import REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, Tail, Template, runs, spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Landing, Returns, Sends, Transfers, ids, placed
 from dysharp.systems.building.formats import ROW_BYTES

@@ -38,28 +38,8 @@ from numpy.typing import ArrayLike
 
 from dysharp.base import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import (
-    I32,
-    I64,
-    OTHER,
-    REQUESTS,
-    RESPONSES,
-    Alloc,
-    Buffer,
-    Declared,
-    Function,
-    Ints,
-    Kind,
-    Nature,
-    Operator,
-    Program,
-    Schema,
-    Template,
-    frozen,
-    nets_of,
-    runs,
-    spans,
-)
+from dysharp.program import I32, I64, OTHER, REQUESTS, RESPONSES, Buffer, Function, Ints, Nature, Operator, Schema, frozen, nets_of, runs, spans
+from dysharp.program.tables import Alloc, Declared, Kind, Program, Template
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
