@@ -13,9 +13,8 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base import Bools, ByName, Texts, frozen, ps_to_us
+from dysharp.base import MODEL_VERSION, Bools, ByName, Texts, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
-from dysharp.base.version import MODEL_VERSION
 from dysharp.isa.framing import AS_IS
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.skew import Skew

@@ -15,8 +15,8 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base import KEPT, SHOWN, ByName, Column, Columns, ConfigError, GiB, Rows, Texts, check_word, frozen, sentences, show
-from dysharp.base.processes import Runner, here, in_processes
+from dysharp.base import ByName, ConfigError, GiB, Runner, Texts, check_word, frozen, here, in_processes, sentences, show
+from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
 from dysharp.costs import Machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from dysharp.base import ByName, ConfigError, SimulationError
-from dysharp.base.processes import in_processes
-from dysharp.base.sources import sources_changed
+from dysharp.base import ByName, ConfigError, SimulationError, in_processes, sources_changed
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point, is_workload

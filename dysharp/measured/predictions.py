@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, ByName, DysharpError, SimulationError, by_key, frozen
-from dysharp.base.processes import Task, here, in_processes
+from dysharp.base import F64, I64, Bools, ByName, DysharpError, SimulationError, Task, by_key, frozen, here, in_processes
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs import load_gpu
 

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ByName, Columns, ConfigError, GiB, frozen
-from dysharp.base.processes import Runner, here
-from dysharp.base.processes import Task as Work
+from dysharp.base import ByName, Columns, ConfigError, GiB, Runner, frozen, here
+from dysharp.base import Task as Work
 from dysharp.costs import Machine
 from dysharp.model import MEGATRON, model_flops, parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of

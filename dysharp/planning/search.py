@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ByName, ConfigError, frozen
-from dysharp.base.sources import code_digest
+from dysharp.base import ByName, ConfigError, code_digest, frozen
 from dysharp.costs import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from dysharp.base import ByName, ConfigError, DysharpError, SimulationError
-from dysharp.base.processes import Task
-from dysharp.base.sources import code_digest
+from dysharp.base import ByName, ConfigError, DysharpError, SimulationError, Task, code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.store import inputs_digest
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ByName, ConfigError, cache_folder, frozen, make_folder, write_text
+from dysharp.base import ByName, ConfigError, cache_folder, code_digest, frozen, make_folder, write_text
 from dysharp.base.reading import open_regular, open_without_waiting
-from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
 from dysharp.specs import load_model

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dysharp import __version__
-from dysharp.base import one_line
-from dysharp.base.version import MODEL_VERSION
+from dysharp.base import MODEL_VERSION, one_line
 
 _MARKS = (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("[", "\\["), ("]", "\\]"))
 _BLOCKS = ("#", "```", "~~~", "    ")  # at the begin of a line: heading, fenced code, indented code

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base import ByName, Columns, one_line
-from dysharp.base.version import MODEL_VERSION
+from dysharp.base import MODEL_VERSION, ByName, Columns, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

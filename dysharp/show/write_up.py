@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dysharp.api.gain_map import GainMap
-from dysharp.base import Texts, frozen, one_line
-from dysharp.base.version import MODEL_VERSION
+from dysharp.base import MODEL_VERSION, Texts, frozen, one_line
 from dysharp.planning.gain import EVEN
 from dysharp.runs.finite import ABSENT, GONE, HOLDS, WEAKER
 from dysharp.show.figure_tables import VERDICTS, claims

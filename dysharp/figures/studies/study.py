@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.base import ByName, ConfigError, MissingExtra, Texts, check_word, frozen, nearest, parse_toml, read_text, show
-from dysharp.base.processes import Runner, here, in_processes
+from dysharp.base import ConfigError, MissingExtra, Runner, check_word, here, in_processes, nearest, parse_toml, read_text, show
+from dysharp.base.values import ByName, Texts, frozen
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
 from dysharp.figures.origin import row_of

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dysharp.base import ByName, ConfigError, MissingExtra, Rows, make_folder, write_file
-from dysharp.base.sources import code_digest
+from dysharp.base import ByName, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
 from dysharp.silicon.cluster_area import area_columns
