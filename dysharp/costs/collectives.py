@@ -162,7 +162,10 @@ def collective_us(
     times = [_ring_us(gpu, constants, protocol, STEPS[kind], n, size, own) for protocol in PROTOCOLS]
     may = kind == "all_reduce" and nvls is not False
     if may:
-        times.append(_nvls_us(gpu, constants, n, size))
+        # Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083). The channels work on chunks round by round,
+        # and small messages have small chunks. All GPUs exchange flags once a round.
+        block, fill_us = nvls_rounds(gpu, constants, n, size)
+        times.append(np.asarray(SIMPLE.start_us + (size / block + NVLS_STAGES) * fill_us / NVLS_STAGES))
     chosen = ring_protocol(gpu, STEPS[kind], n, size, in_switch=in_switch(gpu, n, nvls if may else False))
     return np.asarray(np.choose(chosen, times))
 
@@ -254,15 +257,6 @@ def tree_protocol(gpu: Gpu, domain_gpus: int, domains: int, n_bytes: float, nic_
 def hop_us(gpu: Gpu, protocol: RingProtocol) -> float:
     """The tuner has one time of a hop for all machines. Where the flight is longer than Hopper's, the hop is longer."""
     return protocol.tuned_us(gpu) + flight_us(gpu) - FLIGHT_US["hopper"]
-
-
-def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
-    """Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083).
-
-    The channels work on chunks round by round, and small messages have small chunks. All GPUs exchange flags once a round.
-    """
-    block, fill_us = nvls_rounds(gpu, c, n, size)
-    return np.asarray(SIMPLE.start_us + (size / block + NVLS_STAGES) * fill_us / NVLS_STAGES)
 
 
 def nvls_rounds(gpu: Gpu, c: Constants, n_gpus: ArrayLike, n_bytes: ArrayLike) -> tuple[F64, F64]:

@@ -137,7 +137,9 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     errors = _Errors()
     asked = str(machine.options.get("dispatch", "rows"))
     rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer and asked != "rows" else ""
-    words = _casts_of(machine, chosen)
+    # The formats of the rows that the switch sums and of the sums that it sends. Integers have none but "rows".
+    converts = hasattr(get_system(machine.system).options, "sums") and not chosen.is_integer
+    words = [str(machine.options.get(name, "rows")) if converts else "rows" for name in ("combine", "sums")]
     if block in PLAIN_BLOCKS:
         what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors, rounded)
     else:
@@ -156,12 +158,6 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
         dump=tuple(text for s in statistics for text in s.dump), rows=rounded,
         casts="the switch sums {} and sends {}".format(*words) if block in PLAIN_BLOCKS and set(words) != {"rows"} else "", rows_error=errors.rows,
     )  # fmt: skip
-
-
-def _casts_of(machine: Machine, n: Number) -> list[str]:
-    """The formats of the rows that the switch sums and of the sums that it sends. Integers have none but "rows"."""
-    converts = hasattr(get_system(machine.system).options, "sums") and not n.is_integer
-    return [str(machine.options.get(name, "rows")) if converts else "rows" for name in ("combine", "sums")]
 
 
 def _run_plain(

@@ -62,7 +62,10 @@ def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | No
     rows = _Rows(t)
     backward = t.saved is not None
     if t.saved is not None and forward is not None:
-        rows.rows("x")[:] = _saved_inputs(t, rows)
+        # The forward inputs by (token, slot). All rows of a token are equal.
+        by_token = np.zeros((t.routing.n_tokens, t.experts.hidden), t.number.stored)
+        by_token[t.saved.key] = t.saved.x
+        rows.rows("x")[:] = by_token[rows.token]
         _run(t, rows, [tile for tile in forward.tiles if tile[0] == "gemm1"])
     if backward:
         rows.rows("dy")[:] = t.tokens[rows.token]
@@ -74,15 +77,6 @@ def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | No
     gate = np.zeros(t.weight.shape, t.number.work)
     gate[rows.token, rows.column] = rows.gate_grad
     return _Reference(out, gate)
-
-
-def _saved_inputs(t: Tensors, rows: _Rows) -> Array:
-    """The forward inputs by (token, slot). All rows of a token are equal."""
-    assert t.saved is not None
-    by_token = np.zeros((t.routing.n_tokens, t.experts.hidden), t.number.stored)
-    by_token[t.saved.key] = t.saved.x
-    taken: Array = by_token[rows.token]
-    return taken
 
 
 def _run(t: Tensors, rows: _Rows, tiles: list[RecordedTile]) -> None:

@@ -91,13 +91,9 @@ def _tables(cls: type) -> dict[str, type]:
     return {name: kind for name, kinds in hints.items() for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
 
-def _dotted(loc: tuple[int | str, ...]) -> str:
-    parts = [str(p)[:80] for p in loc]
-    return ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
-
-
 def _describe(error: Any, names: list[str], tables: Mapping[str, Any]) -> str:
-    path = _dotted(error["loc"])
+    parts = [str(p)[:80] for p in error["loc"]]
+    path = ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
     if error["type"] == "extra_forbidden":
         key = str(error["loc"][-1])
         last = key.rpartition(".")[2]

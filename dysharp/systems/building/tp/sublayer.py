@@ -244,11 +244,6 @@ class TpBuilder(GpuBuilder):
 
     # ---- work on SMs ---------------------------------------------------------------------------------------------------
 
-    def _jitter(self, ps: float) -> list[int]:
-        """Times of a task, from the shortest to the longest draw."""
-        spread = float(choice("tp.jitter").value)
-        return [0, *(max(1, round(ps * (1 + spread * u))) for u in np.linspace(-1, 1, DRAWS))]
-
     def _gemm_ps(self, flops: float) -> float:
         """Time of so many operations of a GEMM on one SM."""
         rate = self.cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value) / self.cluster.n_sms
@@ -256,7 +251,9 @@ class TpBuilder(GpuBuilder):
 
     def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike], place: str = "") -> I32:
         node, key, prio = ops
-        duration = self.b.duration(self._jitter(ps))
+        # Times of a task, from the shortest to the longest draw.
+        spread = float(choice("tp.jitter").value)
+        duration = self.b.duration([0, *(max(1, round(ps * (1 + spread * u))) for u in np.linspace(-1, 1, DRAWS))])
         template = Template(name, Kind.COMPUTE, name, fn, tasks=tasks, duration=duration, src=buffers[0], dst=buffers[1])
         return self.add(template, node, issuer=self._on_sms[place or name][node], key=key, prio=prio, rows=self.rng.integers(1, DRAWS + 1, len(node)))
 
