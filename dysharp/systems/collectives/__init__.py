@@ -8,8 +8,6 @@ from dysharp.systems.collective_system import REGISTERED, CollectiveSystem, coll
 from dysharp.systems.registry import all_systems
 from dysharp.workload import SUB_LAYER
 
-__all__ = ["CollectiveSystem", "all_collectives", "all_tensor_parallel", "collective", "get_collective"]
-
 
 @cache
 def _scan() -> None:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from dysharp.specs import Cluster, Model
     from dysharp.workload import Routing
 
-__all__ = ["Finding", "Report", "conformance"]
-
 
 def conformance(
     system: str, model: Model | None = None, cluster: Cluster | None = None, routing: Routing | None = None, direction: str = "both",

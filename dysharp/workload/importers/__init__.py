@@ -17,8 +17,6 @@ FORMATS = ("vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "d
 BARE = ("eplb", "deepep")
 """Formats that write a bare array of integers with two axes."""
 
-__all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
-
 
 def import_trace(paths: Sequence[AnyPath], format: str = "auto", hints: Hints | None = None) -> Imported:
     """One recording from one or several files (of ranks or requests) of one format.
