@@ -3,7 +3,7 @@
 import numpy as np
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
-from dysharp.base import F64, I64, PS_PER_US, Bools, SimulationError, frozen
+from dysharp.base import F64, I64, PS_PER_US, Amounts, Bools, SimulationError, frozen
 from dysharp.program import Head, Kind, Program, Tail
 from dysharp.program.payload import link_name
 from dysharp.program.skew import START
@@ -19,7 +19,7 @@ class Bound:
 
     us: float
     resource: str
-    terms: dict[str, float]
+    terms: Amounts
 
 
 def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | None = None) -> Bound:

@@ -4,11 +4,11 @@ import dataclasses
 import hashlib
 
 from dysharp.analysis.row import Row
-from dysharp.base import ByName
+from dysharp.base import Amounts, ByName
 
 SUMS = ("time_us", "exposed_comm_us", "bound_us", "workload_bound_us", "n_ops", "n_events", "compile_s")
 TABLES = ("wire_flits", "attribution", "path_us", "stalls", "bound_terms", "surroundings_us")
-Phases = dict[str, dict[str, float]]
+Phases = dict[str, Amounts]
 Waiting = dict[str, dict[str, list[float]]]
 
 
@@ -68,7 +68,7 @@ def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
     return out
 
 
-def _weighted(forward: Row, backward: Row) -> dict[str, float]:
+def _weighted(forward: Row, backward: Row) -> Amounts:
     one, two = forward.program_us, backward.program_us
     if one + two == 0:
         return dict(forward.utilization)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.bound import collective_bound_us, pool_busy_ps, program_bound, workload_bound_us
@@ -13,7 +11,7 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base import MODEL_VERSION, Bools, ByName, Texts, frozen, ps_to_us
+from dysharp.base import MODEL_VERSION, Amounts, AnyMapping, Bools, ByName, Texts, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
 from dysharp.isa.framing import AS_IS
 from dysharp.program import Kind, Program, Trace
@@ -155,22 +153,22 @@ class Row:
     seed: int
     options: ByName
     time_us: float
-    phases_us: dict[str, dict[str, float]]
+    phases_us: dict[str, Amounts]
     exposed_comm_us: float
     traffic_bytes: dict[str, dict[str, int]]
     wire_flits: dict[str, int]
-    utilization: dict[str, float]
+    utilization: Amounts
     bound_us: float
     bound_resource: str
-    bound_terms: dict[str, float]
+    bound_terms: Amounts
     workload_bound_us: float
-    attribution: dict[str, float]
-    path_us: dict[str, float]
-    stalls: dict[str, float]
+    attribution: Amounts
+    path_us: Amounts
+    stalls: Amounts
     waiting_us: dict[str, dict[str, list[float]]]
     n_ops: int
     n_events: int
-    wall_s: dict[str, float]
+    wall_s: Amounts
     compile_s: float
     peak_rss_mb: float
     digest: str
@@ -179,7 +177,7 @@ class Row:
     dropped_rows: int
     warnings: Texts
     window: ByName
-    surroundings_us: dict[str, float]
+    surroundings_us: Amounts
     skew: dict[str, list[float]]
     header: Texts
 
@@ -247,7 +245,7 @@ class Row:
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Row:
+    def from_dict(cls, values: AnyMapping) -> Row:
         """The Row of `to_dict`, also after JSON. Without a key "header" its header is empty. Raises TypeError where a field is missing."""
         usual: ByName = LEFT_OUT | {"header": ()}
         fields = {f.name: values.get(f.name, usual.get(f.name)) for f in dataclasses.fields(cls) if f.name in values or f.name in usual}
@@ -257,7 +255,7 @@ class Row:
 ASKED = ("workload", "model", "cluster", "gpus", "tokens_per_gpu", "direction")
 
 
-def asked_of(row: Mapping[str, Any]) -> str:
+def asked_of(row: AnyMapping) -> str:
     """`Row.asked` of a Row as plain values."""
     where = f"{row['gpus']} GPUs of {row['cluster']}"
     if row.get("workload"):
@@ -276,7 +274,7 @@ def _asked(inputs: RunInputs) -> ByName:
     return asked | {"model": model.name, "tokens_per_gpu": work.tokens_per_gpu, "topk": model.topk, "routing": work.description}
 
 
-def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def form_of(cluster: Cluster, options: AnyMapping) -> str:
     """ "real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
 
     No option: "paper".
@@ -329,7 +327,7 @@ def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
 
 
 def make_row(
-    measured: Row, surroundings: Surroundings | None, costs: HostCosts, *, blocks: Mapping[str, Any], dropped_rows: int = 0,
+    measured: Row, surroundings: Surroundings | None, costs: HostCosts, *, blocks: AnyMapping, dropped_rows: int = 0,
     warnings: Texts = (), header: Texts = (),
 ) -> Row:  # fmt: skip
     """The Row of a finished run. `surroundings` None: the layer is the Program alone."""

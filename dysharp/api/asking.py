@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dysharp.api.learning import Row, Votes, cluster_text
-from dysharp.base import F64, ByName, ConfigError, Rows, parse_toml, read_text, read_toml
+from dysharp.base import F64, Amounts, ByName, ConfigError, Rows, parse_toml, read_text, read_toml
 from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_rows, slopes
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
@@ -21,7 +21,7 @@ Answer = Callable[[str], float]
 
 def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
     """The answer, and `[1, costs]` its slopes."""
-    found: dict[str, float] = {}
+    found: Amounts = {}
 
     def asked(change: Callable[[Cluster], Cluster]) -> F64:
         text = cluster_text(packaged, "asked", change(base))

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from dysharp.analysis import Row
 from dysharp.api.gain_map import GainMap, gain_map
 from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
-from dysharp.base import ByName, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
+from dysharp.base import Amounts, AnyMapping, ByName, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
 from dysharp.model import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS
@@ -47,7 +47,7 @@ class Comparison:
 
     rows: tuple[Row, ...]
     baselines: dict[str, str]
-    speedup: dict[str, float]
+    speedup: Amounts
     header: Texts
     sentence: str
     tuned: Mapping[str, TuningSearch] = field(default_factory=dict)
@@ -172,7 +172,7 @@ def compare(
     return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, gain_map=table)
 
 
-def _us_at(request: RequestArgs, tokens: int) -> dict[str, float]:
+def _us_at(request: RequestArgs, tokens: int) -> Amounts:
     """{system: us} of the systems of a map."""
     rows = compare(SYSTEMS, **(request | {"tokens": tokens, "options": None})).rows
     return {row.system: row.layer_us for row in rows}
@@ -204,7 +204,7 @@ def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
     return why_of(target, known | {row.system: row for row in found})
 
 
-def _options_of(names: Iterable[str], options: Mapping[str, Any] | None) -> ByName:
+def _options_of(names: Iterable[str], options: AnyMapping | None) -> ByName:
     """Those of `options` that are of the systems `names`, or of the fabric."""
     return {key: value for key, value in (options or {}).items() if key.partition(".")[0] in (*names, "fabric")}
 

@@ -12,7 +12,7 @@ import numpy as np
 from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
-from dysharp.base import F64, Bools, ByName, ConfigError, Texts, check_word, frozen
+from dysharp.base import F64, Amounts, Bools, ByName, ConfigError, Texts, check_word, frozen
 from dysharp.costs import Machine
 from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
@@ -80,7 +80,7 @@ class Explanation:
     recognised: float
     layers: tuple[int, int]
     passes: str
-    layer_us: tuple[dict[str, float], ...]
+    layer_us: tuple[Amounts, ...]
     """Of the first rank, from one attention call to the next: microseconds from start to start (`whole`), idle ones, and those by operator."""
     exchange_us: float
     hidden_us: float
@@ -89,7 +89,7 @@ class Explanation:
     what_if: tuple[tuple[str, float], ...] = ()
     remarks: Texts = ()
     group: int = 1
-    pair_bytes: dict[str, float] = field(default_factory=dict)
+    pair_bytes: Amounts = field(default_factory=dict)
     """Ranks that exchange rows, and bytes from one to each other in a call, where a model and a layout say them."""
     events: Any = field(default=(), repr=False, compare=False)
     """`Rank` of every file, for drawings; not in JSON."""
@@ -197,7 +197,7 @@ def _calls(profile: Profile, labels: Labels, operator: str) -> list[float]:
     return sorted(found)
 
 
-def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
+def _by_layer(rank: Rank, calls: list[float]) -> tuple[Amounts, ...]:
     start, at = rank.profile.start, np.array([*calls, rank.profile.span])
     layer, whole = np.searchsorted(calls, start, "right") - 1, np.diff(at)
     gone = whole - covered(union(start, start + rank.us), at[:-1], at[1:])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
-from dysharp.base import ByName, Column, Columns, ConfigError, check_word, frozen, nearest
+from dysharp.base import Amounts, ByName, Column, Columns, ConfigError, check_word, frozen, nearest
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
@@ -201,7 +201,7 @@ class NetworkCurve:
     protocol: Protocol
     seed: int
     points: tuple[NetworkPoint, ...]
-    saturation: dict[str, float] | None
+    saturation: Amounts | None
 
     @property
     def flits_per_s(self) -> float:
@@ -315,7 +315,7 @@ def _measured(setting: _Setting, load: float, seed: int, protocol: Protocol, ind
     return measure(setting.config, setting.traffic, load, seed, protocol, partial(tell, "measuring"))
 
 
-def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> dict[str, float]:
+def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> Amounts:
     """Bisection between the largest load carried and the smallest not carried; the largest accepted rate of all points measured."""
     low, high = 0.0, 1.0
     if point(1.0).saturated:

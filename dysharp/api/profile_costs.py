@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dysharp.base import F64, ConfigError, Texts, frozen
+from dysharp.base import F64, Amounts, ConfigError, Texts, frozen
 from dysharp.costs import AttentionCall, Machine, machine_of
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.measured.intervals import Asked, Interval, interval_of
@@ -159,10 +159,10 @@ class ByModel:
     another system over those that are expected. `pair_bytes`: of one exchange, from a rank to each other rank under balanced routing.
     """
 
-    us: dict[str, float]
+    us: Amounts
     beside: float = 0.0
-    other: Callable[[str], dict[str, float]] | None = None
-    pair_bytes: dict[str, float] = field(default_factory=dict)
+    other: Callable[[str], Amounts] | None = None
+    pair_bytes: Amounts = field(default_factory=dict)
 
 
 def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> Texts:
@@ -207,14 +207,14 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
     return ByModel(dict(us), block.held)
 
 
-def _over(block: Block, sent: str, system: str) -> dict[str, float]:
+def _over(block: Block, sent: str, system: str) -> Amounts:
     """Times of Dispatch and Combine under a system over those of the dispatcher: both by closed forms, or both simulated."""
     clock = _moved_by if system in SYSTEMS else _simulated
     other, own = (clock(block, sent, name) for name in (system, block.training_recipe.dispatcher))
     return {name: us / own[name] for name, us in other.items()}
 
 
-def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
+def _simulated(block: Block, sent: str, system: str) -> Amounts:
     """Dispatch and Combine of the Program of a layer with balanced routing."""
     layer, layout, cluster = block.model.layer, block.layout, block.machine.cluster
     assert layer is not None
@@ -226,7 +226,7 @@ def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
     return {operator: row.phases_us[operator]["busy"] for operator in ("dispatch", "combine")}
 
 
-def _moved_by(block: Block, sent: str, system: str) -> dict[str, float]:
+def _moved_by(block: Block, sent: str, system: str) -> Amounts:
     """Dispatch and Combine of one pass under a system of `planning.space.SYSTEMS` or a dispatcher. Hardware that nobody sells is at its best."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None

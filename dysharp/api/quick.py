@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.row import Row
 from dysharp.api.comparison import chosen_systems, place_of_fastest
-from dysharp.base import ByName, ConfigError, Rows, Texts, frozen
+from dysharp.base import AnyMapping, ByName, ConfigError, Rows, Texts, frozen
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
 from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs
 from dysharp.runs.collective import running
@@ -79,7 +79,7 @@ PREDICTED = (
 """Fields of a prediction that only a simulation fills."""
 
 
-def _predicted(layer: QuickLayer, row: Mapping[str, Any]) -> ByName:
+def _predicted(layer: QuickLayer, row: AnyMapping) -> ByName:
     known = {name: row[name] for name in ("system", "form", "options", "time_us", "low_us", "high_us", "exposed_comm_us", "kind")}
     return known | {"parts_us": row["path_us"]} | dict.fromkeys(PREDICTED)
 

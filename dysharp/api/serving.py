@@ -14,7 +14,7 @@ from dysharp.api.serving_answer import Serving, sharing
 from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
-from dysharp.base import ByName, ConfigError, Texts, show
+from dysharp.base import Amounts, ByName, ConfigError, Texts, show
 from dysharp.costs import machine_of
 from dysharp.measured.learned import kernels_of
 from dysharp.model import formats_of, published
@@ -165,7 +165,7 @@ def slo_of(text: str | Slo | None) -> Slo:
     """Limits from text such as "ttft=2s,tpot=50ms", or as they are. Raises ConfigError."""
     if not isinstance(text, str):
         return text or Slo()
-    limits = dict[str, float]()
+    limits = Amounts()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = part.partition("=")
         unit = next((u for u in ("ms", "us", "s") if value.endswith(u)), "")

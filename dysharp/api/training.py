@@ -13,7 +13,7 @@ from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
-from dysharp.base import PS_PER_US, ByName, Columns, ConfigError, GiB, Rows, Texts, frozen, named, plain
+from dysharp.base import PS_PER_US, Amounts, ByName, Columns, ConfigError, GiB, Rows, Texts, frozen, named, plain
 from dysharp.costs import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
@@ -84,7 +84,7 @@ class Step:
     tokens_per_s_gpu: float
     tflops: float
     mfu: float
-    shares: dict[str, float]
+    shares: Amounts
     ep: EpTimes | None
     replayed: Replay
     split: StepSplit
@@ -124,7 +124,7 @@ class Steps:
     sequence: int
     steps: tuple[Step, ...]
     memory: TrainingMemory
-    gains: dict[str, float]
+    gains: Amounts
     header: Texts
     formats: ByName
     """Of weights, products, KV, state and rows (`Formats.to_dict`), under `best`."""
@@ -383,7 +383,7 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 
 def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
     """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
-    found: dict[tuple[int, str], dict[str, float]] = {}
+    found: dict[tuple[int, str], Amounts] = {}
     for rank, slots in enumerate(order.slots):
         for slot in slots:
             if us := costs.times.cells.of(slot) / PS_PER_US:

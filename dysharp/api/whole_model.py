@@ -4,7 +4,7 @@ from dataclasses import asdict, field, replace
 from typing import Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base import AnyPath, ByName, Columns, ConfigError, Rows, frozen
+from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, frozen
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
@@ -36,11 +36,11 @@ class Description:
     sequence: int
     parameters: dict[str, int]
     parts: Rows
-    gflop_per_token: dict[str, float]
-    model_gflop_per_token: dict[str, float]
+    gflop_per_token: Amounts
+    model_gflop_per_token: Amounts
     layout: ByName = field(default_factory=dict)
     memory: Rows = field(default_factory=list)
-    fixed_gib: dict[str, float] = field(default_factory=dict)
+    fixed_gib: Amounts = field(default_factory=dict)
     """GiB outside the allocator, by name."""
 
     def to_dict(self) -> ByName:

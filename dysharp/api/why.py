@@ -1,9 +1,8 @@
 """Where the gain of a system comes from: from a baseline part by part, each part a difference of two runs (docs/design/0038)."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from dysharp.base import ByName, ConfigError, frozen, named
+from dysharp.base import AnyMapping, ByName, ConfigError, frozen, named
 from dysharp.systems import find_system
 
 Order = tuple[tuple[str, str], ...]
@@ -111,7 +110,7 @@ def systems_of(target: str) -> list[str]:
     return list(dict.fromkeys([baseline, *(name for order in orders for _, name in order)]))
 
 
-def why_of(target: str, rows: Mapping[str, Any]) -> Why:
+def why_of(target: str, rows: AnyMapping) -> Why:
     """`rows`: {system: Row} of `systems_of(target)` on one workload."""
     baseline, orders = LADDERS[target]
     parts = []

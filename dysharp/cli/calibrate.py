@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.base import Column, Columns, ConfigError, Texts, by_key
+from dysharp.base import AnyMapping, Column, Columns, ConfigError, Texts, by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dysharp.api.asking import Answer
     from dysharp.api.calibration import Calibration
@@ -102,7 +102,7 @@ def _number(found: Any, keys: Sequence[str]) -> float:
     raise ConfigError(f"--next: found no {keys[0]} in the answer, expected one")
 
 
-def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: str | None, as_json: bool, asked: Mapping[str, Any]) -> None:
+def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: str | None, as_json: bool, asked: AnyMapping) -> None:
     """Measurements in order of what they tell."""
     from dysharp.api.asking import next_measurements
     from dysharp.api.calibration import rows_of_files
@@ -172,7 +172,7 @@ def _percent(value: float | None, form: str = ".0f") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _end(row: Mapping[str, Any]) -> str:
+def _end(row: AnyMapping) -> str:
     from dysharp.specs.fitted import fitted
 
     known = fitted()[row["name"]]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.base import ConfigError, Rows, Texts, write_text
+from dysharp.base import AnyMapping, ConfigError, Rows, Texts, write_text
 from dysharp.cli.flags import Out, Words, complete_files, options
 from dysharp.runs.arguments import Argument, RequestArgs
 
@@ -42,7 +42,7 @@ def command_line(ctx: click.Context, begins: str = "", only: Collection[str] | N
     return shlex.join(["dysharp", *(begins.split() or ctx.command_path.split()[1:]), *words])
 
 
-def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
+def write_report(report: Report, path: str, load: AnyMapping | None = None) -> None:
     """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
     from dysharp.show.html_report import render, with_load
 

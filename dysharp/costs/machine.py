@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import ConfigError, MiB, Texts
+from dysharp.base import Amounts, ConfigError, MiB, Texts
 from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import collective_us, ring_part
@@ -273,7 +273,7 @@ class Machine:
             return 0.0
         return self._once(("all-reduce", n, n_bytes, reducers), lambda: min(self.reducing(n, n_bytes, reducers).values()))
 
-    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
+    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> Amounts:
         """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
         names = reducers.kernels if n_bytes <= reducers.most and (not self.gpu.pcie or n <= PCIE_OWN) else ()
         names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and self.gpu.multicasts else ()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from dysharp.base import AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_toml, read_text, show
+from dysharp.base import AnyMapping, AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_toml, read_text, show
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
@@ -242,12 +242,12 @@ def _cells(axes: Mapping[str, list[Any]]) -> list[tuple[tuple[str, Any], ...]]:
     return list(itertools.product(*([(name, v) for v in values] for name, values in axes.items())))
 
 
-def _variant_of(cluster: str, setting: Mapping[str, Any]) -> str:
+def _variant_of(cluster: str, setting: AnyMapping) -> str:
     """The cluster with the keys `cluster.KEY` of a setting, as `load_cluster` reads it."""
     return ",".join([cluster, *(f"{name.removeprefix('cluster.')}={value}" for name, value in setting.items() if name.startswith("cluster."))])
 
 
-def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _own(system: str, setting: AnyMapping) -> tuple[tuple[str, Any], ...]:
     """The options of a system in a setting: sorted pairs of name and value. SYSTEM.OPTION counts before OPTION, which is of all systems."""
     of_all = {name: value for name, value in setting.items() if name.rpartition(".")[0] in ("", "fabric")}
     own = {name.removeprefix(f"{system}."): value for name, value in setting.items() if name.startswith(f"{system}.")}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dysharp.base import Amounts
 from dysharp.figures.check import Check, unclaimed
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
@@ -72,7 +73,7 @@ def _survival(claim: Check, ratio: Mapping[str, float]) -> Survival:
 
 def _ratios(
     figure: Figure, claims: Sequence[Check], points: Sequence[Point], ways: Sequence[str], run: RunPoints, tokens: int | None
-) -> dict[str, dict[str, float]]:
+) -> dict[str, Amounts]:
     """{way: {claim: its ratio}}, over the points that have Rows in all ways."""
     asked = {way: {p: _finite_point(p, tokens, way) for p in points} for way in ways}
     rows = run([there for of in asked.values() for there in of.values()])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
-from dysharp.base import ByName, frozen, import_all
+from dysharp.base import Amounts, AnyMapping, ByName, frozen, import_all
 from dysharp.runs.point import Point
 
 Rows = dict[Point, ByName]
@@ -25,7 +25,7 @@ class Seen:
     rows: Rows = field(repr=False)
     over: str = ""
     against: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: AnyMapping = field(default_factory=dict)
 
     def at(self, point: Point) -> Seen | None:
         """The same at another point; None where it has no Row."""
@@ -53,9 +53,9 @@ class Seen:
     def time_us(self) -> float:
         return float(self.row["time_us"])
 
-    def phase_us(self, operator: str) -> dict[str, float]:
+    def phase_us(self, operator: str) -> Amounts:
         """`start`, `end` and `busy` of an operator on the GPU that finishes last; {} for an operator that the layer does not have."""
-        found: dict[str, float] = self.row.get("phases_us", {}).get(operator, {})
+        found: Amounts = self.row.get("phases_us", {}).get(operator, {})
         return found
 
     def busy(self, *sides: str) -> float:

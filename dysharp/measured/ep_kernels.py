@@ -4,14 +4,14 @@ A Program runs with few tokens. The time of more tokens lies on the line through
 ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kernels.py` compares the line with full runs.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from dysharp.base import PS_PER_US, Texts, frozen_keywords
+from dysharp.base import PS_PER_US, Amounts, AnyMapping, Texts, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -131,13 +131,13 @@ def sent_rows(m: Measurement, verb: str, hidden: int) -> SentRows:
     return SentRows(fp8=fp8, row_bytes=hidden * value_bytes, dtypes=(f"{verb} {dtype}",))
 
 
-def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:
+def sent_dtype(verb: str, model: Model, options: AnyMapping) -> str:
     """The data type in which a system sends rows in `verb`, named as in `Case.dtypes`."""
     word = str(options.get(verb, "rows"))
     return f"{verb} {ROWS_AS.get(model.element_bytes, 'fp32') if word == 'rows' else word}"
 
 
-def sent_dtypes(model: Model, options: Mapping[str, Any]) -> Texts:
+def sent_dtypes(model: Model, options: AnyMapping) -> Texts:
     """Data types of the rows that Dispatch and Combine of a system send."""
     return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
 
@@ -152,7 +152,7 @@ def uniform(model: Model, gpus: int, tokens: int) -> Routing:
     return make_routing("uniform", model, gpus, tokens)
 
 
-def kernel_times(system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform) -> dict[str, float]:
+def kernel_times(system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform) -> Amounts:
     """Times in us of the kernels "prepare", "dispatch" and "combine", from a run or from the line through two runs."""
     ends = (NEAR, FAR) if case.gpus <= MANY_GPUS else (NEAR // FEWER, FAR // FEWER)
     prepared, received, end = marks_us(system, case, constants, ("prepared", "received"), ends, routing_of)

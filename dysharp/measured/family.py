@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from dysharp.base import F64, ByName, ConfigError, Texts, entry_of, frozen, frozen_keywords, import_all, read_toml
+from dysharp.base import F64, AnyMapping, ByName, ConfigError, Texts, entry_of, frozen, frozen_keywords, import_all, read_toml
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Gpu, Model
@@ -74,7 +74,7 @@ class Case:
 
 
 C = TypeVar("C", bound=Case)
-DtypesOf = Callable[[Model, Mapping[str, Any]], Texts]
+DtypesOf = Callable[[Model, AnyMapping], Texts]
 
 
 @frozen

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, ByName, Rows
+from dysharp.base import F64, I64, Amounts, Bools, ByName, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
@@ -202,7 +202,7 @@ def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], j
     return predict_folds(rows, [(np.ones(len(rows), bool), values)], jobs)
 
 
-def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> dict[str, float]:
+def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> Amounts:
     """`constants`, with the constants of the family fitted to `rows` from neutral values; the constants `given` stay."""
     mine = {name: replace(constants[name], stage=FAMILY) for name in FITTED if name not in (given or {})}
     values = {name: constant.value for name, constant in constants.items()} | neutral(mine) | dict(given or {})

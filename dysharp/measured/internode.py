@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US, Texts
+from dysharp.base import F64, PS_PER_US, Amounts, Texts
 from dysharp.costs.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
@@ -62,7 +62,7 @@ def _ends_of(gpus: int) -> tuple[int, int]:
     return (NEAR, FAR) if gpus <= MANY_GPUS else (FEW, SOME)
 
 
-def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> dict[str, float]:
+def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> Amounts:
     """DeepEP's Dispatch and Combine without their notify, in us."""
     marks = ("dispatch.notify", "received", "combine.notify")
     notified, received, again, end = marks_us("deepep", case, constants, marks, _ends_of(case.gpus), routing_of, machine)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, Bools, Ints, Rows, frozen
+from dysharp.base import F64, AnyMapping, Bools, Ints, Rows, frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.family import Family, Level, Parsed
 
@@ -138,7 +138,7 @@ def summed(parts: Sequence[tuple[float, Interval]]) -> Interval:
 class Residuals:
     """The table as columns: `words` by name, `numbers` by name (sizes in us, residuals; NaN where no fit was made without the group)."""
 
-    def __init__(self, words: Mapping[str, Any], numbers: Mapping[str, F64]) -> None:
+    def __init__(self, words: AnyMapping, numbers: Mapping[str, F64]) -> None:
         self.words, self.numbers = dict(words), dict(numbers)
         self.off = {name: np.where(np.isnan(self.numbers[name]), self.numbers["all"], self.numbers[name]) for name in OFF}
         self.size = np.log10(np.maximum(self.numbers["us"], 1e-6))

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dysharp.base import F64, Rows
+from dysharp.base import F64, Amounts, Rows
 from dysharp.costs import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
@@ -76,7 +76,7 @@ def split(classified: Classified, constants: Constants) -> tuple[Classified, Cla
     return judged, Classified(tuple(entry for entry, group in pairs if group), ())
 
 
-def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> dict[str, float]:
+def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> Amounts:
     """Host time of one launch, by name of the constant: the median over launch-bound measurements, per launch.
 
     Which measurements are launch-bound depends on the value, so the reading starts from the fastest measurement and is
@@ -111,7 +111,7 @@ def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> 
     return [entry | {"all_median_ape": family.median_ape, "all_p90_ape": family.p90_ape} for entry, family in told]
 
 
-def all_rows(every: Classified, predicted: F64) -> dict[str, float]:
+def all_rows(every: Classified, predicted: F64) -> Amounts:
     """The means over families of `Validation.overall`, with the rows left out."""
     families = _families(every, predicted).values()
     means = {f"all_macro_{key}": [getattr(family, key) for family in families] for key in ("median_ape", "p90_ape")}

@@ -10,9 +10,8 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from dysharp.base import AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_json, read_toml, show
+from dysharp.base import AnyMapping, AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_json, read_toml, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
@@ -47,7 +46,7 @@ class Measurement:
     kind: str
     system: str
     hardware: str
-    config: Mapping[str, Any]
+    config: AnyMapping
     metric: str
     value: float | None
     """None: a statement (unit `STATEMENT`) that is no number."""

@@ -9,10 +9,9 @@ import functools
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 from dysharp.analysis.row import Row, form_of
-from dysharp.base import Texts, frozen, read_toml
+from dysharp.base import Amounts, AnyMapping, Texts, frozen, read_toml
 from dysharp.costs import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
@@ -70,14 +69,14 @@ class PredictionScope:
     cluster: Cluster
     tokens: int
     direction: str = "fwd"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: AnyMapping = field(default_factory=dict)
     routing: Routing | None = None
 
     @property
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> Amounts:
         """Numbers of the prediction, under the names that `_FamilyErrors.ranges` uses."""
         m, gpus = self.model, self.cluster.n_gpus
-        values: dict[str, float] = {
+        values: Amounts = {
             "tokens": self.tokens,
             "hidden": m.hidden,
             "gpus": gpus,
@@ -121,7 +120,7 @@ def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], _FamilyErrors]:
     return {(family, gpu): _entry(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
 
-def _entry(family: str, gpu: str, entry: Mapping[str, Any]) -> _FamilyErrors:
+def _entry(family: str, gpu: str, entry: AnyMapping) -> _FamilyErrors:
     ranges = {name: (float(low), float(high)) for name, (low, high) in entry["ranges"].items()}
     errors = (entry["by"], entry["n"], entry["median"], entry["p90"], entry["bias"])
     return _FamilyErrors(family, gpu, *errors, ranges, tuple(entry.get("dtypes", ())))

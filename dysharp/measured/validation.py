@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, ByName, Rows, frozen, older_name
+from dysharp.base import F64, AnyMapping, ByName, Rows, frozen, older_name
 from dysharp.base.text import table
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
@@ -269,7 +269,7 @@ class _Tables:
         return entries
 
 
-def _overall(classified: Classified, families: Sequence[Mapping[str, Any]], predicted: F64, measured: F64, constants: Mapping[str, Fitted]) -> ByName:
+def _overall(classified: Classified, families: Sequence[AnyMapping], predicted: F64, measured: F64, constants: Mapping[str, Fitted]) -> ByName:
     n = len(classified.parsed)
     n_rows = n + sum(entry.counted for entry in classified.missing)
     numbers = share_of(constants, ONE)
@@ -298,7 +298,7 @@ def _unsupported(missing: Sequence[Missing]) -> Rows:
     return [dict(zip(keys, key, strict=True)) | {"n": len(ids), "ids": ids[:N_IDS]} for key, ids in sorted(by.items())]
 
 
-def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> Rows:
+def by_reason(unsupported: Sequence[AnyMapping]) -> Rows:
     """`Validation.unsupported` with one entry per reason, the most frequent first: its kinds and the first ids."""
     by: dict[str, ByName] = {}
     for entry in unsupported:
@@ -311,9 +311,7 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> Rows:
     return sorted(by.values(), key=lambda total: -total["n"])
 
 
-def _check_bars(
-    overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]] = ()
-) -> Rows:
+def _check_bars(overall: AnyMapping, families: Sequence[AnyMapping], hold_out: Sequence[AnyMapping], parts: Sequence[AnyMapping] = ()) -> Rows:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [
@@ -333,7 +331,7 @@ def _check_bars(
     ]
 
 
-def beyond_bars(beyond: Sequence[Mapping[str, Any]], constants: Mapping[str, Fitted], hold_out: Sequence[Mapping[str, Any]] = ()) -> Rows:
+def beyond_bars(beyond: Sequence[AnyMapping], constants: Mapping[str, Fitted], hold_out: Sequence[AnyMapping] = ()) -> Rows:
     """The bars of families of operators, and of families between NVLink domains; none without their measurements.
 
     `beyond`: `beyond.beyond_errors`. `hold_out`: `hold_out.hold_out_nodes`.

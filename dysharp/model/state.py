@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from dysharp.base import Texts, entry_of, frozen, read_toml, show
+from dysharp.base import Amounts, Texts, entry_of, frozen, read_toml, show
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
@@ -102,7 +102,7 @@ def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk], 
     return RankParameters(dense, experts)
 
 
-def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, recipe: Recipe, copies: int = 1) -> dict[str, float]:
+def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, recipe: Recipe, copies: int = 1) -> Amounts:
     """{"weights", "gradients", "optimizer": bytes} of a rank; of sharded weights and gradients, its part.
 
     `copied`: what it holds in FP8. `copies`: ranks of a pipeline that hold the same stage and share its optimizer, as replicas do (2: DualPipe).

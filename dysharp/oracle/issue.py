@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from dysharp.oracle.load import Op
 from dysharp.oracle.world import Event, World
-from dysharp.program import Chaining, Discipline, Kind
+from dysharp.program import Discipline, Kind
+from dysharp.program.tables import Chaining
 
 TIMED = (Kind.COMPUTE, Kind.DELAY)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US, Ints, Texts, ns_to_ps
+from dysharp.base import F64, PS_PER_US, Amounts, Ints, Texts, ns_to_ps
 from dysharp.costs import mean_share, narrow_bytes, tile_task
 from dysharp.isa.framing import Framing, pull_train, push_train
 from dysharp.specs import Cluster, Model, choice_int
@@ -36,7 +36,7 @@ TIE = 1e-6
 """Orders what begins at one time."""
 
 
-def gains(us: Mapping[str, float]) -> dict[str, float]:
+def gains(us: Mapping[str, float]) -> Amounts:
     """{mechanism: what the best system with it gains over the best system without it}; below 0 it costs time. `us`: of `SYSTEMS`."""
     found = {}
     for name, having in MECHANISMS.items():
@@ -45,7 +45,7 @@ def gains(us: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def layer_us(model: Model, cluster: Cluster, routing: Routing) -> dict[str, float]:
+def layer_us(model: Model, cluster: Cluster, routing: Routing) -> Amounts:
     """A forward layer of `SYSTEMS` in paper form, in us. One NVLink domain with switches."""
     layer = _ClosedLayer(model, cluster, routing)
     return {

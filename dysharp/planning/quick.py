@@ -15,21 +15,9 @@ import numpy as np
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base import PS_PER_US, ByName, Column, Columns, frozen
-from dysharp.costs import (
-    NORMAL_SMS,
-    ExchangeWay,
-    alltoall_start_us,
-    collective_us,
-    kernel_us,
-    machine_of,
-    mean_share,
-    narrow_bytes,
-    permute_us,
-    tile_task,
-    transfer,
-    weight_grad_task,
-)
+from dysharp.base import PS_PER_US, AnyMapping, ByName, Column, Columns, frozen
+from dysharp.costs import NORMAL_SMS, ExchangeWay, kernel_us, machine_of, mean_share, narrow_bytes, permute_us, tile_task, transfer, weight_grad_task
+from dysharp.costs.collectives import alltoall_start_us, collective_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, launch_us
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
@@ -146,7 +134,7 @@ class QuickLayer:
     around_us: float
     bar: tuple[float, float] | None
     wire_bytes: float
-    options: Mapping[str, Any]
+    options: AnyMapping
     dropped_rows: int = 0
     busiest: float = 1.0
     """Rows of the busiest GPU over the mean."""
@@ -222,7 +210,7 @@ def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
     return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around, bar, moved, values, dropped, busiest)
 
 
-def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: Mapping[str, Any], dropped: int) -> QuickLayer:
+def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: AnyMapping, dropped: int) -> QuickLayer:
     """Rows at the rate of the links, and GEMMs in tiles on all SMs, one operator after the other."""
     model, rate = request.model, _link_rate(request)
     (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)

@@ -3,13 +3,13 @@
 The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from dysharp.base import I64, Bools, ByName, ConfigError, Texts, check_word, frozen, show
+from dysharp.base import I64, AnyMapping, Bools, ByName, ConfigError, Texts, check_word, frozen, show
 from dysharp.costs import Machine
 from dysharp.model import Layout
 from dysharp.planning.experts import SPREAD, hottest
@@ -160,7 +160,7 @@ class Task:
             return self.imbalance
         return hottest(self.model.layer.n_experts, ep, self.spread) if self.model.layer else 1.0
 
-    def layout(self, values: Mapping[str, Any], stages: str = "") -> Layout:
+    def layout(self, values: AnyMapping, stages: str = "") -> Layout:
         """The layout of a candidate."""
         dp = self.gpus // (values["tp"] * values["cp"] * values["pp"])
         degrees = {name: values[name] for name in INTEGERS} | {"fsdp": dp * values["cp"] if values["weights"] == "sharded" else 1}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Unpack
 
-from dysharp.base import ByName, Texts, frozen, named
+from dysharp.base import Amounts, ByName, Texts, frozen, named
 from dysharp.runs.arguments import DEFAULT_CLUSTER, RequestArgs
 from dysharp.specs import load_cluster
 
@@ -57,7 +57,7 @@ class Survival:
         return HOLDS if kept >= KEPT else WEAKER if kept > 0 else GONE
 
     @property
-    def taken(self) -> dict[str, float]:
+    def taken(self) -> Amounts:
         """{resource: what the ratio gains without its end, or loses by packets}, the largest first."""
         found = {name: ratio - self.finite for name, ratio in self.without.items() if name != ALL}
         if ALL in self.without:

@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base import Texts
+from dysharp.base import AnyMapping, Texts
 from dysharp.costs import narrow_bytes
 from dysharp.measured.trust import no_rows
 from dysharp.runs.formats import formats_of
@@ -18,7 +17,7 @@ DRAWN = " (synthetic)"
 """End of the description of a Routing that was drawn; but for uniform routing."""
 
 
-def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> Texts:
+def settings_of(system: str, form: str, options: AnyMapping, request: Request) -> Texts:
     """A line with the settings of a system on an hw cluster."""
     return (f"{system}: {form} form, {formats_of(system, options, request.model)}",) if request.cluster.family == "hw" else ()
 

@@ -14,7 +14,7 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base import I32, ByName, Texts
+from dysharp.base import I32, AnyMapping, ByName, Texts
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.header import header_of, settings_of
@@ -130,7 +130,7 @@ def _planned(system: System, options: Any, workload: Workload, direction: str, r
     return program
 
 
-def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Mapping[str, Any]) -> Texts:
+def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: AnyMapping) -> Texts:
     """A warning where the table of the hubs reads rows again. `blocks`: counts of the engine."""
     if not program.tables:
         return ()
@@ -212,13 +212,13 @@ def _tile_warning(inputs: RunInputs) -> Texts:
     return (found,) if own not in (TRACKED, rows) else ()
 
 
-def _planes_warning(fabric: Mapping[str, Any]) -> Texts:
+def _planes_warning(fabric: AnyMapping) -> Texts:
     """A warning where a number of planes is asked for that changes nothing."""
     found = f"fabric.n_planes={fabric.get('n_planes')} has no effect: packets choose links, and only stripe=hash chooses by plane"
     return (found,) if "n_planes" in fabric and fabric.get("stripe") != "hash" else ()
 
 
-def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> Texts:
+def left_early(inputs: RunInputs, blocks: AnyMapping) -> Texts:
     """A warning where a full table of the switch let go `EARLY` of the sums before their last part. The burst level has no table and shows none."""
     if inputs.fidelity != "packet" or blocks["reduction"]["evictions"] <= EARLY * blocks["reduction"]["sessions"]:
         return ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ByName, ConfigError, Texts, check_word, frozen, nearest, read_toml
+from dysharp.base import AnyMapping, ByName, ConfigError, Texts, check_word, frozen, nearest, read_toml
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
@@ -94,7 +94,7 @@ def options_by_system(
     return {name: _shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
 
 
-def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
+def split_options(given: Mapping[str, Value] | None, systems: AnyMapping) -> dict[str, dict[str, Value]]:
     """Options by system. Keys are `system.option`, or `option` alone when there is one system.
 
     Raises ConfigError for a system that does not run and for a key without a system among several.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
-from dysharp.base import PS_PER_US, ByName, ConfigError, frozen
+from dysharp.base import PS_PER_US, AnyMapping, ByName, ConfigError, frozen
 from dysharp.program import Program
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.collective import collective_options, run_collective
@@ -120,7 +120,7 @@ def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnSta
 
 
 @takes(RequestArgs)
-def planned(name: str, directions: Sequence[str], chosen: Mapping[str, Any] | None = None, **request: Unpack[RequestArgs]) -> list[Program]:
+def planned(name: str, directions: Sequence[str], chosen: AnyMapping | None = None, **request: Unpack[RequestArgs]) -> list[Program]:
     """The Programs of a system on one drawn workload, one for each of `directions` ("fwd", "bwd").
 
     `chosen`: the options of a Row of the system; None: those of the request. Raises ConfigError as `compare`.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ByName, ConfigError, cache_folder, code_digest, frozen, make_folder, write_text
+from dysharp.base import AnyMapping, ByName, ConfigError, cache_folder, code_digest, frozen, make_folder, write_text
 from dysharp.base.reading import open_regular, open_without_waiting
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
@@ -39,7 +39,7 @@ class RowKey:
     code     digest of the package
     """
 
-    asked: Mapping[str, Any]
+    asked: AnyMapping
     content: str
     code: str
 
@@ -58,7 +58,7 @@ def point_dict(point: Point) -> ByName:
     return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
 
 
-def point_from(values: Mapping[str, Any]) -> Point:
+def point_from(values: AnyMapping) -> Point:
     """A point from the plain values of `point_dict`. Raises TypeError, KeyError or AttributeError for values of another kind."""
     return Point(**{**values, **{name: tuple(sorted(values[name].items())) for name in ("options", "choices")}})
 
@@ -69,7 +69,7 @@ def key_of(point: Point) -> RowKey:
     return RowKey(plain, inputs_digest(point), code_digest())
 
 
-def key_of_run(system: str, options: Mapping[str, Any], workload: Workload, routing: str) -> RowKey:
+def key_of_run(system: str, options: AnyMapping, workload: Workload, routing: str) -> RowKey:
     """The key of a system of the package on a workload. `options`: resolved. `routing`: `digest_of` the routing of the workload."""
     request = workload.request
     fields = [(f.name, getattr(request, f.name)) for f in dataclasses.fields(request) if f.name not in _NOT_IN_A_ROW]
@@ -187,7 +187,7 @@ class Store:
         row: ByName = record["row"]
         return row
 
-    def put(self, asked: Point | RowKey, row: Mapping[str, Any]) -> None:
+    def put(self, asked: Point | RowKey, row: AnyMapping) -> None:
         """Write a Row, so that a reader never sees half a file. Raises ConfigError for a folder that cannot be written to."""
         self.open()
         key, plain = _key(asked), json.loads(json.dumps(row))  # as it is read back
@@ -206,7 +206,7 @@ class Store:
             yield record
 
 
-def check_of(values: Mapping[str, Any]) -> str:
+def check_of(values: AnyMapping) -> str:
     """Checksum of plain values, by which a damaged record is noticed."""
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
 

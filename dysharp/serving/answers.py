@@ -5,7 +5,7 @@ batches that overlap, speculative decoding, spare expert slots. Each result says
 from dataclasses import replace
 from pathlib import Path
 
-from dysharp.base import ByName, frozen, read_toml
+from dysharp.base import Amounts, ByName, frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
@@ -20,12 +20,12 @@ FULL = 0.95
 """Share of the time from which a server is taken as the limit."""
 
 
-def part_shares(point: ServePoint) -> dict[str, float]:
+def part_shares(point: ServePoint) -> Amounts:
     """Shares of the decode step by limit; they add up to 1. Gaps between kernels count as small kernels; `host`: the GPU waits for the engine."""
     return _shares(point, point.step())
 
 
-def _shares(point: ServePoint, step: StepTime) -> dict[str, float]:
+def _shares(point: ServePoint, step: StepTime) -> Amounts:
     sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     part = point.replica.stage_part

@@ -2,12 +2,12 @@
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from dysharp.base import ByName, Rows, read_toml
+from dysharp.base import AnyMapping, ByName, Rows, read_toml
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS, ep_system_of
 from dysharp.serving.work import Replica, Scenario
@@ -38,7 +38,7 @@ def tables() -> ByName:
     return read_toml(FILE)
 
 
-def held(rules: Iterable[ByName], values: Mapping[str, Any]) -> Rows:
+def held(rules: Iterable[ByName], values: AnyMapping) -> Rows:
     """The rules that hold for quantities by name."""
     return [rule for rule in rules if all(values[name] >= least for name, least in rule["when"].items())]
 

@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ByName, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
+from dysharp.base import AnyMapping, ByName, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
 from dysharp.model import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS
@@ -233,7 +233,7 @@ class _Line:
             raise ConfigError(f"launch: {typed}: found {show(text)}, expected {expected}")
         return number if part or quantity == "polled_steps" else int(number)
 
-    def drafts(self, said: Mapping[str, Any]) -> int:
+    def drafts(self, said: AnyMapping) -> int:
         """Tokens that MTP layers draft; 0 for other drafts, which are not counted."""
         count = said.get("draft_tokens", self.table.get("drafts"))
         if "draft_tokens" in said and "method" not in map(self.flags.get, self.settings):
@@ -246,7 +246,7 @@ class _Line:
             raise self.error("draft_tokens_and_one", f"expected {count + 1}: {count} steps and one, as drafts are a chain")
         return int(count)
 
-    def layout(self, said: Mapping[str, Any], whole: WholeModel) -> tuple[ServeLayout, int]:
+    def layout(self, said: AnyMapping, whole: WholeModel) -> tuple[ServeLayout, int]:
         """The layout, and the replicas that the line says, else 0. Of layouts with its degrees, the one whose own line differs least."""
         pieces, unless, experts = _pieces(self.engine), self.table.get("replicas", []), whole.layer.n_experts if whole.layer else 0
         stated, dp, replicas = {value for _, piece in pieces for value in piece.values()}, said.get("dp", 1), 0

@@ -21,7 +21,7 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
-from dysharp.base import Array, ByName, ConfigError, Texts, by_key, frozen, one_line, show
+from dysharp.base import AnyMapping, Array, ByName, ConfigError, Texts, by_key, frozen, one_line, show
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
@@ -146,7 +146,7 @@ _NARROWER: ByName = {
 """Fields that a page computes with, narrower than in `Row`."""
 
 
-def check_row(row: Mapping[str, Any], where: str = "report") -> None:
+def check_row(row: AnyMapping, where: str = "report") -> None:
     """Raise ConfigError for a Row without a field of `NEEDED`, and for the first field of a wrong type or out of range."""
     missing = [name for name in NEEDED if name not in row]
     if missing:

@@ -4,11 +4,11 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base import AnyPath, ByName, ConfigError, nearest, parse_json, parse_toml, read_text, read_toml, show
+from dysharp.base import Amounts, AnyMapping, AnyPath, ByName, ConfigError, nearest, parse_json, parse_toml, read_text, read_toml, show
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
@@ -124,7 +124,7 @@ def learned_table(path: NameOrPath | Cluster) -> ByName:
     return table if isinstance(table, dict) else {}
 
 
-def learned_spreads(table: Mapping[str, Any]) -> dict[str, float]:
+def learned_spreads(table: AnyMapping) -> Amounts:
     """How far each learned cost may be off, in percent, by the table `[learned]`."""
     return {name: float(value) for name, value in table.items() if isinstance(value, int | float)}
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import ByName, ConfigError, frozen, show, units
+from dysharp.base import Amounts, ByName, ConfigError, frozen, show, units
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
@@ -193,7 +193,7 @@ class Cluster:
         raise ConfigError(f'cluster "{self.name}": no peak for dtype {show(dtype)}, expected "fp8" or "bf16"')
 
     @property
-    def fitted(self) -> dict[str, float]:
+    def fitted(self) -> Amounts:
         """The fitted constants of this machine by name."""
         return fitted_values(self.constants)
 

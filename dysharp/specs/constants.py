@@ -7,12 +7,12 @@
 | `numbers.Number` | `numbers.toml`; the value stands in the code or in a cluster file | `kind` |
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from dysharp.base import ByName, frozen_keywords, parse_toml, show
+from dysharp.base import AnyMapping, ByName, frozen_keywords, parse_toml, show
 from dysharp.specs.fields import Text, problems, raise_if
 
 C = TypeVar("C", bound="Constant")
@@ -67,7 +67,7 @@ def constants_of(kind: type[C], text: str, where: str) -> dict[str, C]:
     return found
 
 
-def flat(table: Mapping[str, Any], prefix: str = "", *, entries: bool = False) -> Iterator[tuple[str, Any]]:
+def flat(table: AnyMapping, prefix: str = "", *, entries: bool = False) -> Iterator[tuple[str, Any]]:
     """Values of nested tables by dotted key. `entries`: a table without tables inside is a value."""
     for key, entry in table.items():
         if isinstance(entry, dict) and not (entries and not any(isinstance(inner, dict) for inner in entry.values())):

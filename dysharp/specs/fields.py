@@ -8,14 +8,14 @@ from the dataclass: a `TypeAdapter` of the dataclass itself would call `__post_i
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dysharp.base import ByName, ConfigError, frozen, nearest, show
+from dysharp.base import AnyMapping, ByName, ConfigError, frozen, nearest, show
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
@@ -91,7 +91,7 @@ def _tables(cls: type) -> dict[str, type]:
     return {name: kind for name, kinds in hints.items() for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
 
-def _describe(error: Any, names: list[str], tables: Mapping[str, Any]) -> str:
+def _describe(error: Any, names: list[str], tables: AnyMapping) -> str:
     parts = [str(p)[:80] for p in error["loc"]]
     path = ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
     if error["type"] == "extra_forbidden":
@@ -105,7 +105,7 @@ def _describe(error: Any, names: list[str], tables: Mapping[str, Any]) -> str:
     return f"{path}: found {show(error['input'])}, expected {expected}"
 
 
-def problems(cls: type, values: Mapping[str, Any]) -> list[str]:
+def problems(cls: type, values: AnyMapping) -> list[str]:
     """Every fault of `values` as fields of the dataclass `cls`, in field order. Empty: the values are valid."""
     try:
         _schema(cls).model_validate(dict(values))

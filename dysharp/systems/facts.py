@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dysharp.base import Texts, frozen, frozen_keywords
+from dysharp.base import AnyMapping, Texts, frozen, frozen_keywords
 from dysharp.specs import Cluster, Model, load_gpu
 from dysharp.workload import Routing, Scheme
 
@@ -207,6 +207,6 @@ class Facts:
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
-    def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
+    def is_one_kernel(self, options: AnyMapping) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
         return self.costs.fused or options.get("gemms") == FUSED_GEMMS

@@ -8,29 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dysharp.base import frozen
-from dysharp.model import head_weights, mtp_weights
-from dysharp.model.operators import (
-    CONTEXT,
-    CONVOLUTION,
-    CORE,
-    COUNTS,
-    DENSE,
-    EXCHANGE,
-    NORMS,
-    POSITIONS,
-    RESIDUAL,
-    ROUTER,
-    SHARED,
-    TENSOR,
-    UP,
-    LayerOperator,
-    MemoryOp,
-    RowExchange,
-    Sum,
-    Weight,
-    is_routed,
-    operators,
-)
+from dysharp.model import CORE, DENSE, NORMS, POSITIONS, ROUTER, SHARED, UP, LayerOperator, MemoryOp, RowExchange, Sum, Weight
+from dysharp.model.operators import CONTEXT, CONVOLUTION, COUNTS, EXCHANGE, RESIDUAL, TENSOR, is_routed, operators
+from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, LOADED, Basis, exchange, expert_tensor, routed

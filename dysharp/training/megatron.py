@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ByName, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, show
+from dysharp.base import AnyMapping, ByName, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, show
 from dysharp.model import count_chunks, layout_of
 from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL, MODULES
@@ -69,7 +69,7 @@ def _name(text: object) -> str:
     return str(text).strip().lstrip("-").replace("-", "_")
 
 
-def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+def _leaves(tree: AnyMapping) -> Iterator[tuple[str, Value]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value)

@@ -1,10 +1,9 @@
 """One Row as text: name, value, unit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.base import Texts
+from dysharp.base import AnyMapping, Texts
 from dysharp.measured.trust import eager_is_known
 from dysharp.program.nets import INSIDE, NET_KINDS
 from dysharp.runs.causes import STALLS, answer_of, short_names
@@ -120,7 +119,7 @@ def _window_facts(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _block_facts(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _block_facts(blocks: AnyMapping) -> list[tuple[str, str]]:
     """Counts of the fabric's blocks at packet level; idle blocks are left out."""
     if "al_tlb" not in blocks:
         return []

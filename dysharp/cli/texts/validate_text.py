@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dysharp.base import ByName, Columns, read_toml
+from dysharp.base import AnyMapping, ByName, Columns, read_toml
 from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
@@ -56,7 +56,7 @@ def print_own_rows(done: Validation, data: str) -> None:
     )
 
 
-def _errors(told: Sequence[Mapping[str, Any]]) -> str:
+def _errors(told: Sequence[AnyMapping]) -> str:
     """The median error of a user's rows, and how many are outside their interval."""
     judged = [row for row in told if not row["note"]]
     if not judged:
@@ -88,7 +88,7 @@ def print_families(done: Validation) -> None:
         print_columns(Columns("what=what", "regime=regime", "rows=n:", *ERRORS, "bias %=bias:.1f"), done.calls, whole=1)
 
 
-def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_families(rows: Sequence[AnyMapping]) -> None:
     named = [{**row, "words": FAMILIES.get(row["family"], "")} for row in rows]
     print_columns(Columns("what=family", "that is=words", "in scope=n_rows:", "predicted=n:", *ERRORS), named, whole=1)
 
@@ -173,7 +173,7 @@ def _print(done: Validation, *names: str) -> None:
         _print_rows(getattr(done, name), name)
 
 
-def _print_rows(rows: Iterable[Mapping[str, Any]], name: str, *without: str) -> None:
+def _print_rows(rows: Iterable[AnyMapping], name: str, *without: str) -> None:
     print_columns(TABLES[name].columns.without(*without), rows)
     click.echo()
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from statistics import mean, pstdev
 
-from dysharp.base import Texts
+from dysharp.base import Amounts, Texts
 from dysharp.figures.metric import Seen, calculated, metric, quotient
 from dysharp.measured.measurements import read_measurements
 from dysharp.runs.point import Point
@@ -142,7 +142,7 @@ _SPREAD = {f"{side}_{end}_mm2": f"area of CAIS in a {side} ({end}, mm2)" for sid
 
 
 @calculated("cais-area", options=NoOptions, metrics=_SPREAD)
-def _area(point: Point, options: NoOptions) -> dict[str, float]:
+def _area(point: Point, options: NoOptions) -> Amounts:
     """Merge units, merge tables and group table of a switch; synchronizer of a GPU; in 12 nm."""
     found = cais_area(load_cluster(point.cluster))
     return {f"{side}_{end}_mm2": getattr(spread, end) for side, spread in found.items() for end in ("low", "middle", "high")}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.base import ConfigError, MissingExtra, Runner, check_word, here, in_processes, nearest, parse_toml, read_text, show
+from dysharp.base import AnyMapping, ConfigError, MissingExtra, Runner, check_word, here, in_processes, nearest, parse_toml, read_text, show
 from dysharp.base.values import ByName, Texts, frozen
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
@@ -211,7 +211,7 @@ def _one_point(study: Study, values: Mapping[str, Number]) -> Point:
     return points[0]
 
 
-def _objectives(draw: Draw, record: Mapping[str, Any]) -> tuple[float, ...] | None:
+def _objectives(draw: Draw, record: AnyMapping) -> tuple[float, ...] | None:
     """What the search minimises. None: the point failed."""
     if not record:
         return None

@@ -14,13 +14,13 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dysharp.base import ByName, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
+from dysharp.base import Amounts, AnyMapping, ByName, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
 from dysharp.silicon.cluster_area import area_columns
@@ -88,7 +88,7 @@ class StudyFolder:
         """Whether the point with this key is finished."""
         return key in self._keys
 
-    def put(self, key: str, point: Point, row: Mapping[str, Any]) -> None:
+    def put(self, key: str, point: Point, row: AnyMapping) -> None:
         """Keep a finished point."""
         assert self._journal is not None, "opened by writing()"
         record = record_of(key, point, row)
@@ -248,7 +248,7 @@ def _hold(lock: IO[str], folder: Path) -> None:
         raise ConfigError(f"study {folder}: another process writes to it; wait for it, or take another --folder") from None
 
 
-def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", finished: float | None = None) -> ByName:
+def record_of(key: str, point: Point, row: AnyMapping, code: str = "", finished: float | None = None) -> ByName:
     """One line of the journal, which becomes one line of a part: numbers of the Row, what tells the point apart, and the whole Row as JSON.
 
     `code`: digest of the code that made the Row, "" = this one. `finished`: when, in seconds since 1970; None = now.
@@ -283,7 +283,7 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
     return {**own, **{name: value for name, value in told.items() if name not in own and name != "row"}, "row": json.dumps(row)}
 
 
-def _areas(point: Point) -> dict[str, float]:
+def _areas(point: Point) -> Amounts:
     """Area of what DySHARP adds to the point's cluster; nothing for a cluster that cannot be read."""
     try:
         return area_columns(load_cluster(point.cluster))

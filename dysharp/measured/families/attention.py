@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.base import F64
+from dysharp.base import F64, Amounts
 from dysharp.costs import attention, moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
@@ -126,7 +126,7 @@ def _masked(m: Measurement, gpu: Gpu) -> bool:
     return heads == kv_heads or heads / kv_heads > XQA_HEADS or cyclic or blocks * XQA_BLOCKS < gpu.n_sms
 
 
-def _widths(m: Measurement, kernel: str) -> dict[str, float]:
+def _widths(m: Measurement, kernel: str) -> Amounts:
     if m.kind.startswith("mla"):
         # SGLang's FlashAttention backend absorbs the projections in prefill, too.
         if m.kind == "mla_generation" or kernel == "flash_attention":

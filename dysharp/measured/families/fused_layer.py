@@ -1,13 +1,12 @@
 """One kernel per MoE layer: Mega MoE and its variants."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US, Texts, frozen_keywords
+from dysharp.base import F64, PS_PER_US, AnyMapping, Texts, frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
@@ -147,7 +146,7 @@ def _loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
     return routing_from(expert, len(loads), gpus)
 
 
-def _dtypes_of(model: Model, options: Mapping[str, Any]) -> Texts:
+def _dtypes_of(model: Model, options: AnyMapping) -> Texts:
     """Data types of the dispatched rows and of the weights."""
     weights = options.get("weights")
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"

@@ -1,9 +1,7 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
-from collections.abc import Mapping
-from typing import Any
 
-from dysharp.base import F64, Texts, frozen_keywords
+from dysharp.base import F64, AnyMapping, Texts, frozen_keywords
 from dysharp.costs import moe, narrow_bytes, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, family
@@ -49,7 +47,7 @@ def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) ->
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
 
-def _operand_dtypes(model: Model, _: Mapping[str, Any]) -> Texts:
+def _operand_dtypes(model: Model, _: AnyMapping) -> Texts:
     """Type of the products of a layer, and of its weights where memory holds narrower ones."""
     return (f"weights {model.checkpoint}",) if narrow_bytes(model) else (model.gemm_dtype,)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base import ByName, Rows
+from dysharp.base import AnyMapping, ByName, Rows
 from dysharp.measured.formats.log import Log, lacking, number, whole
 
 NAME = "a result of a serving benchmark"
@@ -89,19 +89,19 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     return Log(NAME, rows, tuple(missing), KNOWN)
 
 
-def _value(one: Mapping[str, Any], *keys: str) -> float | None:
+def _value(one: AnyMapping, *keys: str) -> float | None:
     """The first of `keys` that holds a finite number above 0."""
     found = (one.get(key) for key in keys)
     return next((float(v) for v in found if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < 1e15), None)
 
 
-def _ms(one: Mapping[str, Any], name: str) -> float | None:
+def _ms(one: AnyMapping, name: str) -> float | None:
     """Milliseconds of a median, else of a mean; without a unit in its name a time is in seconds."""
     ms, s = _value(one, f"median_{name}_ms", f"mean_{name}_ms"), _value(one, f"median_{name}", f"mean_{name}")
     return ms if ms is not None or s is None else 1e3 * s
 
 
-def _row(n: int, one: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+def _row(n: int, one: AnyMapping, given: Mapping[str, str]) -> dict[str, str]:
     done, dp = _value(one, "completed"), one.get("dp_attention") in (True, "true")
     sent, got = _value(one, "total_input_tokens"), _value(one, "total_output_tokens")
     disagg = one.get("disagg")
@@ -119,7 +119,7 @@ def _row(n: int, one: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, 
     return row | {"model": _model(row["model"]), "refused": _refusal(one, row)}
 
 
-def _text(one: Mapping[str, Any], key: str) -> str:
+def _text(one: AnyMapping, key: str) -> str:
     return str(one.get(key) or "").removeprefix("cluster:")
 
 
@@ -129,7 +129,7 @@ def _model(path: str) -> str:
     return cached[1].rpartition("--")[2] if cached else path.rpartition("/")[2] if path.startswith("/") else path
 
 
-def _refusal(one: Mapping[str, Any], row: Mapping[str, str]) -> str:
+def _refusal(one: AnyMapping, row: Mapping[str, str]) -> str:
     """Why a run is no row, or "": the file marks it, or does not say what a row needs."""
     failed, asked, done = (_value(one, key) for key in ("failed", "num_prompts", "completed"))
     gap, token, chunk = _value(one, "mean_itl_ms"), _value(one, "mean_tpot_ms"), _value(one, "accept_length")

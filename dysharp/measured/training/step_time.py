@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from dysharp.base import PS_PER_US, ByName, ConfigError, Rows, frozen, frozen_keywords
+from dysharp.base import PS_PER_US, Amounts, ByName, ConfigError, Rows, frozen, frozen_keywords
 from dysharp.costs import Machine
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
@@ -39,7 +39,7 @@ class Estimate:
     tokens_per_s_gpu: float
     costs: StepCosts
 
-    def parts(self) -> dict[str, float]:
+    def parts(self) -> Amounts:
         """Microseconds of the slowest pipeline rank's work by part, over the step."""
         layout = self.costs.layout
         ranks = [self.costs.stages[rank :: layout.pp] for rank in range(layout.pp)]
@@ -108,7 +108,7 @@ def _plain_us(setting: Setting, machine: Machine, training_recipe: TrainingRecip
     return one * (layout.micro_batches + (layout.pp - 1) / layout.vpp) + traffic + update
 
 
-def _forward(setting: Setting) -> dict[str, float]:
+def _forward(setting: Setting) -> Amounts:
     """FLOPs of a token's forward pass by part; core attention sees the tokens before it."""
     forward = dict(flops_of(setting.model, setting.sequence).forward)
     if setting.model.attention.window == 0:

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
-from dysharp.base import ByName, ConfigError, DysharpError, Texts, frozen, named, plain
+from dysharp.base import AnyMapping, ByName, ConfigError, DysharpError, Texts, frozen, named, plain
 from dysharp.base.text import sentences, table
 from dysharp.costs import Machine, narrow_bytes
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
@@ -127,9 +127,9 @@ class Advice:
     what_if: tuple[WhatIf, ...]
     no_what_if: Mapping[str, str]
     header: Texts
-    layers: Mapping[str, Any] | None
+    layers: AnyMapping | None
     host: str
-    formats: Mapping[str, Any]
+    formats: AnyMapping
 
     @property
     def best(self) -> Predicted:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.base import ByName, DysharpError, Texts, frozen, named, plain
+from dysharp.base import Amounts, ByName, DysharpError, Texts, frozen, named, plain
 from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, eager_is_known, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
@@ -73,14 +73,14 @@ class Predicted:
         """Of all GPUs."""
         return self.row.gpus * self.tokens / self.time_us * 1e6
 
-    def parts_us(self) -> dict[str, float]:
+    def parts_us(self) -> Amounts:
         """The critical path by operator, and the surroundings; the sum is `time_us`."""
         path = (self.row.window or {}).get("path_us", self.row.path_us)
         gemms = path["gemm1"] + path["gemm2"]
         kernels = {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"]}
         return kernels | {"around": max(0.0, self.time_us - sum(kernels.values()))}
 
-    def one_kernel_us(self) -> dict[str, float] | None:
+    def one_kernel_us(self) -> Amounts | None:
         """Where one kernel is the whole layer: its GEMMs, its copies, and waits. None for other systems.
 
         GEMMs: busy time of the SMs or of the memory of the busiest GPU, the longer of both. Copies: busy time of the
