@@ -13,8 +13,7 @@ from dysharp.base import F64, PS_PER_US, KiB, MiB, frozen_keywords
 from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, check_cluster, family, gpu_of, number, whole
 from dysharp.measured.predictions import hashable_constants
 from dysharp.specs import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program

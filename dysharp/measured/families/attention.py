@@ -9,8 +9,7 @@ from dysharp.costs import attention, moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
 from dysharp.specs import Gpu, load_gpu
 
 KINDS = (

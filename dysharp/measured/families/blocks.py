@@ -14,8 +14,7 @@ import numpy as np
 from dysharp.base import F64, frozen_keywords
 from dysharp.costs import SPARSE_HEADS, AttentionCall, Machine, OpTime, Routed, gradients, kernels, light_us, rows_of
 from dysharp.costs.regime import Name, regime_of
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
+from dysharp.measured.families import CLUSTERS, Case, Constants, Measurement, Unsupported, check_cluster, family, gpu_of, number, whole
 from dysharp.model import Formats, StepBatch, prompt_batch
 from dysharp.model.operators import ACTIVATION, DENSE, POSITIONS, LayerOperator, MemoryOp, RowExchange, Weight, is_routed, operators
 from dysharp.serving.layer import attention_ops, layer_ops

@@ -4,8 +4,7 @@
 from dysharp.base import F64, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, sent_rows, verb_of
-from dysharp.measured.family import Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, label, number, whole
+from dysharp.measured.families import Constants, Measurement, Unsupported, family, label, number, whole
 from dysharp.specs import Gpu
 
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")

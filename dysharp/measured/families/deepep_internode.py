@@ -11,10 +11,9 @@ import numpy as np
 
 from dysharp.base import F64, f64, frozen_keywords
 from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, sent_rows, verb_of
+from dysharp.measured.families import Constants, Measurement, Unsupported, family, label, number, spans_domains, whole
 from dysharp.measured.families.deepep import DeepEpCase
-from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
-from dysharp.measured.measurements import Measurement, Unsupported, label, number, spans_domains, whole
 from dysharp.specs import Gpu
 
 KERNELS = ("DeepEP-normal", "DeepEP V1 normal", "DeepEP V1 (NVSHMEM host proxy)", "DeepEP V2")

@@ -5,9 +5,8 @@ import numpy as np
 
 from dysharp.base import F64, f64, frozen_keywords
 from dysharp.costs import moe, operators
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, dtype_of, family, gpu_of, number
 from dysharp.measured.families.operator import is_training_gemm
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
 from dysharp.model import FORMATS
 from dysharp.specs import Gpu
 

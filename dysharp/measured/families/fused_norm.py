@@ -2,11 +2,10 @@
 
 from dysharp.base import frozen_keywords
 from dysharp.costs import launch_us, memory_kernel_us
+from dysharp.measured.families import Case, Constants, Measurement, family
 from dysharp.measured.families.multimem import MultimemCase, vector_of
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement
 from dysharp.specs import load_gpu
 
 PASSES = 4

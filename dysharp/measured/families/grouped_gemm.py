@@ -3,9 +3,8 @@
 
 from dysharp.base import F64, AnyMapping, Texts, frozen_keywords
 from dysharp.costs import moe, narrow_bytes, operators
+from dysharp.measured.families import Case, Constants, Measurement, dtype_of, family, gpu_of, label, number
 from dysharp.measured.families.operator import is_training_gemm
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
 from dysharp.specs import Gpu, Model, load_gpu
 
 BLOCK_ROWS = 128

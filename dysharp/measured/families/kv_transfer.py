@@ -5,8 +5,8 @@ import numpy as np
 
 from dysharp.base import F64, f64, frozen_keywords
 from dysharp.costs import link_us
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
+from dysharp.measured.measurements import nic_GBps
 from dysharp.specs import Gpu
 
 RAILS = {"mooncake": 1.0, "nixl": 2.0}

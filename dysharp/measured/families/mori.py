@@ -13,9 +13,8 @@ from dysharp.base import F64, PS_PER_US, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
-from dysharp.measured.family import Constants, family
+from dysharp.measured.families import CLUSTERS, Constants, Measurement, Unsupported, check_cluster, dtype_of, family, label, number
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
-from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.specs import Cluster, Gpu, load_cluster
 

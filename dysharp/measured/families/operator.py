@@ -7,8 +7,7 @@ import numpy as np
 from dysharp.base import F64, f64, frozen_keywords
 from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
 from dysharp.specs import Gpu, load_gpu
 
 PASSES = {

@@ -10,10 +10,7 @@ from amaranth.utils import bits_for
 
 from dysharp.base import ByName, frozen
 from dysharp.protocol import al_table
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import OrderProof, Proof
-from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, check_slots, lowest, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, OrderList, OrderProof, Proof, Values, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 

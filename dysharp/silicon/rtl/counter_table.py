@@ -13,8 +13,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base import ByName
-from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.parts import Machine, Table
+from dysharp.silicon.rtl import Machine, SpillModel, Table, Values
 
 
 class CounterTable(Machine):

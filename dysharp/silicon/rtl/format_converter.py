@@ -7,10 +7,7 @@ from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base import ByName, frozen
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof
-from dysharp.silicon.rtl.parts import Machine
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
 from dysharp.specs import Cluster
 
 TOP, MOST = 8, 0x7E

@@ -10,10 +10,7 @@ from amaranth.utils import bits_for
 
 from dysharp.base import ByName, frozen
 from dysharp.protocol import merging
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, slots
-from dysharp.silicon.rtl.parts import Machine, OrderList, Table, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, slot_bits, slots
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port

@@ -7,11 +7,8 @@ from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 
 from dysharp.base import ByName, frozen
 from dysharp.protocol import readiness
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, slot_bits, slots
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
-from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import check_slots, slot_bits
 from dysharp.specs import Cluster
 
 

@@ -12,10 +12,7 @@ from amaranth.lib.wiring import In, Out
 from dysharp.base import ByName, frozen
 from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof, slots
-from dysharp.silicon.rtl.parts import Cam, Machine, lowest, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, Proof, Values, lowest, memory, slot_bits, slots
 from dysharp.specs import Cluster
 
 

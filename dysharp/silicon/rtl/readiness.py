@@ -11,10 +11,7 @@ from amaranth.utils import bits_for
 from dysharp.base import ByName, ConfigError, frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof, slots
-from dysharp.silicon.rtl.parts import Machine, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, memory, slot_bits, slots
 from dysharp.specs import Cluster
 
 

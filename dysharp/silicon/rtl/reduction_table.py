@@ -12,10 +12,9 @@ from amaranth.lib.wiring import In, Out
 from dysharp.base import ByName, KiB, SimulationError, frozen
 from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
+from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, live_slots, slot_bits, slots
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
-from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import Machine, Table, check_slots, slot_bits
 from dysharp.specs import Cluster, session_bytes
 
 

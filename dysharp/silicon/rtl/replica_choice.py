@@ -7,10 +7,7 @@ from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base import ByName, frozen
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof
-from dysharp.silicon.rtl.parts import Machine, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 

@@ -15,10 +15,7 @@ from amaranth.utils import bits_for
 from dysharp.base import ByName, frozen
 from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.formal import Proof, slots
-from dysharp.silicon.rtl.parts import Machine, memory, slot_bits
+from dysharp.silicon.rtl import Block, Machine, Proof, SpillModel, Values, memory, slot_bits, slots
 from dysharp.specs import Cluster, choice_int
 
 

@@ -8,10 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from dysharp.base import ByName, frozen
 from dysharp.isa.packets import IDS_PER_FLIT
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof
-from dysharp.silicon.rtl.parts import Machine
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
 from dysharp.specs import Cluster
 
 ID_BITS = 16

@@ -8,11 +8,8 @@ from amaranth.lib import data
 
 from dysharp.base import ByName, frozen
 from dysharp.protocol import tracker
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, memory, slot_bits, slots
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
-from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 
 
