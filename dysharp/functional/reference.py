@@ -7,8 +7,7 @@ import numpy as np
 from dysharp.base import Array, EmulationMismatch, Texts, frozen
 from dysharp.functional.layer import Buffers, RecordedTile, RunRecord, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
-from dysharp.program import ColumnRange
-from dysharp.program.tables import ALL_COLUMNS
+from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 
 
 @frozen

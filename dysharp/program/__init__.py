@@ -8,5 +8,5 @@ from dysharp.program.csr import csr_ptr, group, owners, place_in, runs, spans, s
 from dysharp.program.nets import BETWEEN_NET, NET_KINDS, NIC, nets_of
 from dysharp.program.relayout import with_hardware
 from dysharp.program.schema import BESIDE, LATE, LAYER, Buffer, Function, Nature, Operator, Schema
-from dysharp.program.tables import Alloc, ColumnRange, Declared, Discipline, Hardware, Head, HubTable, Kind, Net, Point, Program, Tail, Template
+from dysharp.program.tables import Alloc, Chaining, Declared, Discipline, Hardware, Head, HubTable, Kind, Net, Point, Program, Tail, Template
 from dysharp.program.trace import Trace

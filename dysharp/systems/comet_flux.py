@@ -9,7 +9,8 @@ import numpy as np
 
 from dysharp.base import PS_PER_US, ByName, ConfigError, frozen_keywords
 from dysharp.costs import gemm_gang
-from dysharp.program import I32, I64, Alloc, ColumnRange, Discipline, Kind, Template, frozen
+from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
+from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
 from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, blocks_in_order, collective, in_pairs, mediate, stages

@@ -6,9 +6,8 @@ from dysharp.base import Array
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import HoldState, Links, Loads, Points, Releases
 from dysharp.engine.burst.lower_bulk import bulk_state
-from dysharp.program import Discipline, Head, Kind, Point, Program, Tail, group, owners
+from dysharp.program import Chaining, Discipline, Head, Kind, Point, Program, Tail, group, owners
 from dysharp.program.shares import more_of
-from dysharp.program.tables import Chaining
 
 HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/engine/blocks/points.py
 
