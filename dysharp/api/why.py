@@ -1,40 +1,17 @@
 """Where the gain of a system comes from: from a baseline part by part, each part a difference of two runs (docs/design/0038)."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from dysharp.base import AnyMapping, ByName, ConfigError, frozen, named
+from dysharp.base import AnyMapping, ByName, ConfigError, frozen, named, read_toml
 from dysharp.systems import find_system
 
 Order = tuple[tuple[str, str], ...]
 """(part, the system that has this part and all before it)."""
-OVERLAP: Order = (("overlap", "comet"), ("both directions", "fusion-only"))
+_TABLE = read_toml(Path(__file__).with_suffix(".toml"))
 LADDERS: Mapping[str, tuple[str, tuple[Order, ...]]] = {
-    "dysharp": (
-        "deepep",
-        (
-            (*OVERLAP, ("multicast", "multicast-only"), ("reduction", "explicit"), ("addresses", "dysharp")),
-            (*OVERLAP, ("reduction", "reduction-only"), ("multicast", "explicit"), ("addresses", "dysharp")),
-            (
-                ("reduction", "reduction-basic"), ("multicast", "explicit-basic"), ("addresses", "dysharp-basic"), ("overlap", "dysharp-comet"),
-                ("both directions", "dysharp"),
-            ),
-        ),
-    ),
-    "moe-hub": (
-        "deepep",
-        (
-            (("places on arrival", "mh-base"), ("packet manager", "mh-pkt"), ("readiness", "moe-hub")),
-            (("places on arrival", "mh-base"), ("readiness", "mh-dep"), ("packet manager", "moe-hub")),
-        ),
-    ),
-    "cais": (
-        "sp-nvls",
-        (
-            (("merging", "cais-base"), ("pipeline", "cais-pipeline"), ("coordination", "cais-partial"), ("channels", "cais")),
-            (("merging", "cais-base"), ("pipeline", "cais-pipeline"), ("channels", "cais-no-coord"), ("coordination", "cais")),
-        ),
-    ),
-}  # fmt: skip
+    name: (one["baseline"], tuple(tuple((part, system) for part, system in order) for order in one["orders"])) for name, one in _TABLE.items()
+}
 """System -> (baseline, orders of its parts). A part stands behind the parts that it needs, in every order."""
 WITHOUT_SWITCH = {"dysharp": "fusion-only"}
 """System -> the same without computing in the switch."""

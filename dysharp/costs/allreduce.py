@@ -4,31 +4,17 @@
 their order. No constant is fitted here.
 """
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import F64, Texts, f64
+from dysharp.base import F64, Texts, f64, read_toml
 from dysharp.costs.collectives import flight_us, link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import Gpu, choice_int
 
-TORCH_BUFFER = ("copy", "launch", "flags")
-KERNELS: dict[str, Texts] = {
-    "one-shot": ("launch", "pull"),
-    "two-shot polled": ("launch", "pull+multicast"),
-    "two-shot": ("launch", "pull+multicast", "sync"),
-    "multimem all-reduce": ("launch", "flags", "pull+multicast", "sync"),
-    "multimem all-gather": ("launch", "flags", "multicast", "sync"),
-    "multimem reduce-scatter": ("launch", "flags", "pull own", "sync"),
-    "megatron all-gather": ("launch", "multicast", "sync"),
-    "megatron reduce-scatter": ("launch", "sync", "pull own"),
-    "torch multimem": (*TORCH_BUFFER, "pull+multicast", "sync", "copy"),
-    "torch two-shot": (*TORCH_BUFFER, "get+put", "sync", "copy"),
-    "vllm one-stage": ("launch", "flags", "get all", "flags"),
-    "vllm two-stage": ("launch", "flags", "get own", "sync", "get sums"),
-    "trtllm one-shot": ("launch", "put all"),
-    "trtllm two-shot": ("launch", "stage", "sync", "get+put", "sync", "stage"),
-}
+KERNELS: dict[str, Texts] = {name: tuple(steps) for name, steps in read_toml(Path(__file__).with_suffix(".toml")).items()}
 """Steps by kernel. On one GPU, a step starts when the previous step ends.
 
 | step | meaning |
