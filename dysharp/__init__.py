@@ -23,7 +23,7 @@ Names load when first used, so that `import dysharp` is quick.
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.lazy import loader
+from dysharp.base import loader
 
 if TYPE_CHECKING:
     from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, explain, network, plan, run, serve, step, trace, wrap
@@ -32,19 +32,13 @@ if TYPE_CHECKING:
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.2.0"
-__all__ = [
-    "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "load_cluster",
-    "load_model", "load_whole", "make_routing", "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
-]  # fmt: skip
-
 _HOME = {
-    "dysharp.api": (
-        "Slo", "advise", "capture", "compare", "compare_network", "describe", "emulate", "explain", "network", "plan", "run", "serve", "step",
-        "trace", "wrap",
-    ),
-    "dysharp.specs": ("load_model", "load_whole", "load_cluster"), "dysharp.workload": ("make_routing", "save_trace"),
-}  # fmt: skip
-__getattr__ = loader(__name__, _HOME, Machine=("dysharp.api", "machine_with_engine"))
+    "dysharp.api": "Slo advise capture compare compare_network describe emulate explain network plan run serve step trace wrap",
+    "dysharp.specs": "load_model load_whole load_cluster",
+    "dysharp.workload": "make_routing save_trace",
+}
+__all__ = ["Machine", "__version__", *" ".join(_HOME.values()).split()]
+__getattr__ = loader(__name__, {module: names.split() for module, names in _HOME.items()}, Machine=("dysharp.api", "machine_with_engine"))
 
 
 def __dir__() -> list[str]:

@@ -5,9 +5,4 @@ from dysharp.analysis.bound import Bound, program_bound, workload_bound_us
 from dysharp.analysis.count import WireTable, traffic_bytes, wire_table
 from dysharp.analysis.passes import both_passes
 from dysharp.analysis.row import HostCosts, Row, RunInputs, WallTimes, make_row, measure
-from dysharp.base.version import MODEL_VERSION
-
-__all__ = [
-    "CAUSES", "MODEL_VERSION", "Bound", "HostCosts", "Row", "RunInputs", "WallTimes", "WireTable", "attribute", "both_passes",
-    "make_row", "measure", "program_bound", "traffic_bytes", "wire_table", "workload_bound_us",
-]  # fmt: skip
+from dysharp.base import MODEL_VERSION

@@ -43,14 +43,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.units import PS_PER_US
-from dysharp.program.builder import PULLS
-from dysharp.program.csr import group
-from dysharp.program.schema import BESIDE, LATE, Nature
+from dysharp.base import I32, I64, PS_PER_US, Bools, Texts
+from dysharp.program import BESIDE, LATE, PULLS, Discipline, Kind, Nature, Point, Program, Template, Trace, group
 from dysharp.program.skew import START
-from dysharp.program.tables import Discipline, Kind, Point, Program, Template
-from dysharp.program.trace import Trace
 
 Index = TypeVar("Index")
 Key = TypeVar("Key")
@@ -93,7 +88,7 @@ class _Step(NamedTuple):
     pull: bool
 
 
-def _step(template: Template, hosts: tuple[str, ...]) -> _Step:
+def _step(template: Template, hosts: Texts) -> _Step:
     """`hosts`: the host operators of the Program."""
     cause = ""
     if template.fn in OWN_CAUSES:

@@ -3,17 +3,12 @@
 import numpy as np
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.errors import SimulationError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import F64, I64, PS_PER_US, Amounts, Bools, SimulationError, frozen
+from dysharp.program import Head, Kind, Program, Tail
 from dysharp.program.payload import link_name
 from dysharp.program.skew import START
-from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.workload import Routing, rows_per_slot, traffic
-from dysharp.workload.levels import switch_multicast
-from dysharp.workload.sublayer import SubLayer, Work
+from dysharp.workload import Routing, SubLayer, Work, rows_per_slot, switch_multicast, traffic
 
 _MAX_PS = 2.0**63  # of int64
 
@@ -24,7 +19,7 @@ class Bound:
 
     us: float
     resource: str
-    terms: dict[str, float]
+    terms: Amounts
 
 
 def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | None = None) -> Bound:

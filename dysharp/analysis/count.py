@@ -5,13 +5,9 @@ Both counts group the ops by (node, template, wire row). A layer with millions o
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
-from dysharp.base.values import frozen
-from dysharp.program.builder import PULLS
+from dysharp.base import I64, Bools, frozen
+from dysharp.program import PULLS, Kind, Nature, Program, Trace
 from dysharp.program.payload import sides_of
-from dysharp.program.schema import Nature
-from dysharp.program.tables import Kind, Program
-from dysharp.program.trace import Trace
 
 TERMS = ("payload", "headers", "requests", "acks", "notifications")
 

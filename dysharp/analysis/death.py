@@ -5,12 +5,11 @@ from importlib import resources
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster
 from dysharp.systems import System
-from dysharp.workload import Routing
-from dysharp.workload.routing import needed_gpus
+from dysharp.workload import Routing, needed_gpus
 
 Facts = list[tuple[str, str]]
 

@@ -1,21 +1,13 @@
 """The balance of load that a Routing puts on GPUs and on pairs of GPUs."""
 
-from typing import Any
-
 import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
-from dysharp.base.arrays import I64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import I64, PS_PER_US, ByName, Texts, frozen
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
-from dysharp.program.builder import PULLS
-from dysharp.program.csr import owners
-from dysharp.program.tables import Program
-from dysharp.program.trace import Trace
+from dysharp.program import PULLS, Program, Trace, owners
 from dysharp.specs import Cluster, Model
-from dysharp.workload import Routing, needed_gpus, rows_per_slot
-from dysharp.workload.levels import two_hop
+from dysharp.workload import Routing, needed_gpus, rows_per_slot, two_hop
 from dysharp.workload.routing import max_over_mean
 
 MOST_GPUS = 72  # above, `to_dict` leaves the table of pairs out
@@ -70,9 +62,9 @@ class Load:
     def _remote(self) -> I64:
         return self.pairs * (1 - np.eye(len(self.rows), dtype=np.int64))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The fields as plain values. `pairs` is left out above `MOST_GPUS` GPUs."""
-        values: dict[str, Any] = {
+        values: ByName = {
             "placement": self.placement, "note": self.note, "rows_max_mean": self.rows_max_mean,
             "received_max_mean": self.received_max_mean, "pair_max_mean": self.pair_max_mean, "busiest_pair": list(self.busiest_pair),
             "rows_per_gpu": self.rows.tolist(),
@@ -91,7 +83,7 @@ def load_of(routing: Routing, domain_gpus: int = 0) -> Load:
     return Load(routing.placement.kind, routing.placement.note, pairs, rows, nics)
 
 
-def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[str, ...]:
+def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> Texts:
     """A line when the experts of all layers of a model do not fit the memory of a GPU."""
     each = model.expert_weights * (narrow_bytes(model) or ELEMENT_BYTES[model.gemm_dtype])
     needed = model.n_layers * routing.placement.slots_per_gpu * each

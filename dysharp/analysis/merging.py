@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, sums_that_passed
-from dysharp.base.units import PS_PER_US
-from dysharp.program.tables import Kind, Program
-from dysharp.program.trace import Trace
+from dysharp.base import PS_PER_US, ByName
+from dysharp.program import Kind, Program, Trace
 
 
-def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:
+def merging_of(program: Program, trace: Trace, ports: int) -> ByName:
     """Counts of loads and sums that merge; {} for a Program without any. `ports`: switch ports that face one home.
 
     `wait_us`: mean time from the first to the last request of an address, `load_wait_us` and `sum_wait_us` of each kind. `addresses`,

@@ -2,13 +2,13 @@
 
 import dataclasses
 import hashlib
-from typing import Any
 
 from dysharp.analysis.row import Row
+from dysharp.base import Amounts, ByName
 
 SUMS = ("time_us", "exposed_comm_us", "bound_us", "workload_bound_us", "n_ops", "n_events", "compile_s")
 TABLES = ("wire_flits", "attribution", "path_us", "stalls", "bound_terms", "surroundings_us")
-Phases = dict[str, dict[str, float]]
+Phases = dict[str, Amounts]
 Waiting = dict[str, dict[str, list[float]]]
 
 
@@ -23,7 +23,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
     wall_s          sum, with the shared routing counted once
     warnings        warnings of both passes, each once
     """
-    sums: dict[str, Any] = {name: getattr(forward, name) + getattr(backward, name) for name in SUMS}
+    sums: ByName = {name: getattr(forward, name) + getattr(backward, name) for name in SUMS}
     sums |= {name: _added(getattr(forward, name), getattr(backward, name)) for name in TABLES}
     traffic = {side: _added(forward.traffic_bytes[side], backward.traffic_bytes[side]) for side in forward.traffic_bytes}
     wall = _added(forward.wall_s, backward.wall_s)
@@ -40,7 +40,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
     )  # fmt: skip
 
 
-def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+def _added(one: ByName, two: ByName) -> ByName:
     """Sums by key, keys of `one` first. A missing entry counts as 0."""
     out = dict(one)
     for name, value in two.items():
@@ -68,7 +68,7 @@ def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
     return out
 
 
-def _weighted(forward: Row, backward: Row) -> dict[str, float]:
+def _weighted(forward: Row, backward: Row) -> Amounts:
     one, two = forward.program_us, backward.program_us
     if one + two == 0:
         return dict(forward.utilization)

@@ -1,17 +1,12 @@
 """Phases, exposed communication and waits of the GPU that finishes last, and utilization of links and SMs."""
 
-from typing import Any
-
 import numpy as np
 
 from dysharp.analysis.count import remote_members
-from dysharp.base.arrays import F64, I64
-from dysharp.base.units import PS_PER_US, ps_to_us
+from dysharp.base import F64, I64, PS_PER_US, Amounts, ByName, ps_to_us
+from dysharp.program import Discipline, Kind, Point, Program, Trace, owners
 from dysharp.program.builder import PULLS, WIRED
-from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
-from dysharp.program.tables import Discipline, Kind, Point, Program
-from dysharp.program.trace import Trace
 
 
 def union_ps(start: I64, end: I64) -> int:
@@ -50,7 +45,7 @@ class LastGpu:
         self.transfers = self.ops[np.isin(kinds, WIRED)]
         self.timed = kinds != Kind.JOIN
 
-    def phases_us(self) -> dict[str, dict[str, float]]:
+    def phases_us(self) -> dict[str, Amounts]:
         """{operator: {start, end, busy}} in us. Busy: union of the operator's ops from issue to completion.
 
         An operator without ops has zeros.
@@ -81,7 +76,7 @@ class LastGpu:
         end = np.concatenate([t.done[own], t.member[here[other]], busy_end])
         return union_ps(start, end) - union_ps(busy_start, busy_end)
 
-    def stalls_us(self) -> dict[str, float]:
+    def stalls_us(self) -> Amounts:
         """Microseconds in which ops of this GPU waited for a window, for the up link, for an SM slot. Waits overlap."""
         t = self.trace
         window = union_ps(*self._window_waits())
@@ -109,7 +104,7 @@ class LastGpu:
         return start, t.issue[ops]
 
 
-def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, float]:
+def utilization(program: Program, trace: Trace, pool_busy: I64) -> Amounts:
     """Busy time divided by total time, per link direction and for SM slots: mean over GPUs, and maximum (`_max`).
 
     `pool_busy`: `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools without GEMMs (hosts, load/store units) do not count.
@@ -135,7 +130,7 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     return out
 
 
-def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] | None:
+def row_visits(program: Program, trace: Trace, al_read: I64) -> ByName | None:
     """Rates and lifetimes of rows at the hubs, for a run without evictions. None: no row is both pushed and pulled.
 
     `al_read`: `[n_rows]` ps, first lookup of each row, -1 = none.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.bound import collective_bound_us, pool_busy_ps, program_bound, workload_bound_us
@@ -13,22 +11,17 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base.arrays import Bools
+from dysharp.base import MODEL_VERSION, Amounts, AnyMapping, Bools, ByName, Texts, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import frozen
-from dysharp.base.version import MODEL_VERSION
 from dysharp.isa.framing import AS_IS
+from dysharp.program import Kind, Program, Trace
 from dysharp.program.skew import Skew
-from dysharp.program.tables import Kind, Program
-from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
 from dysharp.systems.building.experts import AROUND
-from dysharp.workload import Routing
-from dysharp.workload.sublayer import Work
+from dysharp.workload import Routing, Work
 
-LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
+LEFT_OUT: ByName = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
 """Fields of a Row that its JSON has only where they differ from these values."""
 DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 SURROUNDINGS = "surroundings_us"
@@ -51,7 +44,7 @@ class RunInputs:
     direction: str
     fidelity: str
     seed: int
-    options: dict[str, Any]
+    options: ByName
     free_links: bool = False
     skew: Skew | None = None
 
@@ -158,35 +151,35 @@ class Row:
     direction: str
     fidelity: str
     seed: int
-    options: dict[str, Any]
+    options: ByName
     time_us: float
-    phases_us: dict[str, dict[str, float]]
+    phases_us: dict[str, Amounts]
     exposed_comm_us: float
     traffic_bytes: dict[str, dict[str, int]]
     wire_flits: dict[str, int]
-    utilization: dict[str, float]
+    utilization: Amounts
     bound_us: float
     bound_resource: str
-    bound_terms: dict[str, float]
+    bound_terms: Amounts
     workload_bound_us: float
-    attribution: dict[str, float]
-    path_us: dict[str, float]
-    stalls: dict[str, float]
+    attribution: Amounts
+    path_us: Amounts
+    stalls: Amounts
     waiting_us: dict[str, dict[str, list[float]]]
     n_ops: int
     n_events: int
-    wall_s: dict[str, float]
+    wall_s: Amounts
     compile_s: float
     peak_rss_mb: float
     digest: str
     model_version: str
-    blocks: dict[str, Any]
+    blocks: ByName
     dropped_rows: int
-    warnings: tuple[str, ...]
-    window: dict[str, Any]
-    surroundings_us: dict[str, float]
+    warnings: Texts
+    window: ByName
+    surroundings_us: Amounts
     skew: dict[str, list[float]]
-    header: tuple[str, ...]
+    header: Texts
 
     @property
     def layer_us(self) -> float:
@@ -239,7 +232,7 @@ class Row:
     def __repr__(self) -> str:
         return f"<Row of {self.system}: {self.layer_us:.2f} us; print() shows more, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
         Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also has the keys `simulated_us` and `eager_us`.
@@ -252,9 +245,9 @@ class Row:
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Row:
+    def from_dict(cls, values: AnyMapping) -> Row:
         """The Row of `to_dict`, also after JSON. Without a key "header" its header is empty. Raises TypeError where a field is missing."""
-        usual: dict[str, Any] = LEFT_OUT | {"header": ()}
+        usual: ByName = LEFT_OUT | {"header": ()}
         fields = {f.name: values.get(f.name, usual.get(f.name)) for f in dataclasses.fields(cls) if f.name in values or f.name in usual}
         return cls(**fields | {name: tuple(fields[name]) for name in ("warnings", "header")})
 
@@ -262,7 +255,7 @@ class Row:
 ASKED = ("workload", "model", "cluster", "gpus", "tokens_per_gpu", "direction")
 
 
-def asked_of(row: Mapping[str, Any]) -> str:
+def asked_of(row: AnyMapping) -> str:
     """`Row.asked` of a Row as plain values."""
     where = f"{row['gpus']} GPUs of {row['cluster']}"
     if row.get("workload"):
@@ -270,7 +263,7 @@ def asked_of(row: Mapping[str, Any]) -> str:
     return f"{row['model']}, {where}, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}"
 
 
-def _asked(inputs: RunInputs) -> dict[str, Any]:
+def _asked(inputs: RunInputs) -> ByName:
     """The fields of a Row that say what was asked."""
     work, model, skew = inputs.work, inputs.model, inputs.skew
     asked = {name: getattr(inputs, name) for name in ("system", "form", "layer", "direction", "fidelity", "seed", "options")}
@@ -281,7 +274,7 @@ def _asked(inputs: RunInputs) -> dict[str, Any]:
     return asked | {"model": model.name, "tokens_per_gpu": work.tokens_per_gpu, "topk": model.topk, "routing": work.description}
 
 
-def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
+def form_of(cluster: Cluster, options: AnyMapping) -> str:
     """ "real" or "paper": the value of the option `form`. "auto" follows the family of the cluster.
 
     No option: "paper".
@@ -334,8 +327,8 @@ def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
 
 
 def make_row(
-    measured: Row, surroundings: Surroundings | None, costs: HostCosts, *, blocks: Mapping[str, Any], dropped_rows: int = 0,
-    warnings: tuple[str, ...] = (), header: tuple[str, ...] = (),
+    measured: Row, surroundings: Surroundings | None, costs: HostCosts, *, blocks: AnyMapping, dropped_rows: int = 0,
+    warnings: Texts = (), header: Texts = (),
 ) -> Row:  # fmt: skip
     """The Row of a finished run. `surroundings` None: the layer is the Program alone."""
     row = dataclasses.replace(

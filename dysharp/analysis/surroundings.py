@@ -4,11 +4,9 @@ Programs of real forms, and of COMET's overlap, contain them (`systems/building/
 with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, AnyMapping, frozen
 from dysharp.costs import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
@@ -44,14 +42,12 @@ class Surroundings:
         """Time on the GPU: everything but `host_us`."""
         return self.permute_us + self.activation_us + self.cast_us + self.launch_us
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> Amounts:
         """Plain values."""
         return asdict(self)
 
 
-def surroundings(
-    system: str, model: Model, cluster: Cluster, routing: Routing, *, options: Mapping[str, Any], direction: str = "fwd"
-) -> Surroundings:
+def surroundings(system: str, model: Model, cluster: Cluster, routing: Routing, *, options: AnyMapping, direction: str = "fwd") -> Surroundings:
     """The surroundings of one pass of a layer under `system` with `options`.
 
     A layer that is one kernel has `host_us` only. Raises ConfigError for a value of the option `dispatch` that `ROW_FORMATS` does not have.

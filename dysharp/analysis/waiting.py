@@ -23,13 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dysharp.analysis.phases import merged, union_ps
-from dysharp.base.arrays import I64
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import frozen
-from dysharp.program.builder import PUSHES
-from dysharp.program.schema import LATE
-from dysharp.program.tables import Discipline, Kind, Program
-from dysharp.program.trace import Trace
+from dysharp.base import I64, frozen, ps_to_us
+from dysharp.program import LATE, PUSHES, Discipline, Kind, Program, Trace
 
 if TYPE_CHECKING:
     from dysharp.analysis.spans import Unions

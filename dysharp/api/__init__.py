@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.lazy import loader
+from dysharp.base import loader
 
 if TYPE_CHECKING:
     from dysharp.api.arguments import Slo
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from dysharp.runs.progress import Progress, Step
     from dysharp.runs.run import run
 
-__all__ = [
-    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Serving", "Slo", "Step", "advise", "capture", "compare", "compare_network", "describe",
-    "emulate", "explain", "machine_with_engine", "network", "plan", "run", "serve", "step", "trace", "wrap",
-]  # fmt: skip
-
 _HOME = {
-    "dysharp.planning.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
-    "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.explaining": ("explain",),
-    "dysharp.api.network_curve": ("compare_network", "network"),
-    "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
-    "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "serve"),
-    "dysharp.api.arguments": ("Slo",),
-    "dysharp.api.timed": ("trace",), "dysharp.api.whole_model": ("describe",),
-}  # fmt: skip
-__getattr__ = loader(__name__, _HOME)
+    "dysharp.api.arguments": "Slo",
+    "dysharp.api.comparison": "DEFAULT_SYSTEMS Comparison compare",
+    "dysharp.api.emulating": "emulate machine_with_engine wrap",
+    "dysharp.api.explaining": "explain",
+    "dysharp.api.network_curve": "compare_network network",
+    "dysharp.api.planning": "plan",
+    "dysharp.api.recording": "capture",
+    "dysharp.api.serving": "Serving serve",
+    "dysharp.api.timed": "trace",
+    "dysharp.api.training": "step",
+    "dysharp.api.whole_model": "describe",
+    "dysharp.planning.advice.advise": "Advice advise",
+    "dysharp.runs.progress": "Progress Step",
+    "dysharp.runs.run": "run",
+}
+__all__ = [*" ".join(_HOME.values()).split()]
+__getattr__ = loader(__name__, {module: names.split() for module, names in _HOME.items()})

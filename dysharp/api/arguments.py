@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:
-    from dysharp.model.layout import Layout
+    from dysharp.model import Layout
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
     from dysharp.runs.request import ClusterSource

@@ -1,22 +1,17 @@
 """Questions about costs: which measurement narrows an answer most, and in what two machines differ. An answer is a number of a machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dysharp.api.learning import Row, Votes, cluster_text
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
+from dysharp.base import F64, Amounts, ByName, ConfigError, Rows, parse_toml, read_text, read_toml
 from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_rows, slopes
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import learned_spreads, learned_table, list_clusters, load_cluster
 from dysharp.specs.fitted import KERNELS, constant_of, fitted
-from dysharp.specs.reading import parse_toml, read_text, read_toml
 
 LEAST_GAIN = 0.99
 """A measurement that leaves a larger part of the uncertainty is not named."""
@@ -26,7 +21,7 @@ Answer = Callable[[str], float]
 
 def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
     """The answer, and `[1, costs]` its slopes."""
-    found: dict[str, float] = {}
+    found: Amounts = {}
 
     def asked(change: Callable[[Cluster], Cluster]) -> F64:
         text = cluster_text(packaged, "asked", change(base))
@@ -37,7 +32,7 @@ def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Co
     return next(iter(found.values())), slope
 
 
-def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Sequence[Row] = (), among: Sequence[Row] = ()) -> dict[str, Any]:
+def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Sequence[Row] = (), among: Sequence[Row] = ()) -> ByName:
     """`answer` and its `uncertainty` in percent as `base` and `rows` leave it, `costs` it depends on, and the `measurements`, best first: `name`,
     `minutes` (None: not known), `command`, and the uncertainty `after` it and all before it. `among`: rows that could be measured; else the
     packaged list and the question itself.
@@ -58,7 +53,7 @@ def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Se
     slope = slopes(votes.predict, costs, np.zeros(len(costs)))
     if not among:
         slope, told = np.concatenate([slope, wanted]), [*told, listed["run"][verb]]
-    left, measurements, before = information, list[dict[str, Any]](), _percent(wanted, information)
+    left, measurements, before = information, Rows(), _percent(wanted, information)
     for place in next_rows(slope, wanted, information, n):
         left = left + np.outer(slope[place], slope[place]) / NOISE**2
         after = _percent(wanted, left)
@@ -76,12 +71,12 @@ def _percent(wanted: F64, information: F64) -> float:
     return 100 * float(np.sqrt((wanted @ np.linalg.inv(information) @ wanted.T)[0, 0]))
 
 
-def _row(one: dict[str, Any]) -> Measurement:
+def _row(one: ByName) -> Measurement:
     unit = "GB/s" if one["kind"] == "hbm_bandwidth" else "us"
     return Measurement(one["name"], one["kind"], one["system"], "", one["config"], "latency", 1.0, unit, "")
 
 
-def differences(first: str, second: str, answer: Answer | None = None) -> list[dict[str, Any]]:
+def differences(first: str, second: str, answer: Answer | None = None) -> Rows:
     """Costs in which two cluster files differ: `name`, `meaning`, both values and how far each may be off in percent (None: not learned), the change
     in percent, and what it alone changes in the `answer`, in percent.
     """

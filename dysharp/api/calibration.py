@@ -1,20 +1,16 @@
 """The verb `calibrate`: a cluster file from its owner's measurements."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.api.arguments import CalibrateArgs
 from dysharp.api.learning import WHOLE, Learning, Row, cluster_text, learning, rows_in, toml_of
 from dysharp.api.validation import check_values
-from dysharp.base.errors import ConfigError, nearest
-from dysharp.base.files import check_destination, write_text
+from dysharp.base import AnyPath, ByName, ConfigError, Rows, check_destination, frozen, nearest, write_text
 from dysharp.base.text import table
-from dysharp.base.values import AnyPath, frozen
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.formats import Given, rows_text
 from dysharp.measured.measurements import Measurement, measurements_from_csv
@@ -39,7 +35,7 @@ class Calibration:
     name: str
 
     @property
-    def constants(self) -> list[dict[str, Any]]:
+    def constants(self) -> Rows:
         """The fitted constants, before and after."""
         return [{"name": name, "before": self.fit.before[name], "after": value} for name, value in self.fit.fitted.items()]
 
@@ -51,7 +47,7 @@ class Calibration:
     def __repr__(self) -> str:
         return f"<Calibration {self.path}: {len(self.fit.fitted)} constants fitted; print() shows the errors, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         f = self.fit
         return {

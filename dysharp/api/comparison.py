@@ -7,11 +7,8 @@ from typing import Any, Unpack
 from dysharp.analysis import Row
 from dysharp.api.gain_map import GainMap, gain_map
 from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.text import sentences
-from dysharp.base.values import frozen, named
-from dysharp.model.formats import Formats
+from dysharp.base import Amounts, AnyMapping, ByName, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
+from dysharp.model import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS
 from dysharp.runs.arguments import RequestArgs
@@ -50,8 +47,8 @@ class Comparison:
 
     rows: tuple[Row, ...]
     baselines: dict[str, str]
-    speedup: dict[str, float]
-    header: tuple[str, ...]
+    speedup: Amounts
+    header: Texts
     sentence: str
     tuned: Mapping[str, TuningSearch] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +92,7 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         rows = [row.to_dict() | COMPARED.more(row) for row in self.rows]
         more = named(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
@@ -175,7 +172,7 @@ def compare(
     return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, gain_map=table)
 
 
-def _us_at(request: RequestArgs, tokens: int) -> dict[str, float]:
+def _us_at(request: RequestArgs, tokens: int) -> Amounts:
     """{system: us} of the systems of a map."""
     rows = compare(SYSTEMS, **(request | {"tokens": tokens, "options": None})).rows
     return {row.system: row.layer_us for row in rows}
@@ -207,7 +204,7 @@ def _why(target: str, rows: Sequence[Row], asked: Request) -> Why:
     return why_of(target, known | {row.system: row for row in found})
 
 
-def _options_of(names: Iterable[str], options: Mapping[str, Any] | None) -> dict[str, Any]:
+def _options_of(names: Iterable[str], options: AnyMapping | None) -> ByName:
     """Those of `options` that are of the systems `names`, or of the fabric."""
     return {key: value for key, value in (options or {}).items() if key.partition(".")[0] in (*names, "fabric")}
 
@@ -354,7 +351,7 @@ def out_of_ranking(rows: Iterable[Row]) -> dict[str, str]:
     return {row.system: f"drops {row.dropped_share:.1%} of the (token, expert) rows".replace("%", " %") for row in rows if row.dropped_rows}
 
 
-def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
+def header_lines(rows: Sequence[Row]) -> Texts:
     """The headers of Rows of one workload, and their warnings, each line once. Settings of several systems are columns of a table instead."""
     of_one = {f"{row.system}: {row.form} form, " for row in rows} if len(rows) > 1 else set()
     lines = dict.fromkeys(line for row in rows for line in row.header if not line.startswith(tuple(of_one)))
@@ -363,7 +360,7 @@ def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     return (*lines, *(f"warning: {text}" for text in warnings))
 
 
-def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
+def left_out_lines(left_out: Mapping[str, str]) -> Texts:
     """`Comparison.left_out` as lines of a header."""
     return tuple(f"warning: {name} is left out: {why}" for name, why in left_out.items())
 

@@ -1,13 +1,11 @@
 """`emulate`: real tensors through the modelled machine."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import EmulateArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
 from dysharp.functional.faults import check_kinds, machine_faults
@@ -21,7 +19,7 @@ from dysharp.runs.progress import telling
 from dysharp.runs.request import make_collective_request, takes
 from dysharp.systems import get_system
 from dysharp.systems.collectives import get_collective
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 
 @takes(EmulateArgs)

@@ -1,7 +1,5 @@
 """`explain`: a real run beside what it could be."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,20 +12,16 @@ import numpy as np
 from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
 from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
-from dysharp.base.arrays import F64, Bools
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine
-from dysharp.model.batch import StepBatch
-from dysharp.model.formats import formats_of, published
-from dysharp.model.layout import layout_of
+from dysharp.base import F64, Amounts, Bools, ByName, ConfigError, Texts, check_word, frozen
+from dysharp.costs import Machine
+from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
 from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
 from dysharp.profiles.spans import covered, union
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.runs.request import takes
 from dysharp.serving.layout import ServeLayout, serve_layout_of
-from dysharp.specs.catalog import load_whole
+from dysharp.specs import load_whole
 from dysharp.training.block import Block
 from dysharp.training.recipe import Dispatcher, TrainingRecipe
 
@@ -75,7 +69,7 @@ class Loss:
 class Explanation:
     """A run beside what it could be. Times are microseconds of the profile, means over ranks."""
 
-    files: tuple[str, ...]
+    files: Texts
     gpu: str
     cluster: str
     ranks: int
@@ -86,16 +80,16 @@ class Explanation:
     recognised: float
     layers: tuple[int, int]
     passes: str
-    layer_us: tuple[dict[str, float], ...]
+    layer_us: tuple[Amounts, ...]
     """Of the first rank, from one attention call to the next: microseconds from start to start (`whole`), idle ones, and those by operator."""
     exchange_us: float
     hidden_us: float
     losses: tuple[Loss, ...]
     operators: tuple[OperatorTime, ...]
     what_if: tuple[tuple[str, float], ...] = ()
-    remarks: tuple[str, ...] = ()
+    remarks: Texts = ()
     group: int = 1
-    pair_bytes: dict[str, float] = field(default_factory=dict)
+    pair_bytes: Amounts = field(default_factory=dict)
     """Ranks that exchange rows, and bytes from one to each other in a call, where a model and a layout say them."""
     events: Any = field(default=(), repr=False, compare=False)
     """`Rank` of every file, for drawings; not in JSON."""
@@ -105,7 +99,7 @@ class Explanation:
         """Part of the time with an expectation that is within 15 % of it."""
         return _near(self.operators)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The answer as JSON has it."""
         return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
 
@@ -132,7 +126,7 @@ class Difference:
         named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3])
         return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}: {named} us"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The answer as JSON has it."""
         rows = [{"operator": name, "first_us": a, "second_us": b, "difference_us": b - a} for name, a, b in self.rows]
         return {"line": self.line, "rows": rows, "first": self.first.to_dict(), "second": self.second.to_dict()}
@@ -203,7 +197,7 @@ def _calls(profile: Profile, labels: Labels, operator: str) -> list[float]:
     return sorted(found)
 
 
-def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
+def _by_layer(rank: Rank, calls: list[float]) -> tuple[Amounts, ...]:
     start, at = rank.profile.start, np.array([*calls, rank.profile.span])
     layer, whole = np.searchsorted(calls, start, "right") - 1, np.diff(at)
     gone = whole - covered(union(start, start + rank.us), at[:-1], at[1:])
@@ -212,9 +206,7 @@ def _by_layer(rank: Rank, calls: list[float]) -> tuple[dict[str, float], ...]:
                  for us, gap, one in zip(whole, gone, parts, strict=True))  # fmt: skip
 
 
-def _of_model(
-    machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]
-) -> tuple[ByModel | None, tuple[str, ...]]:
+def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]) -> tuple[ByModel | None, Texts]:
     """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
         return None, ()

@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen, named
+from dysharp.base import ByName, ConfigError, frozen, named
 from dysharp.planning.gain import EVEN, MECHANISMS, gains, layer_us
 from dysharp.runs.request import Request
 from dysharp.specs import Cluster, Model
@@ -48,7 +47,7 @@ class GainMap:
         below = [i for i, gain in enumerate(line) if gain <= EVEN]
         return self.tokens[below[-1] + 1] if below and below[-1] + 1 < len(line) else None if below else self.tokens[0]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         return named(self, "tokens", "own", "panels", "confirmed", "sentence")
 

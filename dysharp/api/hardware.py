@@ -5,12 +5,10 @@ from __future__ import annotations
 import inspect
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from dysharp.api.arguments import HardwareArgs
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import write_text
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, frozen, write_text
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.request import takes
 from dysharp.silicon.area import Spread
@@ -46,7 +44,7 @@ class Hardware:
     proven: list[Proven]
     library_kge: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """JSON values; `memory_bits` is the sum over `memories`."""
         return asdict(self) | {
             "memory_bits": sum(m.bits for m in self.memories),

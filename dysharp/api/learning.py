@@ -10,13 +10,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import F64, ByName, ConfigError, Rows, f64, frozen, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
@@ -59,14 +56,14 @@ class Learning:
 
     path: str
     cluster: str
-    costs: list[dict[str, Any]]
+    costs: Rows
     untouched: list[str]
-    rows: list[dict[str, Any]]
+    rows: Rows
     skipped: list[dict[str, str]]
-    posterior: dict[str, Any] = field(default_factory=dict)
+    posterior: ByName = field(default_factory=dict)
     """Of the file: `kinds` of rows, `rows`, `noise` and `freedom` (`Learned`), `correlation` of the costs in their order."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         return asdict(self)
 
@@ -113,14 +110,14 @@ class Votes:
 
     def measured(self) -> F64:
         """`[rows]` s (steps), ms (tokens) or us (kernels)."""
-        return np.asarray(np.concatenate([[_measured(row) for row in self.runs], self._forms.times(measured_values(self.kernels))]), np.float64)
+        return f64(np.concatenate([[_measured(row) for row in self.runs], self._forms.times(measured_values(self.kernels))]))
 
     def predict(self, change: Change) -> F64:
         """`[rows]` logarithms of what `measured` predicts."""
         machine = change(self.base)
         if machine not in self._kept:
             times: F64 = np.concatenate([[_predicted(row, machine) for row in self.runs], self._forms.us(machine.fitted)])
-            self._kept[machine] = np.asarray(np.log(times), np.float64)
+            self._kept[machine] = f64(np.log(times))
         return self._kept[machine]
 
     def costs(self) -> tuple[Cost, ...]:
@@ -154,7 +151,7 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
     return Learning(path, name, told, untouched, judged, votes.skipped, _posterior(done, votes)), machine
 
 
-def _posterior(done: Learned, votes: Votes) -> dict[str, Any]:
+def _posterior(done: Learned, votes: Votes) -> ByName:
     kinds = [name for name, kind in KIND_OF.items() if any(isinstance(row, kind) for row in votes.runs)]
     together = (done.covariance / np.outer(done.spread, done.spread)).round(DIGITS).tolist()
     return {"kinds": kinds, "rows": len(votes.ids), "noise": round(done.noise, 4), "freedom": round(done.freedom, 2), "correlation": together}
@@ -194,7 +191,7 @@ def learned_bar(own: Interval, cluster: object) -> str:
     return f"The {own.n} rows of {cluster} say: steps take {own.words}."
 
 
-def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> dict[str, Any]:
+def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> ByName:
     most = np.argsort(-np.abs(done.gains[k]))[:MOVED]
     width, (before, after) = float(done.spread[k]), map(cost.of, machines)
     return {
@@ -256,6 +253,6 @@ def _number(value: float, digits: str) -> str:
     return repr(value) if digits == "r" else format(value, digits)
 
 
-def _words(one: dict[str, Any]) -> str:
+def _words(one: ByName) -> str:
     moved = f"; rows {', '.join(one['rows'])}" if one["rows"] else ""
     return f"before {one['before']:.4g} +-{one['prior']:.0f} %, now +-{one['now']:.0f} %{moved}"

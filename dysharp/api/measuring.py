@@ -3,8 +3,6 @@
 What is measured stands in `measured/measure.toml`. `measured/families/blocks.py` predicts whole pieces: what `_layer` does stands there as operators.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -18,15 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.files import check_destination, write_text
-from dysharp.base.text import csv_text
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ByName, ConfigError, check_destination, check_word, csv_text, read_toml, show, write_text
 from dysharp.functional.torch.extra import require_torch
 from dysharp.measured.families.blocks import HEAD, unlike
 from dysharp.measured.measurements import COLUMNS, Measurement, read_measurements
 from dysharp.specs import load_whole
-from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parents[1] / "measured" / "measure.toml"
 MODELS, PARTS = ("llama3-8b", "qwen3-30b"), ("kernels", "collectives", "block", "decode")
@@ -237,7 +231,7 @@ def _key(row: Measurement) -> str:
 def measure(
     out: AnyPath, only: Sequence[str] = PARTS, minutes: float | None = None, models: Sequence[str] = MODELS,
     on_row: OnRow = lambda done, total, text: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> ByName:  # fmt: skip
     """Measure what `out` does not have yet, and write it row by row.
 
     Returns `path`, `rows`, `hardware`, what was `refused` with the reason, and how many are `left` after `minutes`. Under torchrun collectives are

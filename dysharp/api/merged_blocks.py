@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from dysharp.analysis import Row
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.request import takes
 from dysharp.runs.run import planned, program_us

@@ -1,7 +1,5 @@
 """`network`: latency against load of one switch or network, flit by flit; its setting, from a cluster, the name of a recorded curve or numbers."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import re
@@ -11,9 +9,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, ByName, Column, Columns, ConfigError, check_word, frozen, nearest
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
@@ -177,7 +173,7 @@ def _network_setting(
         base = _cluster_setting(load_cluster(cluster), fields.get("k"))
     elif curve is not None:
         base = _curve_setting(curve)
-    changed: dict[str, dict[str, Any]] = {"network": {}, "router": {}}
+    changed: dict[str, ByName] = {"network": {}, "router": {}}
     for name, value in fields.items():
         check_word(name, FIELDS, f"network: found the argument {name!r}")
         owner, *names = FIELDS[name]
@@ -205,7 +201,7 @@ class NetworkCurve:
     protocol: Protocol
     seed: int
     points: tuple[NetworkPoint, ...]
-    saturation: dict[str, float] | None
+    saturation: Amounts | None
 
     @property
     def flits_per_s(self) -> float:
@@ -238,7 +234,7 @@ class NetworkCurve:
     def __repr__(self) -> str:
         return f"<NetworkCurve of {self.setting.name}, {len(self.points)} loads; print() shows the table, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values; a latency without a measured packet is None."""
         return {
             "network": self.setting.name, "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
@@ -248,8 +244,8 @@ class NetworkCurve:
         }  # fmt: skip
 
 
-def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def _plain(p: NetworkPoint, cycle_ps: int) -> ByName:
+    row: ByName = {}
     for name, value in asdict(p).items():
         if name == "hops" and cycle_ps:
             row["latency_ns"] = p.packet_latency * cycle_ps / 1000
@@ -258,7 +254,7 @@ def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
     return _numbers(row) | POINTS.more(p)
 
 
-def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+def _numbers(row: ByName) -> ByName:
     """None for what is not a number."""
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
 
@@ -319,7 +315,7 @@ def _measured(setting: _Setting, load: float, seed: int, protocol: Protocol, ind
     return measure(setting.config, setting.traffic, load, seed, protocol, partial(tell, "measuring"))
 
 
-def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> dict[str, float]:
+def _saturation(point: Callable[[float], NetworkPoint], done: dict[float, NetworkPoint]) -> Amounts:
     """Bisection between the largest load carried and the smallest not carried; the largest accepted rate of all points measured."""
     low, high = 0.0, 1.0
     if point(1.0).saturated:
@@ -356,7 +352,7 @@ class CurveComparison:
     def __repr__(self) -> str:
         return f"<CurveComparison: {self}; to_dict() shows all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values; None where nothing is compared."""
         bars = {"mean_error": MEAN_ERROR, "worst_error": POINT_ERROR, "rate_error": RATE_ERROR}
         curves, rows = ([_numbers(asdict(one)) for one in lines] for lines in (self.errors, self.rows))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dysharp.api.comparison import compare
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
-from dysharp.base.errors import DysharpError
-from dysharp.base.units import PS_PER_US, us_to_ps
-from dysharp.base.values import frozen
+from dysharp.base import PS_PER_US, ByName, DysharpError, frozen, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import SIMULATED, schedule_of
 from dysharp.planning.search import Tick
@@ -52,7 +50,7 @@ def _rows_for(coster: Coster, best: tuple[Costed, ...], tick: Tick) -> tuple[dic
     return found, left_out
 
 
-def _asked(coster: Coster, one: Costed) -> dict[str, Any]:
+def _asked(coster: Coster, one: Costed) -> ByName:
     tokens = one.layout.tokens(coster.task.sequence) // one.layout.tp
     return {"model": coster.task.model.layer, "cluster": coster.machine.cluster, "gpus": one.values["ep"], "tokens": tokens}
 

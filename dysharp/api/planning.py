@@ -15,19 +15,13 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
+from dysharp.base import ByName, ConfigError, GiB, Runner, Texts, check_word, frozen, here, in_processes, sentences, show
 from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.processes import Runner, here, in_processes
-from dysharp.base.text import sentences
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import step_interval
 from dysharp.measured.trust import no_rows
-from dysharp.model import check_layout, layout_of
-from dysharp.model.formats import Formats, trained
-from dysharp.model.weights import parameters_of
+from dysharp.model import Formats, check_layout, layout_of, parameters_of, trained
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
@@ -38,10 +32,9 @@ from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
 from dysharp.runs.request import takes
-from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
-from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import CAP_LINE
 from dysharp.training.recipe import TrainingRecipe
 
@@ -66,7 +59,7 @@ class Answer:
     """A plan, with a layout to judge if one was given, and what else was asked for."""
 
     plan: Plan
-    header: tuple[str, ...]
+    header: Texts
     checked: Costed | None = None
     what_ifs: dict[str, Costed] = field(default_factory=dict)
     """{system of `WHAT_IFS`: the best layout of the first shape with it}."""
@@ -136,7 +129,7 @@ class Answer:
         shown = [(x, "") for x in one.found.best] + [(x, f" ({WHAT_IFS[name]})") for name, x in self.what_ifs.items()]
         return [self._row(one, x) | {"ep": ep_of(x) + hardware, "limit": SHORT.get(x.limit, x.limit)} for x, hardware in shown]
 
-    def _row(self, one: Planned, x: Costed) -> dict[str, Any]:
+    def _row(self, one: Planned, x: Costed) -> ByName:
         behind = _behind_of(x.step_us, one.found.best[0].step_us)
         return one.entry(x, self.plan.cluster) | {"short": short_of(x), "saving": saving_of(x), "behind": behind}
 
@@ -197,7 +190,7 @@ class Answer:
         parts, best = (one.parts | {"all": one.step_us} for one in (self.checked, self.plan.first.found.best[0]))
         return [{"part": name, "us": us, "best_us": best[name]} for name, us in parts.items()]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
         found |= {"quick": True} if self.quick else {}
@@ -311,7 +304,7 @@ def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Mac
     return in_formats(model, training_recipe, formats, machine)
 
 
-def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+def _header(first: Planned, shapes: Iterable[WholeModel]) -> Texts:
     task, machine = first.task, first.coster.machine
     cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
     loads = (
@@ -380,8 +373,8 @@ def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
     if not values:
         return model
     name, own = f"{model.name}-" + "-".join(f"{key}{n}" for key, n in values.items()), dict(values)
-    whole: dict[str, Any] = {key: own.pop(key) for key in WHOLE_KEYS if key in own}
-    heads: dict[str, Any] = {key: own.pop(key) for key in HEAD_KEYS if key in own}
+    whole: ByName = {key: own.pop(key) for key in WHOLE_KEYS if key in own}
+    heads: ByName = {key: own.pop(key) for key in HEAD_KEYS if key in own}
     model = replace(model, attention=replace(model.attention, **heads), **whole)
     layer = model.layer
     layers, hidden = own.pop("layers", model.n_layers), own.pop("hidden", model.hidden)
@@ -391,7 +384,7 @@ def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
         return replace(model, name=name, dense_layers=layers, hidden=hidden)
     if layers <= model.dense_layers:
         raise ConfigError(f"plan: --vary layers: found {layers}, expected more than the {model.dense_layers} dense layers")
-    fields: dict[str, Any] = {**own, "hidden": hidden, "n_layers": layers - model.dense_layers}
+    fields: ByName = {**own, "hidden": hidden, "n_layers": layers - model.dense_layers}
     return replace(model, name=name, hidden=hidden, layer=replace(layer, **fields))
 
 
@@ -410,7 +403,7 @@ def _checked(done: Plan, text: str) -> Costed:
     if layout.gpus != one.task.gpus or layout.global_batch != one.task.batch:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")
-    values: dict[str, Any] = {name: getattr(layout, name) for name in INTEGERS}
+    values: ByName = {name: getattr(layout, name) for name in INTEGERS}
     if layout.fsdp not in (1, layout.dp * layout.cp):
         raise ConfigError(f"plan: --check: found fsdp={layout.fsdp}, expected 1, or the {layout.dp * layout.cp} ranks of dp x cp")
     values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}

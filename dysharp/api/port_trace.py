@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT
 from dysharp.engine.packet.columns import LOG_REQUEST, LOG_RESPONSE
 from dysharp.engine.packet.fabric import FabricConfig

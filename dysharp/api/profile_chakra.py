@@ -8,8 +8,7 @@ from pathlib import Path
 from dysharp.analysis.timeline.chakra import COMP, RECV, SEND, ChakraNode, write_nodes
 from dysharp.api.explaining import Explanation
 from dysharp.api.profile_ranks import Rank
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, ConfigError
 from dysharp.profiles.recognise import WAITING
 from dysharp.profiles.spans import causes
 

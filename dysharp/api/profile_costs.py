@@ -1,7 +1,5 @@
 """What the kernels of a profile should take: by the shapes of the framework's calls, or by a model under a layout. Folds over `costs`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
@@ -10,15 +8,11 @@ from functools import partial
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
-from dysharp.costs.attention import AttentionCall
+from dysharp.base import F64, Amounts, ConfigError, Texts, frozen
+from dysharp.costs import AttentionCall, Machine, machine_of
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
-from dysharp.costs.machine import Machine, machine_of
 from dysharp.measured.intervals import Asked, Interval, interval_of
-from dysharp.model.batch import StepBatch
-from dysharp.model.formats import ROW_BYTES, Formats
+from dysharp.model import ROW_BYTES, Formats, StepBatch
 from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
 from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Call, Profile
@@ -28,9 +22,7 @@ from dysharp.runs.run import run
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
-from dysharp.specs import Cluster
-from dysharp.specs.catalog import list_clusters, load_cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel, list_clusters, load_cluster
 from dysharp.training.block import Block
 from dysharp.training.moe_block import routed_rows
 from dysharp.training.recipe import MODULES
@@ -167,13 +159,13 @@ class ByModel:
     another system over those that are expected. `pair_bytes`: of one exchange, from a rank to each other rank under balanced routing.
     """
 
-    us: dict[str, float]
+    us: Amounts
     beside: float = 0.0
-    other: Callable[[str], dict[str, float]] | None = None
-    pair_bytes: dict[str, float] = field(default_factory=dict)
+    other: Callable[[str], Amounts] | None = None
+    pair_bytes: Amounts = field(default_factory=dict)
 
 
-def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> tuple[str, ...]:
+def replayed(model: WholeModel, found: Counter[str], forward_norms: int, forward: int) -> Texts:
     """Modules that a run computes again before their backward pass, by kernels per attention call: more norms, or both up projections of MLA."""
     ops = operators(model, model.last_moe)
     norms = sum(op.kernels for op in ops if isinstance(op, MemoryOp) and op.piece == NORMS)
@@ -215,14 +207,14 @@ def trained(block: Block, found: Collection[str], forward: int, backward: int, s
     return ByModel(dict(us), block.held)
 
 
-def _over(block: Block, sent: str, system: str) -> dict[str, float]:
+def _over(block: Block, sent: str, system: str) -> Amounts:
     """Times of Dispatch and Combine under a system over those of the dispatcher: both by closed forms, or both simulated."""
     clock = _moved_by if system in SYSTEMS else _simulated
     other, own = (clock(block, sent, name) for name in (system, block.training_recipe.dispatcher))
     return {name: us / own[name] for name, us in other.items()}
 
 
-def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
+def _simulated(block: Block, sent: str, system: str) -> Amounts:
     """Dispatch and Combine of the Program of a layer with balanced routing."""
     layer, layout, cluster = block.model.layer, block.layout, block.machine.cluster
     assert layer is not None
@@ -234,7 +226,7 @@ def _simulated(block: Block, sent: str, system: str) -> dict[str, float]:
     return {operator: row.phases_us[operator]["busy"] for operator in ("dispatch", "combine")}
 
 
-def _moved_by(block: Block, sent: str, system: str) -> dict[str, float]:
+def _moved_by(block: Block, sent: str, system: str) -> Amounts:
     """Dispatch and Combine of one pass under a system of `planning.space.SYSTEMS` or a dispatcher. Hardware that nobody sells is at its best."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None

@@ -1,7 +1,5 @@
 """One rank of a profile with its expectations, what ran beside each event, and the events with one thing changed (`--what-if`)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,9 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dysharp.api.profile_costs import ByModel, by_event
-from dysharp.base.arrays import F64, Bools
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.costs.machine import Machine
+from dysharp.base import F64, Bools, ConfigError, check_word
+from dysharp.costs import Machine
 from dysharp.planning.quick import IN_TURN
 from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Profile

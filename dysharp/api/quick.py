@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.row import Row
 from dysharp.api.comparison import chosen_systems, place_of_fastest
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, ByName, ConfigError, Rows, Texts, frozen
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
 from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs
 from dysharp.runs.collective import running
@@ -28,8 +27,8 @@ class QuickAnswer:
     """Layers by closed forms and bounds. `rows`: their fields as those of `Row.to_dict`. `not_ranked`: {system: why}."""
 
     layers: tuple[QuickLayer, ...]
-    rows: tuple[dict[str, Any], ...]
-    header: tuple[str, ...]
+    rows: tuple[ByName, ...]
+    header: Texts
     not_ranked: Mapping[str, str]
 
     @property
@@ -52,7 +51,7 @@ class QuickAnswer:
         """Rows of `planning.quick.LAYERS`: closed forms and bounds alike from the shortest."""
         return sorted(self.layers, key=lambda one: one.time_us)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The fields of `Comparison.to_dict` and "quick"; speed-ups are those among closed forms."""
         base = next((one for one in self.layers if one.system == "deepep"), self.layers[0])
         speedup = {one.system: base.time_us / one.time_us if one.kind == base.kind == CLOSED else None for one in self.layers}
@@ -61,7 +60,7 @@ class QuickAnswer:
             "header": [*self.header, *STANDS_ON], "sentence": self.sentence(),
         }  # fmt: skip
 
-    def to_advice(self) -> dict[str, Any]:
+    def to_advice(self) -> ByName:
         """The fields of `Advice.to_dict` and "quick"; None where only a simulation knows."""
         order = sorted(range(len(self.layers)), key=lambda i: self.layers[i].time_us)
         judged = [i for i in order if self.layers[i].bar is not None]
@@ -80,7 +79,7 @@ PREDICTED = (
 """Fields of a prediction that only a simulation fills."""
 
 
-def _predicted(layer: QuickLayer, row: Mapping[str, Any]) -> dict[str, Any]:
+def _predicted(layer: QuickLayer, row: AnyMapping) -> ByName:
     known = {name: row[name] for name in ("system", "form", "options", "time_us", "low_us", "high_us", "exposed_comm_us", "kind")}
     return known | {"parts_us": row["path_us"]} | dict.fromkeys(PREDICTED)
 
@@ -120,8 +119,8 @@ def quick_advise(model: ModelSource, **request: Unpack[AdviseArgs]) -> QuickAnsw
     chosen, not_ranked = candidates(request["systems"], asked, phase)
     options, _ = options_to_run(chosen, asked)
     layers: list[QuickLayer] = []
-    rows: list[dict[str, Any]] = []
-    header: tuple[str, ...] = ()
+    rows: Rows = []
+    header: Texts = ()
     for name, system in chosen.items():
         if name in not_ranked:
             continue

@@ -1,16 +1,12 @@
 """`capture`: from a model and a text to a Recording of its routing."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base.reading import decode_utf8, read_bytes
-from dysharp.base.units import MiB
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, MiB, decode_utf8, read_bytes
 from dysharp.runs.progress import telling
 from dysharp.runs.request import takes
 from dysharp.workload import Recording

@@ -1,16 +1,12 @@
 """The verbs `validate_training` and `validate_serving`: predictions of whole models against measured runs, the packaged runs or a file of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from statistics import median
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.columns import Columns, Rows
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ByName, Columns, Rows, Texts, frozen
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
@@ -39,12 +35,12 @@ class _RunReport:
         """Each bar with its value (`predictions.bar`)."""
         return _bars(self.families)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Fields of `--json`, plain values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
 
-def _bars(rows: Iterable[dict[str, Any]]) -> Rows:
+def _bars(rows: Iterable[ByName]) -> Rows:
     limits = (("median", "median_ape", "bar"), ("90th percentile", "p90_ape", "bar_p90"))
     asked = [(row, limit) for row in rows if row["n"] for limit in limits if row.get(limit[2])]
     return [bar(f"{row['family']}: {what}, %", row[key], row[most]) for row, (what, key, most) in asked]
@@ -117,13 +113,13 @@ def validate_training(data: AnyPath | None = None) -> TrainingReport:
     return TrainingReport(told, rows, by_group, step_time.slopes(steps))
 
 
-def _interval(case: RunCase, kind: str, family: str, gpu: str = "", us: float = 1.0) -> dict[str, Any]:
+def _interval(case: RunCase, kind: str, family: str, gpu: str = "", us: float = 1.0) -> ByName:
     if case.predicted is None:
         return {"interval80": None, "interval90": None}
     return interval_of(Asked(kind, family, gpu, us * case.predicted, case.model)).of(case.predicted)
 
 
-def _training_row(family: str, unit: str, case: RunCase) -> dict[str, Any]:
+def _training_row(family: str, unit: str, case: RunCase) -> ByName:
     about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
     return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}
 
@@ -157,7 +153,7 @@ class ServingReport(_RunReport):
 
     families: Rows = field(default_factory=list)
     groups: Rows = field(default_factory=list)
-    layouts: dict[str, Any] = field(default_factory=dict)
+    layouts: ByName = field(default_factory=dict)
     rows: Rows = field(default_factory=list)
 
     @property
@@ -192,7 +188,7 @@ def validate_serving(data: AnyPath | None = None, tick: Callable[[int, int], Non
     return ServingReport(families, _groups(cases), fastest_layouts(cases), [_serving_row(case) for case in cases])
 
 
-def _family(name: str, cases: list[ServingCase], what: str) -> dict[str, Any]:
+def _family(name: str, cases: list[ServingCase], what: str) -> ByName:
     errors = [error for case in cases if (error := case.error(what)) is not None]
     none: tuple[float | None, float | None] = (None, None)
     median_bar, bar_p90 = BARS.get(name, none)
@@ -213,7 +209,7 @@ def _errors(errors: Iterable[float]) -> dict[str, float | None]:
 
 
 def _groups(cases: list[ServingCase]) -> Rows:
-    found: dict[tuple[str, ...], list[float]] = {}
+    found: dict[Texts, list[float]] = {}
     for case in cases:
         error = case.error(TPOT)
         if case.scored and error is not None:
@@ -224,7 +220,7 @@ def _groups(cases: list[ServingCase]) -> Rows:
     ]
 
 
-def _serving_row(case: ServingCase) -> dict[str, Any]:
+def _serving_row(case: ServingCase) -> ByName:
     measured = case.row.numbers
     return {
         "id": case.id, "model": case.row.text("model"), "measured_tpot_ms": measured["tpot_ms"], "tpot_ms": case.tpot_ms,

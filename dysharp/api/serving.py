@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from dysharp.api.serving_answer import Serving, sharing
 from dysharp.api.serving_replay import replays
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
-from dysharp.base.errors import ConfigError, show
-from dysharp.costs.machine import machine_of
+from dysharp.base import Amounts, ByName, ConfigError, Texts, show
+from dysharp.costs import machine_of
 from dysharp.measured.learned import kernels_of
-from dysharp.model.formats import formats_of, published
+from dysharp.model import formats_of, published
 from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.balance import loads_of
@@ -30,9 +30,8 @@ from dysharp.serving.replay.requests import requests_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.hf_whole import lines_on
-from dysharp.specs.whole import WholeModel
 
 
 @takes(ServeArgs)
@@ -85,8 +84,8 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
 
 def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs:
     """The request for what a launch line starts. Raises ConfigError where an option says something else."""
-    said: dict[str, Any] = {"engine": launch.engine.name, "layouts": [launch.layout], **launch.options}
-    asked: dict[str, Any] = dict(request)
+    said: ByName = {"engine": launch.engine.name, "layouts": [launch.layout], **launch.options}
+    asked: ByName = dict(request)
     if (layouts := asked["layouts"]) is not None:
         asked["layouts"] = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts]
     for name, value in [*said.items(), ("pools", None)]:
@@ -143,7 +142,7 @@ def _check(whole: WholeModel, request: ServeArgs) -> None:
         raise ConfigError(f"serve: acceptance: found {acceptance}, expected a number above 0 and below 1")
 
 
-def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: ServeArgs) -> tuple[str, ...]:
+def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: ServeArgs) -> Texts:
     """What the numbers rest on."""
     formats, cluster, routing, engine, tensor = start.formats, start.machine.cluster, request["routing"], request["engine"], request["tensor"]
     chosen = "experts chosen by popularity, " if routing is None else f"experts loaded as in {routing}, "
@@ -166,7 +165,7 @@ def slo_of(text: str | Slo | None) -> Slo:
     """Limits from text such as "ttft=2s,tpot=50ms", or as they are. Raises ConfigError."""
     if not isinstance(text, str):
         return text or Slo()
-    limits = dict[str, float]()
+    limits = Amounts()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = part.partition("=")
         unit = next((u for u in ("ms", "us", "s") if value.endswith(u)), "")

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, field, replace
-from typing import Any
 
 from dysharp.api.arguments import Slo
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_replay import Replayed
 from dysharp.api.serving_systems import SystemPoint
-from dysharp.base.columns import Column, Columns
-from dysharp.base.values import frozen, named, older_name
+from dysharp.base import ByName, Column, Columns, Rows, Texts, frozen, named, older_name
 from dysharp.measured.intervals import Interval
 from dysharp.measured.serving.predictions import group_of, outside_of, served_interval
-from dysharp.model.formats import Formats, formats_of, published
+from dysharp.model import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.balance import stalled
 from dysharp.serving.disaggregated import Disaggregated
@@ -56,7 +54,7 @@ class Serving:
     front: tuple[ServePoint, ...]
     points: tuple[ServePoint, ...]
     rejected: tuple[Rejected, ...]
-    header: tuple[str, ...]
+    header: Texts
     disaggregated: Disaggregated | None = None
     what_ifs: tuple[ServeWhatIf, ...] = ()
     overlap: Overlap | None = None
@@ -64,7 +62,7 @@ class Serving:
     break_even: float | None = None
     systems: tuple[SystemPoint, ...] = ()
     layers: dict[str, MergedLayer] | None = None
-    formats: dict[str, Any] = field(default_factory=dict)
+    formats: ByName = field(default_factory=dict)
     """Of weights, products, KV, state and rows (`Formats.to_dict`)."""
     learned: Interval | None = None
     """Of the TPOT of the best point, where rows of this very machine taught its costs; all points take it."""
@@ -94,11 +92,11 @@ class Serving:
         """Replicas that `users` users need."""
         return math.ceil((self.users or 0) / point.scenario.concurrency)
 
-    def sentences(self) -> tuple[str, ...]:
+    def sentences(self) -> Texts:
         """What came of requests that were replayed, the answer, what limits it, and why the next layout loses."""
         return (*(line for one in self.replays[:1] for line in one.sentences()), *self._sentences())
 
-    def _sentences(self) -> tuple[str, ...]:
+    def _sentences(self) -> Texts:
         limits = f"TPOT of {self.slo.tpot:g} ms and TTFT of {self.slo.ttft:g} ms"
         if not self.best:
             if not self.points:
@@ -142,7 +140,7 @@ class Serving:
             return f"TTFT of {self.slo.ttft:g} ms; {LIMITS['prompts']['helps']}"
         return cause
 
-    def _disaggregated_line(self, first: ServePoint | None) -> tuple[str, ...]:
+    def _disaggregated_line(self, first: ServePoint | None) -> Texts:
         """Whether disaggregation pays."""
         a = self.disaggregated
         if a is None:
@@ -155,7 +153,7 @@ class Serving:
             f"TTFT {a.served.ttft / 1e3:,.0f} ms; the KV cache of a prompt is sent in {a.transfer / 1e3:.1f} ms{idle}.",
         )
 
-    def advice(self) -> tuple[str, ...]:
+    def advice(self) -> Texts:
         """What one can change at the best point: draft tokens, two batches that overlap, spare slots."""
         lines = []
         if self.break_even is not None and self.best:
@@ -184,7 +182,7 @@ class Serving:
             lines.append(f"EPLB's stalls, measured elsewhere ({every}), take {100 * part:.1f} % of the time at this TPOT; these gains lack them.")
         return tuple(lines)
 
-    def trust(self) -> tuple[str, ...]:
+    def trust(self) -> Texts:
         """The error bar, and what lies outside the measured range."""
         if not self.best:
             return ()
@@ -210,7 +208,7 @@ class Serving:
     def _starts(self) -> Iterator[tuple[ServePoint, Start]]:
         return ((point, start_of(self.engine, point.replica, point.scenario)) for point in self.best)
 
-    def starting(self) -> tuple[str, ...]:
+    def starting(self) -> Texts:
         """How to start the best layout, and why the engine refuses better ones; both pools where the first sentence names them."""
         lines = list[str]()
         for point, start in self._starts():
@@ -238,7 +236,7 @@ class Serving:
         if start.router:
             yield f"Disaggregated, router: {start.router}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON. Times in milliseconds."""
         found = self.disaggregated
         pools = found and _milliseconds(asdict(found) | {"prefill": found.prefill.name, "decode": found.decode.name})
@@ -252,11 +250,11 @@ class Serving:
             "rejected": REJECTED.values(self.rejected), "header": list(self.header),
         }  # fmt: skip
 
-    def points_of(self, points: Iterable[ServePoint]) -> list[dict[str, Any]]:
+    def points_of(self, points: Iterable[ServePoint]) -> Rows:
         """Rows of `POINTS`."""
         return [self._point(point) | {"ep_system": point.system or None} for point in points]
 
-    def changes(self) -> list[dict[str, Any]]:
+    def changes(self) -> Rows:
         """Rows of `WHAT_IFS`."""
         now, slots = (self.best[0].tokens_per_gpu, self.best[0].replica.layout.slots) if self.best else (1.0, 0)
         return [_change(one) | {"how": one.how + _balanced(one, slots), "gain": one.tokens_per_gpu / now - 1} for one in self.what_ifs]
@@ -267,7 +265,7 @@ class Serving:
     def _interval(self, point: ServePoint) -> Interval:
         return self.learned or served_interval(point.replica, point.served.tpot / 1e3)
 
-    def _point(self, point: ServePoint) -> dict[str, Any]:
+    def _point(self, point: ServePoint) -> ByName:
         tpot = point.served.tpot / 1e3
         ends = list(self._interval(point).around(tpot))
         found = point_dict(point) | {"tpot_ms_90": ends, "outside": outside_of(point.replica, point.scenario)}
@@ -279,7 +277,7 @@ def _balanced(one: ServeWhatIf, slots: int) -> str:
     return " with EPLB" if one.how and one.point and one.point.replica.layout.slots > slots else ""
 
 
-def _change(one: ServeWhatIf) -> dict[str, Any]:
+def _change(one: ServeWhatIf) -> ByName:
     layout = one.point and one.point.replica.layout.name
     return named(one, "name", "how") | {"tokens_per_s_gpu": one.tokens_per_gpu, "layout": layout}
 
@@ -294,7 +292,7 @@ def sharing(best: Sequence[ServePoint]) -> ServePoint:
     return next((point for point in best if point.replica.layout.ep > 1), best[0])
 
 
-def _milliseconds(disaggregated: dict[str, Any]) -> dict[str, Any]:
+def _milliseconds(disaggregated: ByName) -> ByName:
     served, sent = disaggregated.pop("served"), disaggregated.pop("transfer")
     return disaggregated | {"tpot_ms": served["tpot"] / 1e3, "ttft_ms": served["ttft"] / 1e3, "transfer_ms": sent / 1e3}
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.layer import layer_ops
@@ -23,8 +23,8 @@ from dysharp.training.merged import MergedKernel, kernels_program
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dysharp.costs.layer import OpTime
-    from dysharp.model.batch import StepBatch
+    from dysharp.costs import OpTime
+    from dysharp.model import StepBatch
     from dysharp.program import Program
     from dysharp.serving.work import Replica
 
@@ -41,7 +41,7 @@ class MergedLayer:
     alone: float
 
 
-def merged_layer(replica: Replica, batch: StepBatch, system: str, asked: dict[str, Any]) -> MergedLayer:
+def merged_layer(replica: Replica, batch: StepBatch, system: str, asked: ByName) -> MergedLayer:
     """The last layer of a step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
     from dysharp.program.merge import Cross, Part, merge
 

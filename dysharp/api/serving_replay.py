@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import ByName, Column, Columns, ConfigError, frozen, show
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.replay.fleet import Failure, Pool, TierSize, replay
 from dysharp.serving.replay.report import Replay
@@ -75,7 +73,7 @@ class Replayed:
         if more:
             yield f"{'; '.join(more)[:1].upper()}{'; '.join(more)[1:]}."
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         own = {"layout": self.layout, "kept": self.kept, "goodput_requests_per_s": self.goodput, "usd_per_million_output_tokens": self.per_million}
         return own | self.run.to_dict()

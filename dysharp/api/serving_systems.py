@@ -1,18 +1,14 @@
 """EP systems at a point of `serve`: a layer of its decode step as a merged Program, simulated, in place of the closed form."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
-from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
-from dysharp.model.batch import StepBatch, prompt_batch
+from dysharp.base import ByName, ConfigError, frozen
+from dysharp.model import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
 
@@ -71,7 +67,7 @@ def _layers(point: ServePoint, systems: Iterable[str], batch: StepBatch, routing
         raise ConfigError(f"systems: found {layout.name}, expected a layout whose attention groups share experts, such as dp=8,ep=8")
     tokens = max(1, ceil(batch.tokens / layout.tp))
     work = {"model": replace(model, tokens_per_gpu=tokens), "tokens": tokens, "routing": routing}
-    asked: dict[str, Any] = work | {"cluster": point.replica.machine.cluster.with_gpus(layout.ep), "gpus": layout.ep}
+    asked: ByName = work | {"cluster": point.replica.machine.cluster.with_gpus(layout.ep), "gpus": layout.ep}
     rows = compare(list(systems), direction="fwd", **asked).rows
     found = [(row, merged_layer(point.replica, batch, row.system, asked)) for row in rows]
     return [(row, replace(layer, merged=layer.merged + row.layer_us - layer.alone)) for row, layer in found]

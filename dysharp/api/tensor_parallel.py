@@ -2,16 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base import ByName, ConfigError, check_word
 from dysharp.runs.run import run
 from dysharp.serving.work import SubLayerCurve
-from dysharp.specs import Cluster, choice
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel, choice
 from dysharp.systems.collectives import all_tensor_parallel
 from dysharp.training.recipe import SubLayers
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 SIZES = (1024, 4096, 16384)
 """Tokens of the Rows of serving; between them a straight line, below them the engine's own all-reduce (the paper has prefill alone)."""
@@ -61,7 +59,7 @@ def _beside(
     `serial`: the sum has ended before the next gather begins.
     """
     gpus, tokens = size
-    options: dict[str, Any] = {}
+    options: ByName = {}
     if serial and system in SERIAL:
         system, options = "cais-base", dict(SERIAL[system])
     inner, outer = (max(1, int(run)) for run, _ in ends)

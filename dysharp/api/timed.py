@@ -1,7 +1,5 @@
 """`trace`: when one run did what, for Perfetto or a picture."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +12,7 @@ from dysharp.analysis.timeline.chakra import write_chakra
 from dysharp.analysis.timeline.links import GROUPS, POOL_GROUP
 from dysharp.analysis.timeline.perfetto import write_perfetto
 from dysharp.analysis.timeline.task_graph import task_graph
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, frozen, ps_to_us
 from dysharp.engine.burst.run import Timing
 from dysharp.program import Program, Trace
 from dysharp.runs.arguments import RequestArgs
@@ -59,7 +55,7 @@ class Timed:
         order = sorted(sums.items(), key=lambda item: GROUPS.index(item[0][0]) if item[0][0] in GROUPS else len(GROUPS))
         return [(group, name, sum(us) / len(us), max(us)) for (group, name), us in order if any(us) or not self.timeline.window.tokens]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """The Row, and what the Timeline holds, as plain values for JSON."""
         line = self.timeline
         busy = [{"group": group, "track": name, "mean_us": mean, "max_us": most} for group, name, mean, most in self.busy()]
@@ -146,7 +142,7 @@ def _recorded_collective(system: CollectiveSystem, request: CollectiveRequest) -
 def _recorder(runs: list[Recording]) -> Engine:
     """An engine that appends what it records to `runs`."""
 
-    def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+    def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, ByName]:
         run, timing, reads = record(program, progress)
         runs.append(run)
         return run.trace, timing, dataclasses.asdict(reads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -13,27 +13,21 @@ from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
-from dysharp.base.columns import Columns
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US, GiB
-from dysharp.base.values import frozen, named, plain
-from dysharp.costs.machine import Machine, number
+from dysharp.base import PS_PER_US, Amounts, ByName, Columns, ConfigError, GiB, Rows, Texts, frozen, named, plain
+from dysharp.costs import Machine, number
 from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
 from dysharp.measured.trust import no_rows
-from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
-from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.formats import Formats, recipe_for, trained
+from dysharp.model import MEGATRON, Formats, Layout, check_domain, check_layout, chunks_of, layout_of, model_flops, recipe_for, trained
 from dysharp.planning.names import SIMULATED
 from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.precision import in_formats, layer_in, row_options, step_formats, with_rows
 from dysharp.runs.request import takes
-from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
-from dysharp.specs.whole import WholeModel
 from dysharp.training.answers import (
     BUBBLE,
     DATA_PARALLEL,
@@ -90,7 +84,7 @@ class Step:
     tokens_per_s_gpu: float
     tflops: float
     mfu: float
-    shares: dict[str, float]
+    shares: Amounts
     ep: EpTimes | None
     replayed: Replay
     split: StepSplit
@@ -105,7 +99,7 @@ class Step:
         """The part that takes longest besides computing."""
         return max((name for name in self.shares if name != COMPUTE), key=lambda name: self.shares[name])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         ranks = [{name: ps / PS_PER_US for name, ps in rank.items()} for rank in self.split.ranks]
         path = {name: ps / PS_PER_US for name, ps in self.split.path.items()}
@@ -130,9 +124,9 @@ class Steps:
     sequence: int
     steps: tuple[Step, ...]
     memory: TrainingMemory
-    gains: dict[str, float]
-    header: tuple[str, ...]
-    formats: dict[str, Any]
+    gains: Amounts
+    header: Texts
+    formats: ByName
     """Of weights, products, KV, state and rows (`Formats.to_dict`), under `best`."""
     quick: Mapping[str, str] = field(default_factory=dict)
     interval: Interval | None = None
@@ -168,15 +162,15 @@ class Steps:
     def __str__(self) -> str:
         return self.columns.screen(self.rows()) + f"\n{self.sentence()}\n{self.memory_line()}"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> Rows:
         """Rows of `columns`, one for each system."""
         return [one.to_dict() | one.shares | {"system": marked(one), "quick": self.quick.get(one.system, "")} for one in self.steps]
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> ByName:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
         return {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
         top = named(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
         top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
@@ -206,7 +200,7 @@ def step(
     one_group = Machine(load_cluster(cluster))
     block, memory, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
-    asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
+    asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
@@ -245,7 +239,7 @@ def step(
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
     """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
     at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
-    told: dict[str, Any] = {}
+    told: ByName = {}
     for name, costs in (("closed", closed), ("merged", merged)):
         one = costs.stages[at]
         told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
@@ -275,7 +269,7 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
 
 def _planned(
     model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
-) -> tuple[Block, TrainingMemory, Schedule, Formats, tuple[str, ...]]:
+) -> tuple[Block, TrainingMemory, Schedule, Formats, Texts]:
     """What is computed where and in which order, what it holds, its formats, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
@@ -322,7 +316,7 @@ def _fastest(steps: Sequence[Step]) -> int:
     return known[place_of_fastest([(steps[i].system, steps[i].form, steps[i].dropped_rows, steps[i].step_us) for i in known])]
 
 
-def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
+def _of_rows(rows: Sequence[tuple[Row, Row]]) -> Texts:
     """The header of the Rows, and which systems are not ranked."""
     out = out_of_ranking([forward for forward, _ in rows])
     return (*header_lines([row for pair in rows for row in pair]), *(f"* {name} {why}: it is not ranked." for name, why in out.items()))
@@ -389,7 +383,7 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 
 def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
     """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
-    found: dict[tuple[int, str], dict[str, float]] = {}
+    found: dict[tuple[int, str], Amounts] = {}
     for rank, slots in enumerate(order.slots):
         for slot in slots:
             if us := costs.times.cells.of(slot) / PS_PER_US:
@@ -406,7 +400,7 @@ def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
     return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 
-def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> tuple[str, ...]:
+def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> Texts:
     model, machine, layout, sequence = block.model, block.machine, block.layout, block.sequence
     cluster = machine.cluster
     rates = no_rows(cluster) or ("closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks")

@@ -1,20 +1,15 @@
 """The verb `validate`: predictions against the packaged measurements or a file of them, and rows of a user one by one: measured, predicted, error."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from dysharp.api.arguments import ValidateArgs
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.files import write_text
-from dysharp.base.values import AnyPath, by_key
+from dysharp.base import F64, AnyPath, ByName, ConfigError, Rows, by_key, check_word, show, write_text
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
@@ -32,7 +27,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 
-def _own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
+def _own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> Rows:
     """The entries of `Validation.rows`. `predicted`: predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
     done = []
     for entry, value in zip(everything.parsed, predicted.tolist(), strict=True):
@@ -42,7 +37,7 @@ def _own_rows(everything: Classified, predicted: F64, order: Sequence[str], cons
     return sorted([*done, *map(_missing_row, everything.missing)], key=lambda row: at[row["id"]])
 
 
-def _predicted_row(entry: Parsed, predicted: float, note: str) -> dict[str, Any]:
+def _predicted_row(entry: Parsed, predicted: float, note: str) -> ByName:
     measured = float(entry.measurement.value or 0)  # a parsed measurement has a value above 0
     values = {"measured": measured, "predicted": predicted, "error": 100 * (predicted / measured - 1)}
     rate = entry.case.work > 0
@@ -62,7 +57,7 @@ def _doubt(entry: Parsed, predicted: float, constants: Mapping[str, float]) -> s
     return "" if other is None else f"{other[0]}, {other[1]:.0f} us"
 
 
-def _missing_row(entry: Missing) -> dict[str, Any]:
+def _missing_row(entry: Missing) -> ByName:
     m, family, why = entry.measurement, "" if entry.family is None else entry.family.name, entry.reason
     if why == NO_FAMILY:
         why = f"nothing predicts the kind {m.kind!r} of the system {m.system!r}"
@@ -72,7 +67,7 @@ def _missing_row(entry: Missing) -> dict[str, Any]:
     return _texts(entry, family) | {"measured": m.value} | none | {"note": why, "doubt": ""}
 
 
-def _texts(entry: Parsed | Missing, family: str) -> dict[str, Any]:
+def _texts(entry: Parsed | Missing, family: str) -> ByName:
     m = entry.measurement
     return {"id": m.id, "kind": m.kind, "system": m.system, "hardware": m.hardware, "unit": m.unit, "family": family}
 
@@ -142,9 +137,7 @@ def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everyth
     return summarise(both, values, None if held is None else np.concatenate([held, nothing]))
 
 
-def refit(
-    data: AnyPath | None, path: AnyPath, *, jobs: int = 1, progress: Progress | None = None
-) -> Mapping[str, Fitted]:
+def refit(data: AnyPath | None, path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Mapping[str, Fitted]:
     """Fit the constants to the measurements of a CSV (None: the packaged ones) and write them to `path`.
 
     The file has the form of the packaged `fitted.toml`.

@@ -1,24 +1,15 @@
 """The verb `describe`: what a whole model holds and counts, and what a layout of it takes on every pipeline rank."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, field, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base.columns import Columns, Rows
-from dysharp.base.errors import ConfigError
+from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, frozen
 from dysharp.base.units import GiB, memory_to_bytes
-from dysharp.base.values import AnyPath, frozen
-from dysharp.model import check_domain, check_layout, chunks_of, layout_of
+from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
-from dysharp.model.formats import formats_of, recipe_for, trained
-from dysharp.model.layout import Layout
-from dysharp.model.operators import CORE
-from dysharp.model.weights import parameters_of
 from dysharp.runs.request import takes
-from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_gpu, load_whole
 from dysharp.training.memory import Saving, TrainingMemory, buffer_bytes, check_memory, memory_of
 from dysharp.training.schedules import make_schedule, usual_schedule
 
@@ -45,14 +36,14 @@ class Description:
     sequence: int
     parameters: dict[str, int]
     parts: Rows
-    gflop_per_token: dict[str, float]
-    model_gflop_per_token: dict[str, float]
-    layout: dict[str, Any] = field(default_factory=dict)
+    gflop_per_token: Amounts
+    model_gflop_per_token: Amounts
+    layout: ByName = field(default_factory=dict)
     memory: Rows = field(default_factory=list)
-    fixed_gib: dict[str, float] = field(default_factory=dict)
+    fixed_gib: Amounts = field(default_factory=dict)
     """GiB outside the allocator, by name."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Fields of `--json`, plain values."""
         return asdict(self)
 

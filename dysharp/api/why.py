@@ -1,42 +1,17 @@
 """Where the gain of a system comes from: from a baseline part by part, each part a difference of two runs (docs/design/0038)."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen, named
+from dysharp.base import AnyMapping, ByName, ConfigError, frozen, named, read_toml
 from dysharp.systems import find_system
 
 Order = tuple[tuple[str, str], ...]
 """(part, the system that has this part and all before it)."""
-OVERLAP: Order = (("overlap", "comet"), ("both directions", "fusion-only"))
+_TABLE = read_toml(Path(__file__).with_suffix(".toml"))
 LADDERS: Mapping[str, tuple[str, tuple[Order, ...]]] = {
-    "dysharp": (
-        "deepep",
-        (
-            (*OVERLAP, ("multicast", "multicast-only"), ("reduction", "explicit"), ("addresses", "dysharp")),
-            (*OVERLAP, ("reduction", "reduction-only"), ("multicast", "explicit"), ("addresses", "dysharp")),
-            (
-                ("reduction", "reduction-basic"), ("multicast", "explicit-basic"), ("addresses", "dysharp-basic"), ("overlap", "dysharp-comet"),
-                ("both directions", "dysharp"),
-            ),
-        ),
-    ),
-    "moe-hub": (
-        "deepep",
-        (
-            (("places on arrival", "mh-base"), ("packet manager", "mh-pkt"), ("readiness", "moe-hub")),
-            (("places on arrival", "mh-base"), ("readiness", "mh-dep"), ("packet manager", "moe-hub")),
-        ),
-    ),
-    "cais": (
-        "sp-nvls",
-        (
-            (("merging", "cais-base"), ("pipeline", "cais-pipeline"), ("coordination", "cais-partial"), ("channels", "cais")),
-            (("merging", "cais-base"), ("pipeline", "cais-pipeline"), ("channels", "cais-no-coord"), ("coordination", "cais")),
-        ),
-    ),
-}  # fmt: skip
+    name: (one["baseline"], tuple(tuple((part, system) for part, system in order) for order in one["orders"])) for name, one in _TABLE.items()
+}
 """System -> (baseline, orders of its parts). A part stands behind the parts that it needs, in every order."""
 WITHOUT_SWITCH = {"dysharp": "fusion-only"}
 """System -> the same without computing in the switch."""
@@ -93,7 +68,7 @@ class Why:
         verb, of = ("saves", "of the") if saved >= 0 else ("adds", "to the")
         return f"{self.target} {verb} {abs(saved):.1f} us {of} {self.baseline_us:.1f} us of {self.baseline}: {parts} us.{end}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         return named(self, "target", "baseline", "baseline_us", "orders", "saved", "mixed", "sentence")
 
@@ -112,7 +87,7 @@ def systems_of(target: str) -> list[str]:
     return list(dict.fromkeys([baseline, *(name for order in orders for _, name in order)]))
 
 
-def why_of(target: str, rows: Mapping[str, Any]) -> Why:
+def why_of(target: str, rows: AnyMapping) -> Why:
     """`rows`: {system: Row} of `systems_of(target)` on one workload."""
     baseline, orders = LADDERS[target]
     parts = []

@@ -10,6 +10,13 @@ T = TypeVar("T")
 Key = TypeVar("Key")
 AnyPath = str | os.PathLike[str]
 """A path as a caller names it."""
+Texts = tuple[str, ...]
+ByName = dict[str, Any]
+"""Values by their names: an object of JSON, a row of a table, arguments."""
+AnyMapping = Mapping[str, Any]
+"""The same for readers, who change nothing."""
+Amounts = dict[str, float]
+"""Numbers by their names."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import click
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.cli.flags import Json, Words, complete_models, options, refuse_others
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
@@ -70,7 +70,7 @@ def advise(
 OF_LIBRARIES = ("model", "libraries", "regime", "cluster", "gpus", "tokens", "as_json", "fresh")
 
 
-def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dict[str, Any], as_json: bool) -> None:
+def _libraries(ctx: click.Context, model: str, regime: str | None, workload: ByName, as_json: bool) -> None:
     """The screen of `--libraries`."""
     from dysharp.cli.texts.libraries_text import screen
     from dysharp.planning.advice.libraries import BATCHES, SIZES, advise_libraries

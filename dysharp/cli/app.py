@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import click
 
 from dysharp import __version__
-from dysharp.base.errors import check_word, nearest
+from dysharp.base import ByName, check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
@@ -34,7 +34,7 @@ from dysharp.runs.arguments import SYSTEMS, Argument, RequestArgs
 from dysharp.show.output import print_answer, print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
-SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
+SETTINGS: ByName = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
 class _Commands(click.Group):

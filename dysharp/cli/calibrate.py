@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import CalibrateArgs
-from dysharp.base.columns import Column, Columns
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import by_key
+from dysharp.base import AnyMapping, Column, Columns, ConfigError, Texts, by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dysharp.api.asking import Answer
     from dysharp.api.calibration import Calibration
@@ -42,7 +40,7 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.argument("files", metavar="FILES...", nargs=-1, shell_complete=complete_files)
 @options(CalibrateArgs)
 def calibrate(
-    files: tuple[str, ...], *, out: Annotated[str | None, _OUT, {"type": Out()}],
+    files: Texts, *, out: Annotated[str | None, _OUT, {"type": Out()}],
     question: Annotated[str | None, Argument(None, _NEXT, "QUESTION", flag="--next")],
     n: Annotated[int, Argument(3, "measurements that --next names.", "N", (1, 20), "-n")],
     among: Annotated[str | None, Argument(None, _AMONG, "FILE")], diff: Annotated[bool, Argument(False, _DIFF)], as_json: Json, **asked: Any,
@@ -104,7 +102,7 @@ def _number(found: Any, keys: Sequence[str]) -> float:
     raise ConfigError(f"--next: found no {keys[0]} in the answer, expected one")
 
 
-def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: str | None, as_json: bool, asked: Mapping[str, Any]) -> None:
+def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: str | None, as_json: bool, asked: AnyMapping) -> None:
     """Measurements in order of what they tell."""
     from dysharp.api.asking import next_measurements
     from dysharp.api.calibration import rows_of_files
@@ -174,7 +172,7 @@ def _percent(value: float | None, form: str = ".0f") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _end(row: Mapping[str, Any]) -> str:
+def _end(row: AnyMapping) -> str:
     from dysharp.specs.fitted import fitted
 
     known = fitted()[row["name"]]

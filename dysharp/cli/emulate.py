@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import EmulateArgs
-from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.base.values import plain
+from dysharp.base import ConfigError, EmulationMismatch, plain
 from dysharp.cli.flags import Json, Out, complete_from, complete_systems, helps, options, refuse_others
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_facts, print_json, print_lines

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import ExplainArgs
-from dysharp.base.columns import KEPT, Column, Columns
-from dysharp.base.errors import ConfigError
+from dysharp.base import KEPT, Column, Columns, ConfigError, Texts
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.cli.schema import schema_flag
@@ -49,7 +48,7 @@ FEWEST_LAYERS = 3
 @schema_flag
 @click.pass_context
 def explain(
-    ctx: click.Context, /, files: tuple[str, ...], *,
+    ctx: click.Context, /, files: Texts, *,
     timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE.json"), {"type": Out(".json", ".json.gz")}],
     chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], report: ReportFile, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip

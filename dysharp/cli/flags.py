@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints, is_type
 
 import click
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError, Texts
 from dysharp.runs.arguments import Argument
 
 Command = Callable[..., Any]
@@ -118,7 +118,7 @@ Plot = Annotated[str | None, Argument(None, "also draw the answer into FILE (.sv
 Json = Annotated[bool, Argument(False, "print JSON instead of a table.", flag="--json")]
 
 
-def _imported(ctx: click.Context, param: click.Parameter, sources: tuple[str, ...]) -> None:
+def _imported(ctx: click.Context, param: click.Parameter, sources: Texts) -> None:
     if sources and not ctx.resilient_parsing:
         from dysharp.systems.registry import import_systems
 
@@ -130,7 +130,7 @@ _IMPORT = "Import this first, so that it registers a system of your own; repeata
 import_flag = click.option("--import", metavar="FILE|MODULE", multiple=True, expose_value=False, is_eager=True, callback=_imported, help=_IMPORT)
 
 
-def file_of(path: str, said: tuple[str, ...]) -> Any:
+def file_of(path: str, said: Texts) -> Any:
     """A file of rows or of a log, with what was said of it."""
     from dysharp.measured.formats import Given
     from dysharp.runs.options import parse_set
@@ -182,7 +182,7 @@ class _Declared(NamedTuple):
         return self.argument.flag.split() or [f"--{name.replace('_', '-')}"]
 
 
-def options(*groups: Any, **changes: dict[str, Any] | None) -> Callable[[Command], Command]:
+def options(*groups: Any, **changes: ByName | None) -> Callable[[Command], Command]:
     """An option for each parameter of a command that is an `Argument`, and for each argument of `groups`: (arguments of a verb, names), or all of it.
 
     Keyword-only parameters come behind the groups. `changes`: {argument: attributes of its option, or None for no option}.
@@ -219,7 +219,7 @@ def _with_options(command: Command) -> Command:
     """The command gets the values of `--set` read, as `options`."""
 
     @wraps(command)
-    def read(*args: Any, settings: tuple[str, ...], **asked: Any) -> Any:
+    def read(*args: Any, settings: Texts, **asked: Any) -> Any:
         from dysharp.runs.options import parse_set
 
         return command(*args, options=parse_set(settings), **asked)
@@ -227,7 +227,7 @@ def _with_options(command: Command) -> Command:
     return read
 
 
-def _option(name: str, one: _Declared, typed: Mapping[str, str], attributes: dict[str, Any]) -> Callable[[Command], Command]:
+def _option(name: str, one: _Declared, typed: Mapping[str, str], attributes: ByName) -> Callable[[Command], Command]:
     shown, flags = attributes.get("metavar", one.argument.shown), one.flags(name)
     argument, default = one.argument._replace(shown=shown), attributes.get("default", one.argument.default)
     given = attributes.get("show_default", default is not False and default not in (..., None, "", ()))

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import cache_folder, make_folder
+from dysharp.base import ConfigError, cache_folder, make_folder
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_later, warn
 

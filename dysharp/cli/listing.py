@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.columns import Rows
+from dysharp.base import ByName, Rows, Texts, by_key
 from dysharp.base.text import WIDTH
-from dysharp.base.values import by_key
 from dysharp.show.output import console, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def _options() -> Rows:
     return rows
 
 
-def _rule(c: Choice | None) -> dict[str, Any]:
+def _rule(c: Choice | None) -> ByName:
     """The choice behind a value: its range, its source and its reason."""
     if c is None:
         return {"low": None, "high": None, "automatic": None, "unit": "", "alternatives": [], "source": "", "reason": ""}
@@ -165,7 +164,7 @@ def _cluster_keys() -> Rows:
     return [base, *own, *(_key_entry(f"scale_out.{name}", nested, name, key.meaning) for name, key in keys_of(ScaleOut).items())]
 
 
-def _key_entry(name: str, schema: dict[str, Any], inside: str, meaning: str) -> dict[str, Any]:
+def _key_entry(name: str, schema: ByName, inside: str, meaning: str) -> ByName:
     types = {"string": "text", "integer": "whole number", "number": "number", "array": "table", "object": "table"}
     key, required = schema["properties"][inside], inside in schema["required"]
     key = {"type": "object"} if "type" not in key else key  # a table that may be left out
@@ -206,7 +205,7 @@ _SHOWN = {
 _HEADINGS = {"link_GBps": "link GB/s", "link_latency_ns": "link latency ns", "fp8_TFLOPS": "FP8 TFLOP/s", "hbm_GBps": "HBM GB/s"}
 
 
-def print_list(what: str, rows: list[dict[str, Any]]) -> None:
+def print_list(what: str, rows: Rows) -> None:
     """The table of one list; options in one table per system; routing strings one paragraph each."""
     if what == "options":
         _print_options(rows)
@@ -240,14 +239,14 @@ def _print_options(rows: Rows) -> None:
         print_lines([head, f"  {row['meaning']}"])
 
 
-def _option_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _option_cells(row: ByName) -> Texts:
     """Name, default, values and meaning of an option as text."""
     value = str(row["value"]).lower() if isinstance(row["value"], bool) else str(row["value"])
     where = "" if row["effect"] == "everywhere" else f" ({row['effect']} only)"
     return row["name"].partition(".")[2], value, row["values"], row["meaning"] + where
 
 
-def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> None:
+def _print_cells(headings: Texts, cells: Iterable[Texts]) -> None:
     from dysharp.base.table import plain_table
 
     table = plain_table(headings, cells, left=len(headings))

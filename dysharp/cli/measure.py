@@ -1,7 +1,5 @@
 """`dysharp measure`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import click

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import NetworkArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import Json, Plot, draw, options, refuse_others
 from dysharp.cli.progress_bar import progress_bar
 from dysharp.runs.arguments import Argument

@@ -13,7 +13,7 @@ from typing import Protocol
 import click
 
 from dysharp.api import Progress
-from dysharp.base.errors import DysharpError, one_line
+from dysharp.base import DysharpError, Texts, one_line
 from dysharp.runs.progress import Step
 from dysharp.show.output import print_header
 
@@ -57,7 +57,7 @@ class _Reports:
         self.first_share: float | None = None
         self.warm = False  # the first unit took its time: it may have compiled kernels
         self.stage, self.total = self.begun, 0
-        self.header: tuple[str, ...] = ()  # printed when the work turns out to be long
+        self.header: Texts = ()  # printed when the work turns out to be long
 
     def compiling(self, done: int) -> None:
         """Print a line at the beginning of a compilation and whenever more kernels are ready. The time left does not count it."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.quick import QuickAnswer
     from dysharp.api.training import Steps
-    from dysharp.base.columns import Columns
+    from dysharp.base import Columns
 
 _QUICK = "stop at the first answer: closed forms with error bars, or bounds, and no simulation. A terminal shows it first without --quick, too."
 Quick = Annotated[bool, Argument(False, _QUICK)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import write_text
+from dysharp.base import AnyMapping, ConfigError, Rows, Texts, write_text
 from dysharp.cli.flags import Out, Words, complete_files, options
 from dysharp.runs.arguments import Argument, RequestArgs
 
@@ -43,7 +42,7 @@ def command_line(ctx: click.Context, begins: str = "", only: Collection[str] | N
     return shlex.join(["dysharp", *(begins.split() or ctx.command_path.split()[1:]), *words])
 
 
-def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
+def write_report(report: Report, path: str, load: AnyMapping | None = None) -> None:
     """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
     from dysharp.show.html_report import render, with_load
 
@@ -67,7 +66,7 @@ def write_page(page: str, path: str) -> None:
 @options()
 @click.pass_context
 def report(
-    ctx: click.Context, /, files: tuple[str, ...],
+    ctx: click.Context, /, files: Texts,
     out: Annotated[str, Argument(..., "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html")}],
     title: Annotated[str | None, Argument(None, "title of the page. None: what the rows share.", "TEXT")],
 ) -> None:  # fmt: skip
@@ -85,7 +84,7 @@ def report(
     write_report(report_of_rows(rows, command_line(ctx), title or "", left_out), out)
 
 
-def _read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
+def _read_rows(path: str) -> tuple[Rows, list[LeftOut]]:
     """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
     from dysharp.base.reading import json_of, read_text
     from dysharp.show.html_report import check_row

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
-from dysharp.base.errors import ConfigError, nearest, one_line
-from dysharp.base.files import make_folder, write_text
+from dysharp.base import ByName, ConfigError, Texts, make_folder, nearest, one_line, write_text
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_report
 from dysharp.runs.arguments import JOBS, Argument
@@ -19,7 +18,7 @@ from dysharp.show.output import console, print_answer, print_columns, print_head
 if TYPE_CHECKING:
     from dysharp.figures import Figure, Point, Result, Store
 
-    Done = tuple[Figure, Sequence[Result], dict[Point, dict[str, Any]]]
+    Done = tuple[Figure, Sequence[Result], dict[Point, ByName]]
 
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 
@@ -54,7 +53,7 @@ class _OutFiles(NamedTuple):
 StoreFolder = Annotated[str | None, Argument(None, "folder that keeps finished points. None: the user's cache.", "DIR", None, "--store")]
 
 
-def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
+def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, ByName], dict[Point, str]]:
     """({point: Row}, {point: why it failed}); failures are also printed on stderr."""
     from dysharp.cli.progress_bar import bar
     from dysharp.figures import check_points, run_points
@@ -88,14 +87,14 @@ def _chosen(names: Sequence[str], every: bool, models: str | None, direction: st
     return [(f, points + (variant_points(f, points) if variants else [])) for f, points in base]
 
 
-def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
+def _json(name: str, results: Sequence[Result], holds: bool) -> ByName:
     from dysharp.show.figure_tables import RESULTS
 
     lines = [values | {"holds": r.holds} for r, values in zip(results, RESULTS.values(results), strict=True)]
     return {"figure": name, "rows": lines, "verdict": "holds" if holds else "does not hold"}
 
 
-def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
+def _plot_windows(rows: dict[Point, ByName], path: str) -> None:
     from dysharp.figures.window_map import mark_defaults
     from dysharp.show.plots import plot_windows, save_figure
 
@@ -109,7 +108,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @options(Bars, _OutFiles)
 @click.pass_context
 def reproduce(
-    ctx: click.Context, /, figures: tuple[str, ...], every: Annotated[bool, Argument(False, "reproduce all packaged figures.", flag="--all")],
+    ctx: click.Context, /, figures: Texts, every: Annotated[bool, Argument(False, "reproduce all packaged figures.", flag="--all")],
     models: Annotated[str | None, Argument(None, "run only the points of these models.", "A,B,..."), {"type": str}],
     direction: Annotated[str, Argument("fwd", "pass that all points run. Claims exist for fwd only.", "fwd|bwd|both")],
     jobs: Annotated[int, JOBS.also("With several figures all points run before the first table.")], store: StoreFolder, *,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import HardwareArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.cli.flags import WRITTEN, Json, complete_words, options, refuse_others
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.synthesis import Synthesized
 
 ALL = "all"
-OTHER: dict[str, Any] = {"out": WRITTEN, "testbench": WRITTEN, "model": {"default": "S-8"}, "routing": {"default": "uniform"}}
+OTHER: ByName = {"out": WRITTEN, "testbench": WRITTEN, "model": {"default": "S-8"}, "routing": {"default": "uniform"}}
 _TRACE = "put the packets of one switch port of a run (--model, --routing) at packet level through the block."
 
 

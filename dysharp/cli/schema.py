@@ -1,15 +1,14 @@
 """`--json-schema`: what `--json` prints, as a JSON Schema."""
 
-from typing import Any
-
 import click
 
+from dysharp.base import ByName
 from dysharp.show.output import print_json
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def _row_schema() -> dict[str, Any]:
+def _row_schema() -> ByName:
     """The schema of a Row as `dysharp run --json` prints it."""
     from pydantic import TypeAdapter
 
@@ -25,7 +24,7 @@ def _row_schema() -> dict[str, Any]:
     }
 
 
-def _comparison_schema() -> dict[str, Any]:
+def _comparison_schema() -> ByName:
     """The schema of what `dysharp compare --json` prints."""
     text = {"type": "string"}
     return {
@@ -43,7 +42,7 @@ def _comparison_schema() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _explanation_schema() -> dict[str, Any]:
+def _explanation_schema() -> ByName:
     """The schema of what `dysharp explain --json` prints of one run."""
     from pydantic import TypeAdapter
 

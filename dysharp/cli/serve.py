@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.api.arguments import ServeArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import Json, Plot, draw, options
 from dysharp.cli.model import complete_whole
 from dysharp.cli.quick import MARK, Quick

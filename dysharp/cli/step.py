@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import LAYOUT, SCHEDULE, StepArgs
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import ENDINGS, Json, Out, Plot, draw, import_flag, options
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.model import complete_whole

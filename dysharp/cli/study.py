@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import click
 
 from dysharp.api.arguments import SCHEDULER
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import Json, Plot, complete_files, draw, options
 from dysharp.runs.arguments import JOBS, Argument
 from dysharp.show.output import print_json, print_lines, print_table, printable, warn

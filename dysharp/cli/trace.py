@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.cli.flags import ENDINGS, Json, Out, Plot, complete_systems, draw, options
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_answer, print_facts, print_header, print_lines, print_table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import click
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base.errors import ConfigError, one_line
+from dysharp.base import ByName, ConfigError, Texts, one_line
 from dysharp.cli.flags import Json, Out, complete_from, helps, numbers_of, options
 from dysharp.runs.arguments import COUNTS_OF, SEED, Argument
 from dysharp.show.output import print_json
@@ -103,7 +103,7 @@ class _HintArgs(TypedDict):
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @options(_HintArgs, format_name={"is_eager": True, "callback": helps(_formats, 16), "shell_complete": complete_from(_formats, "help", "auto")})
 def _import(
-    files: tuple[str, ...], out: TraceFile, format_name: Annotated[str, _FORMAT], *, gpus: Gpus, as_json: Json, **values: Any
+    files: Texts, out: TraceFile, format_name: Annotated[str, _FORMAT], *, gpus: Gpus, as_json: Json, **values: Any
 ) -> None:  # fmt: skip
     """Convert routing dumps of other tools to a trace.
 
@@ -194,7 +194,7 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
     return None if text is None else tuple(numbers_of("--layers", text, "layer numbers such as 3,7"))
 
 
-def _save(trace: "Recording", out: "str | Path", counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
+def _save(trace: "Recording", out: "str | Path", counts: list[int], as_json: bool, more: ByName) -> None:
     from dysharp.cli.texts.routing_text import print_layers, routing_dict
     from dysharp.workload import describe_trace, save_trace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import SAID, ValidateArgs
-from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.base import AnyMapping, ConfigError, SimulationError, Texts
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, draw, file_of, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header
@@ -28,7 +28,7 @@ _SUMMARY = "also write the errors per family and GPU, as in the packaged validat
 @options(ValidateArgs, jobs={"default": lambda: min(os.cpu_count() or 1, 256), "show_default": "all cores"})
 def validate(
     data: Annotated[str | None, Argument(None, _DATA, "FILE"), {"shell_complete": complete_files}],
-    said: Annotated[tuple[str, ...], SAID],
+    said: Annotated[Texts, SAID],
     check: Annotated[bool, Argument(False, "exit code 1 if a bar does not hold.")],
     bars: Annotated[bool, Argument(False, "print the limits that each version of dysharp keeps, and the tables behind them, too.")],
     groups: Annotated[bool, Argument(False, "as --bars, with every group, the worst rows, constants and every row without a prediction.")], *,
@@ -82,7 +82,7 @@ def validate(
         _check(done.bars)
 
 
-def _check(bars: Iterable[Mapping[str, Any]]) -> None:
+def _check(bars: Iterable[AnyMapping]) -> None:
     from dysharp.base.text import cell
 
     if missed := ", ".join(f"{bar['name']} {cell(bar['value'])} (bar {cell(bar['bar'])})" for bar in bars if not bar["holds"]):

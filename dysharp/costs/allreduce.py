@@ -4,32 +4,17 @@
 their order. No constant is fitted here.
 """
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, Texts, f64, read_toml
 from dysharp.costs.collectives import flight_us, link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, hbm_us, launch_us, memory_kernel_us
-from dysharp.specs import choice_int
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, choice_int
 
-TORCH_BUFFER = ("copy", "launch", "flags")
-KERNELS: dict[str, tuple[str, ...]] = {
-    "one-shot": ("launch", "pull"),
-    "two-shot polled": ("launch", "pull+multicast"),
-    "two-shot": ("launch", "pull+multicast", "sync"),
-    "multimem all-reduce": ("launch", "flags", "pull+multicast", "sync"),
-    "multimem all-gather": ("launch", "flags", "multicast", "sync"),
-    "multimem reduce-scatter": ("launch", "flags", "pull own", "sync"),
-    "megatron all-gather": ("launch", "multicast", "sync"),
-    "megatron reduce-scatter": ("launch", "sync", "pull own"),
-    "torch multimem": (*TORCH_BUFFER, "pull+multicast", "sync", "copy"),
-    "torch two-shot": (*TORCH_BUFFER, "get+put", "sync", "copy"),
-    "vllm one-stage": ("launch", "flags", "get all", "flags"),
-    "vllm two-stage": ("launch", "flags", "get own", "sync", "get sums"),
-    "trtllm one-shot": ("launch", "put all"),
-    "trtllm two-shot": ("launch", "stage", "sync", "get+put", "sync", "stage"),
-}
+KERNELS: dict[str, Texts] = {name: tuple(steps) for name, steps in read_toml(Path(__file__).with_suffix(".toml")).items()}
 """Steps by kernel. On one GPU, a step starts when the previous step ends.
 
 | step | meaning |
@@ -68,7 +53,7 @@ NO_LOADS = ("multicast", "put all")
 Flags at the end of a kernel are acknowledged too."""
 
 
-def staggered(steps: tuple[str, ...]) -> tuple[str, ...]:
+def staggered(steps: Texts) -> Texts:
     """A kernel whose GPUs come at different times: the first flags are a whole exchange."""
     at = steps.index("flags")
     return (*steps[:at], "meet", *steps[at + 1 :])
@@ -76,7 +61,7 @@ def staggered(steps: tuple[str, ...]) -> tuple[str, ...]:
 
 def _moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
     """Payload of a step on the links of one GPU, in the direction with more bytes. `n`: GPUs. `size`: bytes per GPU."""
-    n, size = np.asarray(n, np.float64), np.asarray(size, np.float64)
+    n, size = f64(n), f64(size)
     share, peers = size / n, n - 1
     factors = {
         "pull": peers * size, "pull own": size, "multicast": size, "pull+multicast": size + share, "get+put": 2 * peers * share,
@@ -90,7 +75,7 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
 
     `in_flight`: most bytes that a GPU has under way of each load (0: no limit).
     """
-    n, size, window = (np.asarray(x, np.float64) for x in (n_gpus, n_bytes, in_flight))
+    n, size, window = map(f64, (n_gpus, n_bytes, in_flight))
     flight, round_trip = flight_us(gpu), round_trip_us(gpu)
     steps = KERNELS[kernel]
     plain: dict[str, F64 | float] = {"launch": launch_us(gpu, constants), "flags": flight, "meet": sync_us(gpu, constants, n)}

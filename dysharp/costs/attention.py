@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, f64
 from dysharp.costs.gemm_tiles import FP32_LANES, SMEM_BYTES
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, light_us, overlap, sustained_flops_per_us
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 ROWS, COLUMNS = 128.0, 128.0
 """Queries of a tile and keys of a block: FlashAttention-3 section 3.3 has 128 x 128 at width 128; cuDNN and TensorRT-LLM have tiles of 128 rows."""
@@ -94,7 +94,7 @@ class AttentionCall:
 
 def pairs(call: AttentionCall) -> F64:
     """Pairs of a query and a key that the query sees, for one head and one request."""
-    n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
+    n, past, window = map(f64, (call.queries, call.past, call.window))
     if not call.causal:
         return np.asarray(n * (past + n))
     cap = np.where(window > 0, window, np.inf)
@@ -104,13 +104,13 @@ def pairs(call: AttentionCall) -> F64:
 
 def _product_widths(call: AttentionCall, direction: Direction) -> F64:
     """Widths of all products of a query and a key. Backward: three of keys and two of values (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
-    qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
+    qk, v = f64(call.qk_dim), f64(call.v_dim)
     return np.asarray(3 * qk + 2 * v if direction == "backward" else qk + v)
 
 
 def attention_flops(call: AttentionCall, direction: Direction = "forward") -> F64:
     """FLOPs of the products over the pairs of `pairs`."""
-    return np.asarray(2 * np.asarray(call.batch, np.float64) * np.asarray(call.heads) * _product_widths(call, direction) * pairs(call))
+    return np.asarray(2 * f64(call.batch) * np.asarray(call.heads) * _product_widths(call, direction) * pairs(call))
 
 
 def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction: Direction = "forward") -> F64:
@@ -120,13 +120,13 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a cache few
     tiles are split as in decode.
     """
-    b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
-    shared, height, columns = sharing(call), np.asarray(call.rows, np.float64), np.asarray(call.columns, np.float64)
+    b, n, past, window = map(f64, (call.batch, call.queries, call.past, call.window))
+    shared, height, columns = sharing(call), f64(call.rows), f64(call.columns)
     rows, own = np.ceil(n * shared / height), np.minimum(height / shared, n)  # tiles of a head, and places of queries in a tile
     whole = np.ceil((past + n) / columns)
     first = np.ceil((past + own) / columns) if call.causal else whole
     most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
-    tiles = b * np.asarray(call.heads, np.float64) / shared * rows
+    tiles = b * f64(call.heads) / shared * rows
     parts = np.where((past > 0) & (not call.whole), _parts(gpu, tiles, np.minimum(first, most)), 1.0)
     tiles = tiles * parts
     block = _block_us(gpu, constants, call, call.rows, direction)
@@ -162,10 +162,10 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
         return _masked_us(gpu, constants, call)
     if call.latent and not call.packed and gpu.arch == "blackwell":
         return _latent_us(gpu, constants, call)
-    b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
-    persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
-    rows = np.asarray(call.rows if call.packed else np.clip(2 ** np.ceil(np.log2(queries)), *SWAPPED) if persistent else DECODE_ROWS, np.float64)
-    tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
+    b, n, past, kv, window = map(f64, (call.batch, call.queries, call.past, call.kv_heads, call.window))
+    persistent, queries = gpu.arch == "blackwell" and not call.packed, n * f64(call.heads) / kv
+    rows = f64(call.rows if call.packed else np.clip(2 ** np.ceil(np.log2(queries)), *SWAPPED) if persistent else DECODE_ROWS)
+    tiles, columns = b * kv * np.ceil(queries / rows), f64(call.columns)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     parts = _parts(gpu, tiles, blocks)
     block = _lanes_us(gpu, call) if call.lanes else _block_us(gpu, constants, call, rows, "forward")
@@ -182,7 +182,7 @@ def _latent_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     `DECODE_ROWS` heads, which use half of a tensor core, but in pairs of SMs from 128 heads on. A tile fills the shared memory, so the next one
     waits for its end; half of the first one's start is the kernel's. Source: fmhaKernels.h (`useSwapsMmaAbMlaGenKernel`, `computeNumCtas`).
     """
-    b, n, past, heads = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.heads))
+    b, n, past, heads = map(f64, (call.batch, call.queries, call.past, call.heads))
     keys, ctas = past + n, b * n * np.ceil(heads / FEW)
     few = (heads <= 2 * FEW) | ((ctas <= gpu.n_sms) & (keys <= LONGEST * _parts(gpu, ctas, np.ceil(keys / STEP))))
     tiles = np.where(few, ctas, b * n * np.ceil(heads / DECODE_ROWS))
@@ -206,7 +206,7 @@ def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
 
     A head reads the keys that it shares again (`MASKED_VALUES`). Idle SMs take parts of the keys (multi-block mode).
     """
-    waves = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64) / gpu.n_sms
+    waves = f64(call.batch) * f64(call.heads) / gpu.n_sms
     values = waves * np.asarray(call.queries) * _visible(call) * np.add(call.qk_dim, call.v_dim)
     work = np.maximum(np.maximum(1.0, waves) * constants["attention.light_us"], values / (MASKED_VALUES * gpu.boost_MHz))
     return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, _key_bytes(call)), constants["sm.overlap"])
@@ -214,13 +214,13 @@ def _masked_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
 
 def sharing(call: AttentionCall) -> F64:
     """Query heads that share a tile: the heads of one key-value head if the call is `packed`."""
-    heads, kv = np.asarray(call.heads, np.float64), np.asarray(call.kv_heads, np.float64)
+    heads, kv = f64(call.heads), f64(call.kv_heads)
     return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
 
 
 def _block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLike, direction: Direction) -> F64:
     """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
-    scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
+    scores = f64(rows) * f64(call.columns)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
     softmax = scores / (_exp_per_us(gpu) * constants["attention.softmax_part"])
     products = 2 * scores * _product_widths(call, direction) / rate
@@ -236,21 +236,21 @@ def _exp_per_us(gpu: Gpu) -> float:
 
 def _own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of queries, as wide as the products, and of outputs, BF16; backward also of their gradients."""
-    b, n, h = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.heads))
-    widths = ELEMENT_BYTES[call.dtype] * np.asarray(call.qk_dim, np.float64) + ELEMENT_BYTES["bf16"] * np.asarray(call.v_dim, np.float64)
+    b, n, h = map(f64, (call.batch, call.queries, call.heads))
+    widths = ELEMENT_BYTES[call.dtype] * f64(call.qk_dim) + ELEMENT_BYTES["bf16"] * f64(call.v_dim)
     return np.asarray(b * n * h * widths * (2 if direction == "backward" else 1))
 
 
 def _visible(call: AttentionCall) -> F64:
     """Keys of a request that its queries see."""
-    n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
+    n, past, window = map(f64, (call.queries, call.past, call.window))
     return np.asarray(np.where(window > 0, np.minimum(past + n, window + n - 1), past + n))
 
 
 def _key_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:
     """Bytes of visible keys and values, once; backward also of their gradients."""
-    width = (2 if direction == "backward" else 1) * (np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim))
-    return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
+    width = (2 if direction == "backward" else 1) * (f64(call.qk_dim) if call.latent else np.add(call.qk_dim, call.v_dim))
+    return np.asarray(ELEMENT_BYTES[call.kv_dtype] * f64(call.batch) * _visible(call) * np.asarray(call.kv_heads) * width)
 
 
 def cached_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
@@ -259,7 +259,7 @@ def cached_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     A block waits for the token's place, then for each key and value of its warps in turn (vLLM csrc/cache_kernels.cu,
     reshape_and_cache_flash_kernel, "HND layout").
     """
-    batch, new, kv, width = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.kv_heads, call.qk_dim))
+    batch, new, kv, width = map(f64, (call.batch, call.queries, call.kv_heads, call.qk_dim))
     tokens, threads = batch * new, np.minimum(kv * width, TOKEN_THREADS)
     waits = 1 + WAITS * np.ceil(kv / np.ceil(threads / WARP))
     waited = tokens * threads / (gpu.n_sms * SM_THREADS) * waits * MISS_CLOCKS / gpu.boost_MHz
@@ -269,7 +269,7 @@ def cached_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
 
 def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:
     """Memory-bound kernels (norm, RoPE, activation, residual) that read and write `values` `passes` times in all."""
-    return kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, passes * element * np.asarray(values, np.float64))
+    return kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, passes * element * f64(values))
 
 
 ONE_GROUP = 64.0

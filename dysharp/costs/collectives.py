@@ -29,11 +29,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.values import frozen
+from dysharp.base import F64, I64, Bools, f64, frozen
 from dysharp.costs.operators import Constants, arch_of, hbm_us, light_us
-from dysharp.specs import choice_int
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, choice_int
 
 KIB, MIB = 1 << 10, 1 << 20
 STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
@@ -110,12 +108,12 @@ FLIGHT_US = {"ampere": 0.5, "ada": 1.0, "hopper": 0.5, "blackwell": 0.95, "cdna3
 
 def link_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
     """Time of `n_bytes` out of (or into) one GPU by SM stores to all peers, at the sustained part of the link rate."""
-    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * constants["link.fraction"])
+    return f64(n_bytes) / (1e3 * gpu.link_GBps * constants["link.fraction"])
 
 
 def ring_us(gpu: Gpu, n_bytes: ArrayLike) -> F64:
     """Time of `n_bytes` out of (or into) one GPU to one neighbour of a ring, at NCCL's rate of the links."""
-    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.link_GBps * ring_part(gpu))
+    return f64(n_bytes) / (1e3 * gpu.link_GBps * ring_part(gpu))
 
 
 def ring_part(gpu: Gpu) -> float:
@@ -134,7 +132,7 @@ def sync_us(gpu: Gpu, constants: Constants, n_gpus: ArrayLike = SYNC_GPUS) -> F6
     The arrivals of n GPUs scatter alike (launches, clocks, memory). The last of n normal arrivals comes about
     sqrt(2 ln n) standard deviations after the mean. The constant is the exchange between eight GPUs.
     """
-    n = np.asarray(n_gpus, np.float64)
+    n = f64(n_gpus)
     return np.asarray(constants[f"{arch_of(gpu)}.sync_us"] * np.sqrt(np.log(n) / math.log(SYNC_GPUS)))
 
 
@@ -157,14 +155,17 @@ def collective_us(
     all-reduce for any number of GPUs, False forbids it, None lets the number of GPUs decide, as NCCL does.
     `in_place`: the GPU does not copy its own chunk.
     """
-    n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
+    n, size = np.broadcast_arrays(f64(n_gpus), f64(n_bytes))
     if kind == "alltoall":
         return alltoall_start_us(gpu, constants, size, size / n) + link_us(gpu, constants, size * (n - 1) / n)
     own = 0.0 if in_place else constants["nccl.self_copy"]
     times = [_ring_us(gpu, constants, protocol, STEPS[kind], n, size, own) for protocol in PROTOCOLS]
     may = kind == "all_reduce" and nvls is not False
     if may:
-        times.append(_nvls_us(gpu, constants, n, size))
+        # Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083). The channels work on chunks round by round,
+        # and small messages have small chunks. All GPUs exchange flags once a round.
+        block, fill_us = nvls_rounds(gpu, constants, n, size)
+        times.append(np.asarray(SIMPLE.start_us + (size / block + NVLS_STAGES) * fill_us / NVLS_STAGES))
     chosen = ring_protocol(gpu, STEPS[kind], n, size, in_switch=in_switch(gpu, n, nvls if may else False))
     return np.asarray(np.choose(chosen, times))
 
@@ -175,7 +176,7 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     `passes`: around the ring (`STEPS`).
     """
     arch = arch_of(gpu)
-    n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
+    n, size = np.broadcast_arrays(f64(n_gpus), f64(n_bytes))
     moved, hops = passes * size * (n - 1) / n, passes * (n - 1)
     ring = gpu.link_GBps * ring_part(gpu)
     own = _generation(gpu)
@@ -188,7 +189,7 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
 
 def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> Bools:
     """Whether NCCL may run an all-reduce in the switch. `nvls`: on, off, or by the number of GPUs (None)."""
-    n = np.asarray(n_gpus, np.float64)
+    n = f64(n_gpus)
     nvls = nvls if gpu.multicasts else False
     return np.full(n.shape, nvls) if nvls is not None else np.asarray(n >= NVLS_FROM_GPUS[arch_of(gpu)])
 
@@ -258,18 +259,9 @@ def hop_us(gpu: Gpu, protocol: RingProtocol) -> float:
     return protocol.tuned_us(gpu) + flight_us(gpu) - FLIGHT_US["hopper"]
 
 
-def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
-    """Each direction carries S(1 + 1/n) bytes: one multicast down, one reduced pull up (nccl#1083).
-
-    The channels work on chunks round by round, and small messages have small chunks. All GPUs exchange flags once a round.
-    """
-    block, fill_us = nvls_rounds(gpu, c, n, size)
-    return np.asarray(SIMPLE.start_us + (size / block + NVLS_STAGES) * fill_us / NVLS_STAGES)
-
-
 def nvls_rounds(gpu: Gpu, c: Constants, n_gpus: ArrayLike, n_bytes: ArrayLike) -> tuple[F64, F64]:
     """(bytes of the vector that all channels of NVLS take in one round, us of the rounds that fill and drain the pipeline)."""
-    n, size = np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64)
+    n, size = f64(n_gpus), f64(n_bytes)
     at_once = NVLS_CHANNELS[arch_of(gpu)] * np.minimum(n, NVLS_HEADS)
     chunk = np.select([size < most * at_once for most, _ in NVLS_CHUNKS], [chunk for _, chunk in NVLS_CHUNKS], NVLS_CHUNK)
     round_us = sync_us(gpu, c, n) + ring_us(gpu, chunk * at_once * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
@@ -284,5 +276,5 @@ def nvls_loads(gpu: Gpu, n_gpus: int) -> int:
 
 def alltoall_start_us(gpu: Gpu, constants: Constants, sent_bytes: ArrayLike, own_bytes: ArrayLike) -> F64:
     """Time of an alltoall in which no link is busy. `sent_bytes`: of the buffer; `own_bytes`: its part that stays."""
-    last = np.minimum(np.asarray(sent_bytes, np.float64) / ALLTOALL_CHANNELS, ALLTOALL_CHUNK) / (1e3 * constants["sm.copy_GBps"])
-    return np.asarray(SIMPLE.start_us + hop_us(gpu, SIMPLE) + hbm_us(gpu, constants, 2 * np.asarray(own_bytes, np.float64)) + last)
+    last = np.minimum(f64(sent_bytes) / ALLTOALL_CHANNELS, ALLTOALL_CHUNK) / (1e3 * constants["sm.copy_GBps"])
+    return np.asarray(SIMPLE.start_us + hop_us(gpu, SIMPLE) + hbm_us(gpu, constants, 2 * f64(own_bytes)) + last)

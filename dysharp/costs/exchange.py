@@ -19,14 +19,13 @@ from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.costs.collectives import collective_us, flight_us, link_us, sync_us
 from dysharp.costs.machine import Machine
 from dysharp.costs.operators import Constants
 from dysharp.costs.transfer import LL_HEADER_BYTES, alltoall_one_sided_us, deepep_combine_us, deepep_dispatch_us, ll_combine_us, ll_dispatch_us
-from dysharp.specs.gpu import Gpu
-from dysharp.specs.model import Model
-from dysharp.workload.closed import expected_copies
+from dysharp.specs import Gpu, Model
+from dysharp.workload import expected_copies
 
 NORMAL_SMS = 20
 """SMs of DeepEP's normal kernels unless set (Buffer.num_sms)."""

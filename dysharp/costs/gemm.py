@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, I64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, I64, PS_PER_US, frozen
 from dysharp.costs.gemm_tiles import hides_stores
 from dysharp.costs.operators import hbm_us, sustained_flops_per_us
-from dysharp.model.formats import FORMATS
+from dysharp.model import FORMATS
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 
 ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}

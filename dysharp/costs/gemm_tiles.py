@@ -21,9 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import entry_of
-from dysharp.specs.gpu import Gpu
+from dysharp.base import F64, entry_of
+from dysharp.specs import Gpu
 
 GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
 """Typical tiles of cuBLAS, rows x columns."""

@@ -12,9 +12,7 @@ from typing import NamedTuple
 from dysharp.costs.attention import AttentionCall
 from dysharp.costs.linear_attention import PASSES, SCAN_PASSES, DeltaNet
 from dysharp.costs.machine import Machine
-from dysharp.model.batch import StepBatch
-from dysharp.model.cache import index_bytes
-from dysharp.model.formats import Formats, WeightFormat
+from dysharp.model import Formats, StepBatch, WeightFormat, index_bytes
 from dysharp.model.operators import BF16, FP32, Core, DeltaNetState, LayerOperator, MemoryOp, Weight
 
 SPARSE_HEADS = 64

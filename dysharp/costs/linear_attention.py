@@ -7,10 +7,9 @@ from dataclasses import field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, f64, frozen
 from dysharp.costs.operators import Constants, hbm_us, launch_us, light_us, memory_kernel_us
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 CHUNK = 64
 """Tokens of a chunk (flash-linear-attention, ops/gated_delta_rule/chunk.py)."""
@@ -106,7 +105,7 @@ def convolution_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike, blocks: A
     `blocks`: thread blocks of a kernel with one for each sequence and channel, of which each takes as long as a light kernel
     (Dao-AILab/causal-conv1d, csrc/causal_conv1d_fwd.cu: the grid is batch x channels).
     """
-    size, start = np.asarray(n_bytes, np.float64), launch_us(gpu, constants)
-    issued = (size + np.asarray(again, np.float64)) / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
-    waves = np.maximum(1.0, np.asarray(blocks, np.float64) / (gpu.n_sms * RESIDENT))
+    size, start = f64(n_bytes), launch_us(gpu, constants)
+    issued = (size + f64(again)) / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
+    waves = np.maximum(1.0, f64(blocks) / (gpu.n_sms * RESIDENT))
     return np.maximum(start + np.maximum(hbm_us(gpu, constants, size), issued), start * waves)

@@ -11,19 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import MiB
+from dysharp.base import Amounts, ConfigError, MiB, Texts
 from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import collective_us, rail_rings_us, ring_part, ring_tuned_us, tree_protocol
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
-from dysharp.model.formats import FORMATS
-from dysharp.model.layout import Layout
-from dysharp.specs import Cluster
-from dysharp.specs.choices import choice_value
-from dysharp.specs.gpu import Gpu
+from dysharp.model import FORMATS, Layout
+from dysharp.specs import Cluster, Gpu, choice_value
 
 CDNA_SMALL_US = 4.5
 """A kernel without products in a decode step on CDNA 3 (vLLM PR #40009: norms of DeepSeek on MI3xx take 4 to 5 us)."""
@@ -56,7 +52,7 @@ class Reducers(NamedTuple):
     """All-reduce kernels of an engine (`allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch` bytes, and NCCL,
     with its form in the switch where `nvls` allows that. The fastest allowed kernel runs."""
 
-    kernels: tuple[str, ...] = ("vllm one-stage", "vllm two-stage")
+    kernels: Texts = ("vllm one-stage", "vllm two-stage")
     most: float = 8 * MiB
     in_switch: str = ""
     most_in_switch: float = 0.0
@@ -281,7 +277,7 @@ class Machine:
             return min(tree_protocol(*far)[1], ring_tuned_us(*far)[1])
         return self._once(("all-reduce", n, n_bytes, reducers), lambda: min(self.reducing(n, n_bytes, reducers).values()))
 
-    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
+    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> Amounts:
         """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
         names = reducers.kernels if n_bytes <= reducers.most and (not self.gpu.pcie or n <= PCIE_OWN) else ()
         names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and self.gpu.multicasts else ()

@@ -7,7 +7,7 @@ Functions are pure, take numbers or arrays and return microseconds. A gated expe
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, f64
 from dysharp.costs.collectives import link_us, sync_us
 from dysharp.costs.operators import (
     CAST_BYTES,
@@ -23,7 +23,7 @@ from dysharp.costs.operators import (
     quantise_us,
     sustained_flops_per_us,
 )
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 MLP_CALLS = {"hopper": 10.0, "blackwell": 9.0}
 """Host calls of an eager grouped MLP: copy of the counts, two kernels of the scatter, GEMM, activation, quantise, GEMM,
@@ -74,7 +74,7 @@ def _with_launches_us(gpu: Gpu, constants: Constants, device: ArrayLike) -> F64:
     launches run while GEMMs keep the GPU busy. A GPU that is faster waits for all launches.
     """
     late = host_us(gpu, constants, FIRST_CALLS)
-    return np.maximum(np.asarray(device, np.float64) + late, host_us(gpu, constants, mlp_calls(gpu)))
+    return np.maximum(f64(device) + late, host_us(gpu, constants, mlp_calls(gpu)))
 
 
 def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: ArrayLike) -> F64:
@@ -83,7 +83,7 @@ def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: 
     Blackwell's scales are packed exponents. Their kernel casts as fast as memory allows (vLLM vllm/utils/deep_gemm.py,
     DeepGemmQuantScaleFMT; csrc per_token_group_quant_8bit_packed).
     """
-    values = np.asarray(m, np.float64) * np.asarray(k, np.float64)
+    values = f64(m) * f64(k)
     cast = memory_kernel_us(gpu, constants, values * CAST_BYTES) if gpu.arch == "blackwell" else quantise_us(gpu, constants, values)
     return np.maximum(np.asarray(gemm) + cast, host_us(gpu, constants, LINEAR_CALLS))
 
@@ -93,7 +93,7 @@ def permute_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLik
 
     The limit is the loads and stores of an SM per clock, or HBM.
     """
-    t, r, h = (np.asarray(x, np.float64) for x in (tokens, rows, hidden))
+    t, r, h = map(f64, (tokens, rows, hidden))
     moved = (t + r) * h * row_bytes + (t + r) * 2 * h
     issued = moved / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
     return 2 * launch_us(gpu, constants) + np.maximum(issued, hbm_us(gpu, constants, moved))
@@ -103,7 +103,7 @@ def expert_mlp_us(
     gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, hidden: ArrayLike, inter: ArrayLike, dtype: str, gates: float = 2.0
 ) -> F64:
     """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each. `gates`: 2 = gated, 1 = not."""
-    m, g, h, i = (np.asarray(x, np.float64) for x in (rows, groups, hidden, inter))
+    m, g, h, i = map(f64, (rows, groups, hidden, inter))
     activation = hbm_us(gpu, constants, m * g * i * (2 * gates + ELEMENT_BYTES[dtype]))
     first = grouped_gemm_us(gpu, constants, m, g, gates * i, h, dtype)
     return first + launch_us(gpu, constants) + activation + grouped_gemm_us(gpu, constants, m, g, h, i, dtype)
@@ -114,7 +114,7 @@ def eager_mlp_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayL
 
     `tokens`: length of the receive buffer that the permutation reads.
     """
-    m, g = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
+    m, g = f64(rows), f64(groups)
     device = permute_us(gpu, constants, tokens, m * g, hidden) + expert_mlp_us(gpu, constants, m, g, hidden, inter, "fp8")
     return _with_launches_us(gpu, constants, device)
 
@@ -136,7 +136,7 @@ def fused_layer_us(
     The slower of tensor cores and weight stream overlaps with the link, as well as `sm.overlap` says. Tiles run at
     `fused.rate` of the rate of a GEMM library.
     """
-    n, e, h, i, g = (np.asarray(x, np.float64) for x in (rows, touched, hidden, inter, gpus))
+    n, e, h, i, g = map(f64, (rows, touched, hidden, inter, gpus))
     padded = np.where(e > 0, np.ceil(n / np.maximum(e, 1) / TILE_ROWS) * TILE_ROWS * e, n)
     flops = 2 * padded * 3 * h * i
     tiles = padded / TILE_ROWS * (2 * i + h) / TILE_ROWS
@@ -144,9 +144,9 @@ def fused_layer_us(
     compute = filled + flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
     stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
-    link = link_us(gpu, constants, remote * (np.asarray(dispatch_bytes, np.float64) + np.asarray(combine_bytes, np.float64)))
+    link = link_us(gpu, constants, remote * (f64(dispatch_bytes) + f64(combine_bytes)))
     barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
-    casts = np.asarray(cast, np.float64)
+    casts = f64(cast)
     first = np.where(casts > 0, memory_kernel_us(gpu, constants, casts * CAST_BYTES), 0.0)
     return first + launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
 
@@ -156,4 +156,4 @@ def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:
 
     `parts`: device time of the parts.
     """
-    return np.asarray(parts, np.float64) + host_us(gpu, constants, layer_calls(gpu))
+    return f64(parts) + host_us(gpu, constants, layer_calls(gpu))

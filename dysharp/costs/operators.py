@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, f64
 from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, FP32_LANES, Problem, feed, hides_stores, promoted, tiles_of
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
@@ -29,12 +29,12 @@ def arch_of(gpu: Gpu) -> str:
 
 def hbm_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
     """Time in which a kernel moves `n_bytes` (reads plus writes) through HBM, without its launch."""
-    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.hbm_GBps * constants["hbm.fraction"])
+    return f64(n_bytes) / (1e3 * gpu.hbm_GBps * constants["hbm.fraction"])
 
 
 def overlap(first: ArrayLike, second: ArrayLike, power: float) -> F64:
     """The time of a pipeline with two costs: their sum for `power` 1, their maximum for a large `power`."""
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    a, b = f64(first), f64(second)
     large = np.maximum(np.maximum(a, b), 1e-300)
     return np.asarray(large * ((a / large) ** power + (b / large) ** power) ** (1 / power))
 
@@ -102,7 +102,7 @@ def gemm_us(
     FP32 partial sums, which a second kernel adds (cuBLAS: splitKreduce_kernel). `kept`: part of the
     sustained rate that power leaves in a long run. `weight_bytes`: of a weight in memory, if not as wide as the products.
     """
-    arrays = (np.asarray(x, np.float64) for x in (m, n, k, groups))
+    arrays = map(f64, (m, n, k, groups))
     p = Problem(*np.broadcast_arrays(*arrays))
     element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
     reached = peak * promoted(library, gpu, dtype, peak)
@@ -126,7 +126,7 @@ def gemm_us(
 
 def fp32_us(gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> F64:
     """A GEMM `[m, k] x [k, n]` of FP32 values on the lanes of the SMs, in cuBLAS's tiles."""
-    p = Problem(*np.broadcast_arrays(*(np.asarray(x, np.float64) for x in (m, n, k, 1.0))))
+    p = Problem(*np.broadcast_arrays(*map(f64, (m, n, k, 1.0))))
     best = np.full(p.m.shape, np.inf)
     for rows, columns, split, *_ in tiles_of("cublas", gpu, p):
         waves = np.ceil(np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
@@ -150,6 +150,6 @@ def grouped_gemm_us(
 
 def quantise_us(gpu: Gpu, constants: Constants, values: ArrayLike) -> F64:
     """A kernel that casts `values` from BF16 to FP8. Its limit is HBM, or the values that an SM casts per clock."""
-    count = np.asarray(values, np.float64)
+    count = f64(values)
     issued = count / (gpu.n_sms * gpu.boost_MHz * constants["sm.quantise_values"])
     return launch_us(gpu, constants) + np.maximum(issued, hbm_us(gpu, constants, count * CAST_BYTES))

@@ -4,8 +4,7 @@ import functools
 from pathlib import Path
 from typing import Literal
 
-from dysharp.base.values import frozen
-from dysharp.specs.reading import read_toml
+from dysharp.base import frozen, read_toml
 
 FILE = Path(__file__).with_name("regimes.toml")
 Name = Literal["benchmark", "training", "serving"]

@@ -10,11 +10,11 @@ with the source GPU (`workload.expected_copies` for uniform routing). Source of 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, f64
 from dysharp.costs.collectives import link_us, round_trip_us, sync_us
 from dysharp.costs.operators import Constants, arch_of, hbm_us, launch_us, overlap
+from dysharp.specs import Gpu
 from dysharp.specs.cluster import XGMI_ALONE
-from dysharp.specs.gpu import Gpu
 
 CHUNK_TOKENS = 6.0
 """Tokens that a DeepEP ring releases at once on 8 GPUs (the tuned value of DeepEP's tests)."""
@@ -44,11 +44,11 @@ def deepep_dispatch_us(
     - The receiver takes a chunk when it is complete, so one chunk is paid twice.
     - All channels share the link. Only remote copies cross it.
     """
-    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    t, r, row = map(f64, (tokens, copies, row_bytes))
     look = constants["deepep.token_us"]
-    group = look + r / np.asarray(gpus, np.float64) * constants["deepep.copy_us"]
+    group = look + r / f64(gpus) * constants["deepep.copy_us"]
     each = look + r * row / (1e3 * constants["sm.copy_GBps"])
-    per_channel = t / (np.asarray(sms, np.float64) / 2)
+    per_channel = t / (f64(sms) / 2)
     work = per_channel * np.maximum(group, each) + np.minimum(per_channel, CHUNK_TOKENS) * each
     return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
@@ -61,9 +61,9 @@ def deepep_combine_us(
     A warp reduces one token at a time, and the warps of an SM work at the same time. So the first result takes
     `deepep.tokens_in_flight` times the time per token of the SM.
     """
-    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    t, r, row = map(f64, (tokens, copies, row_bytes))
     each = constants["deepep.reduce_token_us"] + r * row / (1e3 * constants["sm.copy_GBps"])
-    per_channel = t / (np.asarray(sms, np.float64) / 2)
+    per_channel = t / (f64(sms) / 2)
     work = (per_channel + constants["deepep.tokens_in_flight"]) * each
     return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
@@ -74,8 +74,8 @@ def _floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:
 
 def _scatter_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
     """Time of rows to all GPUs at once: the remote part of `all_bytes` on the link."""
-    g = np.asarray(gpus, np.float64)
-    return link_us(gpu, constants, np.asarray(all_bytes, np.float64) * (g - 1) / g)
+    g = f64(gpus)
+    return link_us(gpu, constants, f64(all_bytes) * (g - 1) / g)
 
 
 def ll_dispatch_us(
@@ -86,9 +86,9 @@ def ll_dispatch_us(
     The grid has ceil(experts / warp groups per SM) SMs. Each SM casts and sends its part of the tokens, and polls and
     packs its experts.
     """
-    t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
+    t, k, row, e = map(f64, (tokens, topk, row_bytes, experts))
     work = t / ll_grid(gpu, e) * constants["ll.token_us"]
-    g = np.asarray(gpus, np.float64)
+    g = f64(gpus)
     link = link_us(gpu, constants, t * k * (row + LL_HEADER_BYTES) * (g - 1) / g) / constants["ll.dispatch_link"]
     return _ll_floor_us(gpu, constants, e, g) + np.maximum(work, link)
 
@@ -97,8 +97,8 @@ def ll_combine_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, topk: ArrayLike, row_bytes: ArrayLike, experts: ArrayLike, gpus: ArrayLike
 ) -> F64:
     """DeepEP low-latency combine, send and receive: one BF16 row per (token, expert) to the source, which sums."""
-    t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
-    g = np.asarray(gpus, np.float64)
+    t, k, row, e = map(f64, (tokens, topk, row_bytes, experts))
+    g = f64(gpus)
     link = link_us(gpu, constants, t * k * row * (g - 1) / g) / constants[f"{arch_of(gpu)}.ll_combine_link"]
     copied = t * k * row / (ll_grid(gpu, e) * 1e3 * constants["sm.copy_GBps"])
     return _ll_floor_us(gpu, constants, e, g) + np.maximum(copied, link)
@@ -106,7 +106,7 @@ def ll_combine_us(
 
 def ll_grid(gpu: Gpu, experts: ArrayLike) -> F64:
     """SMs of a low-latency kernel: one for each expert, or for as many experts as warp groups need to share one (DeepEP internode_ll.cu)."""
-    e = np.asarray(experts, np.float64)
+    e = f64(experts)
     return np.ceil(e / np.ceil(e / gpu.n_sms))
 
 
@@ -124,7 +124,7 @@ def alltoall_one_sided_us(
     have one small kernel more than the two-sided form, for the receiver's side. `copies` counts the source's own copy,
     which crosses no link.
     """
-    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    t, r, row = map(f64, (tokens, copies, row_bytes))
     work = t * (constants["trt.token_us"] + r * row / (1e3 * gpu.n_sms * constants["sm.copy_GBps"]))
     link = link_us(gpu, constants, t * (r - 1) * row)
     first = round_trip_us(gpu) if reads else 0.0
@@ -137,7 +137,7 @@ def fifo_copy_us(gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: Arr
     A warp has one copy at a time, and the warps of an SM share its bytes per second. The kernel has as many whole channels as SMs for their blocks.
     `fields`: tensors of a row, such as values and scales. `low_precision`: the warps quantise a copy and dequantise it, too.
     """
-    row, g = np.asarray(row_bytes, np.float64) / (1e3 * constants["trt.sm_GBps"]), np.asarray(gpus, np.float64)
+    row, g = f64(row_bytes) / (1e3 * constants["trt.sm_GBps"]), f64(gpus)
     blocks = np.ceil(g / FIFO_GROUPS)
     channels = np.maximum(1.0, np.floor(gpu.n_sms // FIFO_SENDERS / blocks))
     each = constants["trt.copy_us"] + (constants["trt.lowprec_us"] if low_precision else 0.0) + row
@@ -152,19 +152,19 @@ def alltoall_two_sided_us(
 
     Combine writes and reads `summed_bytes` of memory for each token: a cleared place for every expert, and the sum.
     """
-    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
-    moved = np.maximum(t * r * np.asarray(copy_us, np.float64), link_us(gpu, constants, t * (r - 1) * row))
-    return _trt_floor_us(gpu, constants, gpus) + moved + hbm_us(gpu, constants, t * np.asarray(summed_bytes, np.float64))
+    t, r, row = map(f64, (tokens, copies, row_bytes))
+    moved = np.maximum(t * r * f64(copy_us), link_us(gpu, constants, t * (r - 1) * row))
+    return _trt_floor_us(gpu, constants, gpus) + moved + hbm_us(gpu, constants, t * f64(summed_bytes))
 
 
 def summed_bytes(row_bytes: ArrayLike, topk: ArrayLike) -> F64:
     """Bytes that the places of a token take through memory in TensorRT-LLM's two-sided Combine: cleared, read, and one sum written."""
-    return np.asarray(row_bytes, np.float64) * (2 * np.asarray(topk, np.float64) + 1)
+    return f64(row_bytes) * (2 * f64(topk) + 1)
 
 
 def mori_dispatch_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike) -> F64:
     """MoRI's Dispatch without a switch: compute units copy rows, and the link of a pair carries the rows of that pair."""
-    t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
+    t, r, row = map(f64, (tokens, copies, row_bytes))
     work = r * constants["mori.copy_us"] / gpu.n_sms
     return constants["mori.dispatch_us"] + round_trip_us(gpu) + t * np.maximum(work, _pair_us(gpu, constants, r * row, gpus))
 
@@ -173,7 +173,7 @@ def mori_combine_us(
     gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, moved_bytes: ArrayLike
 ) -> F64:
     """MoRI's Combine: a copy of `moved_bytes` (read and written) per received row, a barrier, reads of rows by their source."""
-    t, r, row, moved = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes, moved_bytes))
+    t, r, row, moved = map(f64, (tokens, copies, row_bytes, moved_bytes))
     issued = r * moved / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
     copied = np.maximum(issued, hbm_us(gpu, constants, r * moved))
     return constants["mori.combine_us"] + round_trip_us(gpu) + t * (copied + _pair_us(gpu, constants, r * row, gpus))
@@ -182,13 +182,13 @@ def mori_combine_us(
 def _pair_us(gpu: Gpu, constants: Constants, all_bytes: ArrayLike, gpus: ArrayLike) -> F64:
     """Time in which the link of a pair carries its equal share of `all_bytes`, which go to all GPUs."""
     rate = 1e3 * gpu.link_GBps / XGMI_LINKS * np.where(np.asarray(gpus) == 2, XGMI_ALONE, constants["mori.link_part"])
-    out: F64 = np.asarray(all_bytes, np.float64) / np.asarray(gpus, np.float64) / rate
+    out: F64 = f64(all_bytes) / f64(gpus) / rate
     return out
 
 
 def alltoall_prepare_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, gpus: ArrayLike) -> F64:
     """Time of the exchange of counts and indices before a two-sided all-to-all."""
-    return _trt_floor_us(gpu, constants, gpus) + np.asarray(tokens, np.float64) * constants["trt.token_us"]
+    return _trt_floor_us(gpu, constants, gpus) + f64(tokens) * constants["trt.token_us"]
 
 
 def _trt_floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:

@@ -6,8 +6,3 @@ from dysharp.figures.runner import check_points, run_points
 from dysharp.figures.verdict import Result, judge, variant_points
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store
-
-__all__ = [
-    "Check", "Figure", "Point", "Result", "Store", "check_points", "in_direction", "judge", "list_figures", "load_figure", "run_points",
-    "variant_points",
-]  # fmt: skip

@@ -3,10 +3,8 @@
 import math
 import re
 from dataclasses import field, replace
-from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, Texts, frozen
 from dysharp.figures.keys import known, typed, word
 from dysharp.figures.metric import all_calculated, all_metrics
 from dysharp.runs.point import Point
@@ -45,13 +43,13 @@ class Check:
     system: str
     over: str = ""
     reduce: str = "geomean"
-    models: tuple[str, ...] = ()
+    models: Texts = ()
     cluster: str | None = None
     gpus: int | None = None
     tokens: int | None = None
-    routing: str | tuple[str, ...] | None = None  # one, or any of several
+    routing: str | Texts | None = None  # one, or any of several
     fidelity: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: ByName = field(default_factory=dict)
     variants: bool = False
     against: str | None = None
     paper: float | None = None
@@ -70,7 +68,7 @@ class Check:
     mark_above: float = math.inf
 
     @property
-    def routings(self) -> tuple[str, ...]:
+    def routings(self) -> Texts:
         """The routings whose points the check takes; () = all."""
         return (self.routing,) if isinstance(self.routing, str) else self.routing or ()
 
@@ -96,7 +94,7 @@ def unclaimed(check: Check) -> Check:
     return replace(bare, within=None, at_least=None, at_most=None, regression=None, band=None)
 
 
-def check_of(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Check:
+def check_of(table: ByName, points: tuple[Point, ...], where: str) -> Check:
     """One table [[check]] of a figure with `points`. Raises ConfigError."""
     known(table, set(Check.__dataclass_fields__), where)
     check = typed(Check, table, where)

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyMapping, AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_toml, read_text, show
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
@@ -20,7 +19,6 @@ from dysharp.figures.origin import origin_of
 from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
 from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import Key
-from dysharp.specs.reading import parse_toml, read_text
 
 KINDS = ("bars", "lines", "parts")
 
@@ -44,8 +42,8 @@ class Drawing:
     x: str
     over: str = ""
     series: str = "system"
-    systems: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
+    systems: Texts = ()
+    models: Texts = ()
 
 
 def _drawing_of(table: Any, where: str) -> Drawing:
@@ -78,7 +76,7 @@ class Variant:
     """
 
     choices: Annotated[tuple[tuple[str, Scalar], ...], _PAIRS, Key("a table of free choices with one value each")]
-    systems: tuple[str, ...] = ()
+    systems: Texts = ()
     fidelity: str = ""
 
     @property
@@ -100,11 +98,11 @@ class Figure:
     points: tuple[Point, ...]
     checks: tuple[Check, ...]
     text: str = ""
-    models: tuple[str, ...] = field(default=())
+    models: Texts = field(default=())
     variants: tuple[Variant, ...] = ()
     paper: str = ""
     drawing: Drawing | None = None
-    headline: tuple[str, ...] = ()
+    headline: Texts = ()
 
 
 def list_figures() -> list[str]:
@@ -138,7 +136,7 @@ def in_direction(figure: Figure, direction: str) -> Figure:
     return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=(), headline=())
 
 
-def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
+def figure_of(name: str, table: ByName, where: str) -> Figure:
     """The figure of a table of TOML. Raises ConfigError as `load_figure`."""
     known(table, KEYS, where)
     if table.get("points", []) == []:
@@ -165,7 +163,7 @@ def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
     return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing, headline)
 
 
-def _list(table: dict[str, Any], key: str, where: str, expected: str = "") -> list[Any]:
+def _list(table: ByName, key: str, where: str, expected: str = "") -> list[Any]:
     """A list, or the tables [[key]]. Raises ConfigError for another value."""
     found = table.get(key, [])
     if not isinstance(found, list):
@@ -173,7 +171,7 @@ def _list(table: dict[str, Any], key: str, where: str, expected: str = "") -> li
     return found
 
 
-def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Variant:
+def _variant(table: ByName, points: tuple[Point, ...], where: str) -> Variant:
     variant = typed(Variant, table, where)
     word(variant.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
     for name in variant.systems:
@@ -196,16 +194,14 @@ class _Axes:
     `grid` may also be cluster.KEY. `choices`: free choices with a list of values each.
     """
 
-    systems: Annotated[tuple[str, ...], _ONE, Key('a list of systems, such as ["deepep", "dysharp"]')]
-    models: Annotated[tuple[str, ...], _ONE, Key('a list of models, such as ["S-8"]')]
-    cluster: Annotated[tuple[str, ...], _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')] = (
-        USUAL_CLUSTER,
-    )
+    systems: Annotated[Texts, _ONE, Key('a list of systems, such as ["deepep", "dysharp"]')]
+    models: Annotated[Texts, _ONE, Key('a list of models, such as ["S-8"]')]
+    cluster: Annotated[Texts, _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')] = (USUAL_CLUSTER,)
     gpus: Annotated[tuple[Whole | None, ...], _ONE, _NUMBERS] = (None,)
     tokens: Annotated[tuple[Whole | None, ...], _ONE, _NUMBERS] = (None,)
-    routing: Annotated[tuple[str, ...], _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)
+    routing: Annotated[Texts, _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)
     seeds: Annotated[tuple[Whole, ...], _ONE, _NUMBERS] = (0,)
-    direction: Annotated[tuple[str, ...], _ONE, Key('one or a list of "fwd", "bwd", "both"')] = ("fwd",)
+    direction: Annotated[Texts, _ONE, Key('one or a list of "fwd", "bwd", "both"')] = ("fwd",)
     fidelity: Annotated[str, Key('"burst" or "packet"')] = "burst"
     options: Annotated[_Values, Key("a table of options with one value each; lists of values go into grid")] = field(default_factory=dict)
     grid: Annotated[_Lists, Key("a table of options with a list of values each; single values go into options")] = field(default_factory=dict)
@@ -213,7 +209,7 @@ class _Axes:
     defaults: Annotated[bool, Key("true or false")] = False
 
 
-def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
+def product_points(table: ByName, where: str) -> tuple[Point, ...]:
     axes = typed(_Axes, table, where)
     _check_product(axes, where)
     cells, chosen = _cells(axes.grid), _cells(axes.choices)
@@ -246,12 +242,12 @@ def _cells(axes: Mapping[str, list[Any]]) -> list[tuple[tuple[str, Any], ...]]:
     return list(itertools.product(*([(name, v) for v in values] for name, values in axes.items())))
 
 
-def _variant_of(cluster: str, setting: Mapping[str, Any]) -> str:
+def _variant_of(cluster: str, setting: AnyMapping) -> str:
     """The cluster with the keys `cluster.KEY` of a setting, as `load_cluster` reads it."""
     return ",".join([cluster, *(f"{name.removeprefix('cluster.')}={value}" for name, value in setting.items() if name.startswith("cluster."))])
 
 
-def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _own(system: str, setting: AnyMapping) -> tuple[tuple[str, Any], ...]:
     """The options of a system in a setting: sorted pairs of name and value. SYSTEM.OPTION counts before OPTION, which is of all systems."""
     of_all = {name: value for name, value in setting.items() if name.rpartition(".")[0] in ("", "fabric")}
     own = {name.removeprefix(f"{system}."): value for name, value in setting.items() if name.startswith(f"{system}.")}

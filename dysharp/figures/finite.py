@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dysharp.base import Amounts
 from dysharp.figures.check import Check, unclaimed
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
@@ -10,11 +11,9 @@ from dysharp.figures.verdict import judge
 from dysharp.runs.finite import HOLDS, WITHOUT, Survival, of_cluster
 from dysharp.runs.packet_time import PACKETS_OF_ROW, estimate_line
 from dysharp.runs.point import Point, is_workload
-from dysharp.specs import load_cluster, load_model
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES, load_cluster, load_model
 from dysharp.systems import find_system
-from dysharp.workload.closed import expected_copies
-from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer
+from dysharp.workload import SUB_LAYER, expected_copies, parse_sub_layer
 
 RATIOS = ("speedup", "time_over", "best_time_over", "over_software", "gemm1_speedup", "prefill_speedup", "training_speedup")
 """Metrics that are ratios of layer times."""
@@ -75,7 +74,7 @@ def _survival(claim: Check, ratio: Mapping[str, float]) -> Survival:
 
 def _ratios(
     figure: Figure, claims: Sequence[Check], points: Sequence[Point], ways: Sequence[str], run: RunPoints, tokens: int | None
-) -> dict[str, dict[str, float]]:
+) -> dict[str, Amounts]:
     """{way: {claim: its ratio}}, over the points that have Rows in all ways."""
     asked = {way: {p: _finite_point(p, tokens, way) for p in points} for way in ways}
     rows = run([there for of in asked.values() for there in of.values()])

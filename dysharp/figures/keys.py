@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
-from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base import ByName, ConfigError, Texts, check_word, show
 from dysharp.specs.fields import keys_of
 
 T = TypeVar("T")
@@ -22,12 +22,12 @@ def known(table: Any, valid: Collection[str], where: str) -> None:
         check_word(key, valid, f"{where}.{key}: unknown key")
 
 
-def word(value: Any, valid: tuple[str, ...], where: str) -> None:
+def word(value: Any, valid: Texts, where: str) -> None:
     """Raise ConfigError for a value that is none of `valid`."""
     check_word(value, valid, f"{where}: found {show(value)}")
 
 
-def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
+def typed(kind: type[T], table: ByName, where: str) -> T:
     """`table` as an instance of the dataclass `kind`. The `Key` of a field says in errors what the key may hold.
 
     Raises ConfigError for an unknown key, and with the path of the first value of a wrong type.

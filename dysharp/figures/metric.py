@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, TypeVar
 
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, AnyMapping, ByName, frozen, import_all
 from dysharp.runs.point import Point
 
-Rows = dict[Point, dict[str, Any]]
+Rows = dict[Point, ByName]
 """{point: its Row as plain values}."""
 Measure = Callable[..., float | None]
 
@@ -26,7 +25,7 @@ class Seen:
     rows: Rows = field(repr=False)
     over: str = ""
     against: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: AnyMapping = field(default_factory=dict)
 
     def at(self, point: Point) -> Seen | None:
         """The same at another point; None where it has no Row."""
@@ -47,25 +46,25 @@ class Seen:
         return same or next(iter(self.among(self.over)), None)
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> ByName:
         return self.rows[self.point]
 
     @property
     def time_us(self) -> float:
         return float(self.row["time_us"])
 
-    def phase_us(self, operator: str) -> dict[str, float]:
+    def phase_us(self, operator: str) -> Amounts:
         """`start`, `end` and `busy` of an operator on the GPU that finishes last; {} for an operator that the layer does not have."""
-        found: dict[str, float] = self.row.get("phases_us", {}).get(operator, {})
+        found: Amounts = self.row.get("phases_us", {}).get(operator, {})
         return found
 
     def busy(self, *sides: str) -> float:
         """Mean share of the layer time that the links of all GPUs are busy, over `sides` ("up", "down")."""
         return sum(float(self.row["utilization"][side]) for side in sides) / len(sides)
 
-    def block(self, name: str) -> dict[str, Any]:
+    def block(self, name: str) -> ByName:
         """Counts of a block of the packet level; {} at burst level and where the system does not have the block."""
-        found: dict[str, Any] = self.row.get("blocks", {}).get(name) or {}
+        found: ByName = self.row.get("blocks", {}).get(name) or {}
         return found
 
     def share(self, block: str, part: str, whole: str) -> float | None:
@@ -98,7 +97,7 @@ class Calculated:
 
     name: str
     options: type[Any]
-    row: Callable[[Point, Any], dict[str, Any]]
+    row: Callable[[Point, Any], ByName]
 
 
 def quotient(whole: float | None, part: float | None) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dysharp.base import ByName
 from dysharp.figures.metric import Calculated, all_calculated
 from dysharp.runs.point import Point, is_workload
 from dysharp.specs import Scalar
@@ -32,7 +33,7 @@ class _Simulation:
 
         options_of(_simulated(point.system), split_fabric(dict(point.options), "packet")[1])
 
-    def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
+    def row(self, point: Point, part: float = 1.0) -> ByName:
         """The Row of a point as plain values. `part`: the part of the memory that the run may take."""
         return row_of(point, part)
 
@@ -65,7 +66,7 @@ class _Calculation(_Simulation):
     def check(self, point: Point) -> None:
         raise_if(problems(self.of.options, dict(point.options)), f"{point.label}: option")
 
-    def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
+    def row(self, point: Point, part: float = 1.0) -> ByName:
         self.check(point)
         return self.of.row(point, self.of.options(**dict(point.options)))
 
@@ -82,7 +83,7 @@ def origin_of(system: str) -> _Simulation:
     return _Simulation() if found is None else _Calculation(found)
 
 
-def row_of(point: Point, part: float = 1.0) -> dict[str, Any]:
+def row_of(point: Point, part: float = 1.0) -> ByName:
     """Simulate a point in its part of the memory of this computer. Raises ConfigError for wrong input, SimulationError for a deadlock.
 
     Raises OverShare for a point that fits into the memory, but not into its part.

@@ -2,11 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Any
 
-from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.base.processes import in_processes
-from dysharp.base.sources import sources_changed
+from dysharp.base import ByName, ConfigError, SimulationError, in_processes, sources_changed
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point, is_workload
@@ -73,7 +70,7 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
     return {p: rows[p] for p in wanted if p in rows}, failed
 
 
-def _row_of(point: Point, part: float) -> dict[str, Any]:
+def _row_of(point: Point, part: float) -> ByName:
     """The Row of a point, simulated or calculated, as plain values. `part`: the part of the memory that the run may take."""
     return origin_of(point.system).row(point, part)
 

@@ -1,9 +1,8 @@
 """The numbers of a figure's picture."""
 
 import statistics
-from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, ByName, Texts, frozen
 from dysharp.figures.figure import Drawing, Figure
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.runs.point import Point
@@ -18,9 +17,9 @@ class _Series:
     """
 
     kind: str
-    places: tuple[str, ...]
+    places: Texts
     values: dict[str, tuple[float | None, ...]]
-    published: dict[str, float]
+    published: Amounts
     x: str
     unit: str
 
@@ -37,7 +36,7 @@ def series_of(figure: Figure, rows: Rows) -> _Series | None:
     if drawing.systems:
         points.sort(key=lambda p: drawing.systems.index(p.system))
     places = tuple(dict.fromkeys(_axis(p, drawing.x) for p in sorted(points, key=figure.points.index)))
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, Amounts] = {}
     for point in points:
         for name, value in _parts(Seen(point, rows, drawing.over), drawing):
             found.setdefault(name, {}).setdefault(_axis(point, drawing.x), value)
@@ -78,12 +77,12 @@ def _parts(seen: Seen, drawing: Drawing) -> list[tuple[str, float]]:
 
 def _axis(point: Point, name: str) -> str:
     """The place of a point on the axis `name`, in words."""
-    given: dict[str, Any] = {**dict(point.options), **dict(point.choices)}
+    given: ByName = {**dict(point.options), **dict(point.choices)}
     value = given[name] if name in given else getattr(point, name, None)
     return "own" if value in (None, "") else str(value)
 
 
-def _published(figure: Figure, drawing: Drawing) -> dict[str, float]:
+def _published(figure: Figure, drawing: Drawing) -> Amounts:
     """Published geometric means of the drawn speed-ups.
 
     The paper gives the speed-up of one system over each other one. Geometric means over one set divide: the mean of

@@ -2,9 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.figures.figure import BEYOND, Figure, list_figures, load_figure
 from dysharp.figures.finite import claims_of
 from dysharp.figures.tornado import HEADLINES, Tornado
@@ -37,7 +36,7 @@ def stored_figures(paper: str, folder: Path) -> list[tuple[Figure, list[Result]]
     return [(figure, rejudged(path, figure)) for figure, path in kept if path.exists()]
 
 
-def stored_answers(folder: Path) -> dict[str, dict[str, Any]]:
+def stored_answers(folder: Path) -> dict[str, ByName]:
     """{name: {"command", "model_version", "answer"}} of runs that `bench/write_up.py` kept."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((folder / "stored").glob("*.json"))}
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, ConfigError, Texts, frozen
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
@@ -22,7 +21,7 @@ class _Headline:
     """
 
     system: str
-    baselines: tuple[str, ...]
+    baselines: Texts
     cluster: str
     mediation: bool = False
 
@@ -46,8 +45,8 @@ class _Swing:
 
     choice: Choice
     value: Scalar
-    ratios: dict[str, float]
-    change: dict[str, float]
+    ratios: Amounts
+    change: Amounts
 
 
 def _values_of(choice: Choice) -> list[Scalar]:
@@ -80,7 +79,7 @@ class Tornado:
         changes = [{}, *({c.name: value} for c in list_choices() for value in _values_of(c))]
         return list(dict.fromkeys(point for choices in changes for point in self.points(choices).values()))
 
-    def ratios(self, rows: Rows, choices: Mapping[str, Scalar]) -> dict[str, float] | None:
+    def ratios(self, rows: Rows, choices: Mapping[str, Scalar]) -> Amounts | None:
         """{baseline: its time over the time of the headline's system}; None where a point failed."""
         points = self.points(choices)
         if any(p not in rows for p in points.values()):
@@ -98,7 +97,7 @@ class Tornado:
             raise ConfigError(f"tornado: found no finished point for {self.model} with the packaged choices, expected all of them")
         found = ((c, value, self.ratios(rows, {c.name: value})) for c in list_choices() for value in _values_of(c))
         bars = [_Swing(c, value, ratios, {name: ratio / base[name] - 1 for name, ratio in ratios.items()}) for c, value, ratios in found if ratios]
-        size: dict[str, float] = {}
+        size: Amounts = {}
         for b in bars:
             size[b.choice.name] = max(size.get(b.choice.name, 0.0), *map(abs, b.change.values()))
         return sorted(bars, key=lambda b: (-size[b.choice.name], b.choice.name))

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import by_key, frozen
+from dysharp.base import ConfigError, by_key, frozen
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics

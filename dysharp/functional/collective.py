@@ -6,22 +6,15 @@ member responds. So an edge that a Program lacks makes a wrong vector in some or
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch
-from dysharp.base.values import frozen
+from dysharp.base import Array, ByName, EmulationMismatch, Texts, frozen
 from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
-from dysharp.program import Program, Tail, Trace
-from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.csr import owners
-from dysharp.program.tables import Template
+from dysharp.program import PULLS, PUSHES, Program, Tail, Template, Trace, owners
 from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Chunks, chunks_of
-from dysharp.workload.collective import Collective
-from dysharp.workload.sublayer import Work
+from dysharp.workload import Collective, Work
 
 ISSUE, DELIVER, RESPOND, FINISH = range(4)
 
@@ -43,7 +36,7 @@ class CollectiveEmulation:
         """Whether every GPU has the right vector."""
         return not self.wrong_gpus
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """All fields as plain values for JSON."""
         return asdict(self)
 
@@ -82,7 +75,7 @@ class Chunkwise:
 
     def __init__(self, program: Program, order: str, seed: int, trace: Trace | None) -> None:
         self.p, self.trace = program, trace if order == "trace" else None
-        self.functions: tuple[str, ...] = tuple(function.name for function in program.schema.functions)
+        self.functions: Texts = tuple(function.name for function in program.schema.functions)
         self.buffers: dict[tuple[str, int, int], Array] = {}  # (buffer, GPU, chunk) -> elements
         self.pool: Pool = make_pool(order, seed, self.trace, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
         self.member_left: list[int] = np.diff(program.members.ptr).tolist()

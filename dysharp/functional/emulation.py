@@ -4,14 +4,10 @@ import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.text import facts
-from dysharp.base.values import frozen
+from dysharp.base import Array, ByName, ConfigError, Texts, check_word, f64, facts, frozen
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
@@ -59,7 +55,7 @@ class Emulation:
     tables: dict[str, dict[str, int]]
     injected: dict[str, int]
     not_injected: dict[str, str]
-    dump: tuple[str, ...] = ()
+    dump: Texts = ()
     rows: str = ""
     """Format of the rows of Dispatch, where they are floats of a plain block. "": the payload's own."""
     casts: str = ""
@@ -98,7 +94,7 @@ class Emulation:
     def __repr__(self) -> str:
         return f"<Emulation of {self.system}: {'right' if self.holds else 'WRONG'}; print() shows more, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """All fields as plain values for JSON."""
         return asdict(self)
 
@@ -122,7 +118,7 @@ class _Errors:
     rows: float = 0.0
 
     def see(self, found: Array, expected: Array) -> None:
-        found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+        found, expected = f64(found), f64(expected)
         if not found.size:
             return
         worst = np.abs(found - expected).max()
@@ -132,7 +128,7 @@ class _Errors:
         self.relative = max(self.relative, worst / scale if scale else (np.inf if worst else 0.0))
 
 
-def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]) -> Emulation:
+def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: Texts) -> Emulation:
     """Run one layer of `block` on `machine`. `kinds`: faults and hard cases to inject. See `dysharp.emulate`."""
     check_word(block, BLOCKS, f"block {block!r}: unknown")
     chosen = number(dtype if dtype is not None else "int32" if block == "integer" else "float32")
@@ -141,7 +137,9 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     errors = _Errors()
     asked = str(machine.options.get("dispatch", "rows"))
     rounded = asked if block in PLAIN_BLOCKS and not chosen.is_integer and asked != "rows" else ""
-    words = _casts_of(machine, chosen)
+    # The formats of the rows that the switch sums and of the sums that it sends. Integers have none but "rows".
+    converts = hasattr(get_system(machine.system).options, "sums") and not chosen.is_integer
+    words = [str(machine.options.get(name, "rows")) if converts else "rows" for name in ("combine", "sums")]
     if block in PLAIN_BLOCKS:
         what = _run_plain(machine, block, shape, tokens, chosen, backward, kinds, errors, rounded)
     else:
@@ -162,14 +160,8 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     )  # fmt: skip
 
 
-def _casts_of(machine: Machine, n: Number) -> list[str]:
-    """The formats of the rows that the switch sums and of the sums that it sends. Integers have none but "rows"."""
-    converts = hasattr(get_system(machine.system).options, "sums") and not n.is_integer
-    return [str(machine.options.get(name, "rows")) if converts else "rows" for name in ("combine", "sums")]
-
-
 def _run_plain(
-    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors, rounded: str
+    machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: Texts, errors: _Errors, rounded: str
 ) -> str:
     rng = np.random.default_rng([machine.seed, 1])
     family = IntegerExperts if block == "integer" else GatedExperts
@@ -198,7 +190,7 @@ def _run_plain(
     return "dense layer: each expert computes all its tokens at once, without rounding, sums in " + ("int64" if n.is_integer else "float64")
 
 
-def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:
+def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: Texts, errors: _Errors) -> str:
     drawn = [kind for kind in kinds if kind in ROUTING]
     if drawn:
         raise ConfigError(f"inject {drawn[0]}: found block {block} whose router chooses, expected block integer or gated")
@@ -265,7 +257,7 @@ def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
     return total
 
 
-def _injected(kinds: tuple[str, ...], t: Tensors, counted: dict[str, int]) -> dict[str, int]:
+def _injected(kinds: Texts, t: Tensors, counted: dict[str, int]) -> dict[str, int]:
     """{kind: number of times that the injected fault or hard case happened}."""
     r = t.routing
     needs = needed_gpus(r)

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 
 EXACT = 1 << 53  # integers below this limit are exact in float64, and float64 GEMMs are fast
 

@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, check_word, frozen
 
 DROPPED = -1
 

@@ -8,14 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from dysharp.base.arrays import I32, Array
-from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.base.values import frozen
+from dysharp.base import I32, Array, ConfigError, EmulationMismatch, frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
-from dysharp.program import Alloc, Kind, Program
-from dysharp.program.csr import owners
+from dysharp.program import Alloc, Kind, Program, owners
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange, columns_of
 from dysharp.workload import Routing
 

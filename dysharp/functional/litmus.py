@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, IsaError, check_word
-from dysharp.base.reading import json_of
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, IsaError, Rows, Texts, check_word, frozen, json_of, parse_toml, read_text
 from dysharp.functional.memory_models import HANGS, ISAS, PART, TRAP, AbstractMachine
 from dysharp.functional.memory_models import INSTRUCTION as ABSTRACT
 from dysharp.functional.multicast import DyMulticastObjectProp
@@ -24,7 +22,6 @@ from dysharp.functional.network.wires import MOVE
 from dysharp.functional.orders import Event
 from dysharp.functional.runtime import Device, Handle
 from dysharp.specs.fields import problems, raise_if
-from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = Path(__file__).parent / "litmus_files"
 MOST_RUNS = 200_000
@@ -48,16 +45,16 @@ class Litmus:
     """
 
     about: str
-    threads: tuple[tuple[str, ...], ...]
-    allowed: tuple[str, ...]
-    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    show: tuple[str, ...] = ()
-    init: tuple[str, ...] = ()
+    threads: tuple[Texts, ...]
+    allowed: Texts
+    without: Mapping[str, Texts] = field(default_factory=dict)
+    show: Texts = ()
+    init: Texts = ()
     planes: int = 1
     isa: str = DYSHARP
 
     @property
-    def rules(self) -> tuple[str, ...]:
+    def rules(self) -> Texts:
         """All that may be deleted."""
         return tuple(Rules.__dataclass_fields__ if self.isa == DYSHARP else ISAS[self.isa])
 
@@ -67,9 +64,9 @@ class _Verdict:
     """What a Litmus reaches: `outcomes` in all orders, `reached` {rule: outcomes without it}, `faults` in words."""
 
     name: str
-    outcomes: tuple[str, ...]
-    reached: Mapping[str, tuple[str, ...]]
-    faults: tuple[str, ...]
+    outcomes: Texts
+    reached: Mapping[str, Texts]
+    faults: Texts
 
     @property
     def sentence(self) -> str:
@@ -195,7 +192,7 @@ def _machine(test: Litmus, deleted: str = "") -> _Machine | AbstractMachine:
     return AbstractMachine(test.isa, test.threads, {*test.rules} - {deleted}, begin)
 
 
-def _outcomes(test: Litmus, deleted: str = "") -> tuple[str, ...]:
+def _outcomes(test: Litmus, deleted: str = "") -> Texts:
     """Every outcome of `test`, sorted, without the rule `deleted`. Raises ConfigError for more than `MOST_RUNS` orders."""
     found, runs = set[str](), 0
     stack: list[tuple[tuple[Event, ...], frozenset[Event]]] = [((), frozenset())]
@@ -248,7 +245,7 @@ def load_litmus(source: str | Path) -> Litmus:
     return _litmus_of(parse_toml(read_text(path), str(path)), str(path))
 
 
-def _litmus_of(table: dict[str, Any], path: str) -> Litmus:
+def _litmus_of(table: ByName, path: str) -> Litmus:
     """The test of a table of TOML. Raises ConfigError as `load_litmus`."""
     table = {"without": {}, "show": [], "init": [], "planes": 1, "isa": DYSHARP} | table
     raise_if(problems(Litmus, table), path)
@@ -272,7 +269,7 @@ def _litmus_of(table: dict[str, Any], path: str) -> Litmus:
 def log_of(test: Litmus, seed: int) -> str:
     """The operations of one drawn order as JSON lines (docs/memory-model.md)."""
     values = _values(outcome := _sampled(test, seed))
-    lines: list[dict[str, Any]] = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
+    lines: Rows = [{"isa": test.isa, "gpus": len(test.threads), "planes": test.planes, "init": test.init, "show": test.show}]
     ops = [(gpu, op, op.partition("-> ")[2]) for gpu, thread in enumerate(test.threads) for op in thread]
     lines += [{"gpu": gpu, "op": op, **({"value": values[name]} if name in values else {})} for gpu, op, name in ops]
     lines += [{"block": shown, "value": values[shown]} for shown in test.show if values] + [{"ended": outcome}] * (outcome in (TRAP, HANGS))

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import Array, ByName, ConfigError, check_word, frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import SavedRows, Tensors
@@ -73,7 +71,7 @@ class Machine:
     seed: int = 0
     path: str = "auto"
     faults: Faults = field(default_factory=Faults)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: ByName = field(default_factory=dict)
     placement: str = "auto"
     tracer: Callable[[Program], Trace] | None = None
     dump_token: int | None = None

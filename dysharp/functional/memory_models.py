@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dysharp.base import read_toml
 from dysharp.functional.orders import Event
-from dysharp.specs.reading import read_toml
 
 ISAS: Mapping[str, Mapping[str, str]] = read_toml(Path(__file__).with_name("isas.toml"))
 """{ISA: {rule: what it says}}."""

@@ -6,7 +6,7 @@ A part of kernels (`Kernels`) moves no row: an op does its work on tensors of ot
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import Tensors
 from dysharp.functional.orders import Pool, make_pool, time_in

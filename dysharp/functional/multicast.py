@@ -22,9 +22,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, IsaError
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, IsaError, frozen
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number

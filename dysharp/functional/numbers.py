@@ -5,9 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, entry_of, frozen
 
 
 @frozen

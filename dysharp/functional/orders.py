@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base import ConfigError, nearest
 from dysharp.program import Trace
 
 Event = tuple[int, Any]  # (kind, op, member, tile or packet of the event)

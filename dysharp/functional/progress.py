@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base import ConfigError, EmulationMismatch
 from dysharp.functional.orders import Pool
 from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 

@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch
-from dysharp.base.values import frozen
+from dysharp.base import Array, EmulationMismatch, Texts, frozen
 from dysharp.functional.layer import Buffers, RecordedTile, RunRecord, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
@@ -45,7 +43,7 @@ class _Gathered:
             self._cache[name] = self._from.rows(name)[self._index]
         return self._cache[name]
 
-    def scatter(self, names: tuple[str, ...]) -> None:
+    def scatter(self, names: Texts) -> None:
         for name in names:
             self._from.rows(name)[self._index] = self._cache[name]
 
@@ -63,7 +61,10 @@ def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | No
     rows = _Rows(t)
     backward = t.saved is not None
     if t.saved is not None and forward is not None:
-        rows.rows("x")[:] = _saved_inputs(t, rows)
+        # The forward inputs by (token, slot). All rows of a token are equal.
+        by_token = np.zeros((t.routing.n_tokens, t.experts.hidden), t.number.stored)
+        by_token[t.saved.key] = t.saved.x
+        rows.rows("x")[:] = by_token[rows.token]
         _run(t, rows, [tile for tile in forward.tiles if tile[0] == "gemm1"])
     if backward:
         rows.rows("dy")[:] = t.tokens[rows.token]
@@ -75,15 +76,6 @@ def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | No
     gate = np.zeros(t.weight.shape, t.number.work)
     gate[rows.token, rows.column] = rows.gate_grad
     return _Reference(out, gate)
-
-
-def _saved_inputs(t: Tensors, rows: _Rows) -> Array:
-    """The forward inputs by (token, slot). All rows of a token are equal."""
-    assert t.saved is not None
-    by_token = np.zeros((t.routing.n_tokens, t.experts.hidden), t.number.stored)
-    by_token[t.saved.key] = t.saved.x
-    taken: Array = by_token[rows.token]
-    return taken
 
 
 def _run(t: Tensors, rows: _Rows, tiles: list[RecordedTile]) -> None:
@@ -102,7 +94,7 @@ def _run(t: Tensors, rows: _Rows, tiles: list[RecordedTile]) -> None:
             rows.gate_grad[index] = tile.gate_grad
 
 
-def _check_once(rows: _Rows, record: RunRecord, functions: tuple[str, ...]) -> None:
+def _check_once(rows: _Rows, record: RunRecord, functions: Texts) -> None:
     for fn in functions:
         ranges = _ranges(fn, record) or [ALL_COLUMNS]
         count = np.zeros((len(rows.token), len(ranges)), np.int64)

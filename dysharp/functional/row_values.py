@@ -5,8 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base import Array, ConfigError, EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, RunRecord, Tensors
 from dysharp.functional.sums import Expression, add_in_order
 from dysharp.functional.wire import rounded

@@ -6,9 +6,7 @@ from dataclasses import field
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, EmulationMismatch, frozen
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, RunRecord, SavedRows, Tensors
 from dysharp.functional.orders import Pool, make_pool, time_in
@@ -16,9 +14,7 @@ from dysharp.functional.progress import Progress
 from dysharp.functional.queue_pairs import Arrival, Messages, QueuePair
 from dysharp.functional.row_values import RowValues
 from dysharp.functional.sums import Sums
-from dysharp.program import Kind, Program, Tail, Trace
-from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.csr import owners
+from dysharp.program import PULLS, PUSHES, Kind, Program, Tail, Trace, owners
 
 ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
 DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY})

@@ -27,9 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, EmulationMismatch, IsaError
-from dysharp.base.values import frozen_keywords
+from dysharp.base import Array, ConfigError, EmulationMismatch, IsaError, frozen_keywords
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp, is_whole, show, whole
 from dysharp.functional.network.core import Network

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch, ProgramError
+from dysharp.base import Array, EmulationMismatch, ProgramError, Texts
 from dysharp.functional.collective import FINISH, Chunkwise, CollectiveEmulation, compared
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
 from dysharp.systems.building.tp.sublayer import OUT, PARTIAL, ROWS, Cuts, cuts_of
-from dysharp.workload.sublayer import SubLayer, norm
+from dysharp.workload import SubLayer, norm
 
 MOST_PLACES = 1 << 30
 
@@ -100,7 +99,7 @@ class _SubLayerTensors(Chunkwise):
     def _gemm2(self, gpu: int, block: int, src: str) -> None:
         self.buffers[OUT, gpu, block] = self._rows(gpu, block, (src, ROWS)) @ self.c[gpu]
 
-    def _rows(self, gpu: int, block: int, buffers: tuple[str, ...]) -> Array:
+    def _rows(self, gpu: int, block: int, buffers: Texts) -> Array:
         """A block of rows from its chunks, each from the first of `buffers` that has it."""
         first, parts = block * self.cuts.chunks, []
         for chunk in range(first, first + self.cuts.chunks):

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ConfigError
 from dysharp.functional.numbers import Number
 from dysharp.functional.wire import rounded
 from dysharp.program import Kind, Program

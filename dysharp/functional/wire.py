@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import EmulationMismatch
+from dysharp.base import Array, EmulationMismatch, f64
 from dysharp.functional.numbers import Number
 from dysharp.systems.building.formats import FP8_BLOCK, MX_BLOCK, NV_BLOCK
 
@@ -75,7 +74,7 @@ _FORMATS: Mapping[str, Callable[[Array], Array]] = {
 
 def through(word: str, x: Array) -> Array:
     """`x` `[tokens, hidden]` float, as it is read behind a way in the format `word`, as float64. "rows" changes nothing."""
-    return np.asarray(_FORMATS[word](x.astype(np.float64)) if word in _FORMATS else x, np.float64)
+    return f64(_FORMATS[word](x.astype(np.float64)) if word in _FORMATS else x)
 
 
 def rounded(number: Number, word: str, total: Array) -> Array:

@@ -12,9 +12,10 @@
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from pathlib import Path
 from typing import Final
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen, read_toml
 from dysharp.isa.fields import Field, Layout
 
 FLIT_BYTES: Final = 16
@@ -87,33 +88,22 @@ class Dtype(IntEnum):
         return Dtype.FLOAT32 if self is Dtype.BFLOAT16 else self
 
 
+_TABLE: Final = read_toml(Path(__file__).with_suffix(".toml"))
+_HALVES: Final = {name: tuple(Field(*one) for one in given) for name, given in _TABLE["half"].items()}
+
+
 class Half(Enum):
     """The meanings of the 64-bit address half of flit 0."""
 
-    REQUEST = (Field("address", 48, "multimem address"), Field("stage", 1, "Dispatch or Combine"), Field("target_count", 15, "listed experts"))
-    REPLICA = (
-        Field("inline", 1, "1: the targets are in this flit"),
-        Field("address", 47, "multimem address"),
-        Field("stage", 1, "Dispatch or Combine"),
-        Field("local_targets", 15, "bitmap, three 5-bit ids or a count of local experts"),
-    )
-    ANSWER = (Field("address", 48, "multimem address"), Field("stage", 1, "Dispatch or Combine"), Field("targets_included", 15, "targets in it"))
-    NOTICE = (Field("token", 32, "token"), Field("expert", 16, "expert that finished it"), Field("spare", 16, "zero"))
-    PLAIN = (Field("address", 48, "address"), Field("spare", 16, "zero"))
-    GROUP = (Field("address", 48, "multimem address"), Field("group", 16, "static multicast group"))
-    EXPLICIT = (Field("address", 48, "first address"), Field("further", 16, "further addresses, one flit each"))
-    ROWSP = (
-        Field("gpu", 6, "MallocID: GPU of the region"),
-        Field("region", 10, "MallocID: region on that GPU"),
-        Field("row", 32, "RowID, unique over all GPUs; smaller ones go first"),
-        Field("offset", 16, "RowOffset in bytes"),
-    )
-    ANNOUNCEMENT = (
-        Field("gpu", 6, "MallocID: GPU of the region"),
-        Field("region", 10, "MallocID: region on that GPU"),
-        Field("spare", 16, "zero"),
-        Field("rows", 32, "rows that the source has sent to the region"),
-    )
+    REQUEST = _HALVES["REQUEST"]
+    REPLICA = _HALVES["REPLICA"]
+    ANSWER = _HALVES["ANSWER"]
+    NOTICE = _HALVES["NOTICE"]
+    PLAIN = _HALVES["PLAIN"]
+    GROUP = _HALVES["GROUP"]
+    EXPLICIT = _HALVES["EXPLICIT"]
+    ROWSP = _HALVES["ROWSP"]
+    ANNOUNCEMENT = _HALVES["ANNOUNCEMENT"]
 
 
 class Data(Enum):
@@ -124,12 +114,7 @@ class Data(Enum):
     WANTED = "bytes that the packet asks for"
 
 
-CONTROL: Final = (
-    Field("command", 5, "what the packet is"), Field("virtual_channel", 4, "0 .. 7 requests, 8 .. 15 answers"),
-    Field("dtype", 3, "element type"), Field("payload_bytes", 9, "bytes brought or asked for"),
-    Field("source_gpu", 12, "who issued the instruction"), Field("tag", 20, "which instruction of the source"),
-    Field("attempt", 3, "which try of the instruction"), Field("crc", 8, "CRC-8 of the whole packet with this field zero"),
-)  # fmt: skip
+CONTROL: Final = tuple(Field(*one) for one in _TABLE["control"])
 CRC_BYTE: Final = FLIT_BYTES - 1  # the last field of flit 0 is its last byte
 COMMAND_BYTE: Final = 8
 COMMAND_SHIFT: Final = 3
@@ -148,36 +133,13 @@ class _CommandEncoding:
     layout: Layout
 
 
-def _rule(name: str, half: Half, data: Data, answer: bool = False) -> _CommandEncoding:
-    layout = Layout(name, half.value + CONTROL)
+def _rule(name: str, half: str, data: str, answer: bool) -> _CommandEncoding:
+    layout = Layout(name, Half[half].value + CONTROL)
     assert layout.bits == FLIT_BITS, name
-    return _CommandEncoding(name, half, data, answer, layout)
+    return _CommandEncoding(name, Half[half], Data[data], answer, layout)
 
 
-RULES: Final[dict[Command, _CommandEncoding]] = {
-    Command.DYST: _rule("dymultimem.st", Half.REQUEST, Data.PAYLOAD),
-    Command.DYLD: _rule("dymultimem.ld_reduce", Half.REQUEST, Data.WANTED),
-    Command.DYST_REPLICA: _rule("dymultimem.st replica", Half.REPLICA, Data.PAYLOAD),
-    Command.DYLD_REPLICA: _rule("dymultimem.ld_reduce replica", Half.REPLICA, Data.WANTED),
-    Command.ACK: _rule("acknowledgement", Half.ANSWER, Data.NOTHING, answer=True),
-    Command.MERGED_ACK: _rule("merged acknowledgement", Half.ANSWER, Data.NOTHING, answer=True),
-    Command.RESPONSE: _rule("response", Half.ANSWER, Data.PAYLOAD, answer=True),
-    Command.RESULT: _rule("result", Half.ANSWER, Data.PAYLOAD, answer=True),
-    Command.PARTIAL: _rule("partial sum", Half.ANSWER, Data.PAYLOAD, answer=True),
-    Command.NOTIFY: _rule("notification", Half.NOTICE, Data.NOTHING),
-    Command.ST: _rule("st", Half.PLAIN, Data.PAYLOAD),
-    Command.LD: _rule("ld", Half.PLAIN, Data.WANTED),
-    Command.LD_RESPONSE: _rule("ld response", Half.PLAIN, Data.PAYLOAD, answer=True),
-    Command.MULTIMEM_ST: _rule("multimem.st", Half.GROUP, Data.PAYLOAD),
-    Command.MULTIMEM_LD: _rule("multimem.ld_reduce", Half.GROUP, Data.WANTED),
-    Command.EXPLICIT_ST: _rule("explicit st", Half.EXPLICIT, Data.PAYLOAD),
-    Command.EXPLICIT_LD: _rule("explicit ld", Half.EXPLICIT, Data.WANTED),
-    Command.EXPLICIT_ACK: _rule("explicit acknowledgement", Half.EXPLICIT, Data.NOTHING, answer=True),
-    Command.EXPLICIT_RESULT: _rule("explicit result", Half.EXPLICIT, Data.PAYLOAD, answer=True),
-    Command.ST_ROWSP: _rule("st.rowsp", Half.ROWSP, Data.PAYLOAD),
-    Command.ST_ROWSP_NOP: _rule("st.rowsp.nop", Half.ROWSP, Data.PAYLOAD),
-    Command.ANNOUNCE: _rule("announcement", Half.ANNOUNCEMENT, Data.NOTHING),
-}
+RULES: Final = {Command[name]: _rule(**given) for name, given in _TABLE["command"].items()}
 
 
 def virtual_channel(op: Command, lane: int = 0) -> VirtualChannel:

@@ -5,8 +5,7 @@ eight GPUs, with requests and acknowledgements. Two functions give the efficienc
 trains of `framing`, the other encodes packets and counts their flits.
 """
 
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, entry_of, frozen
 from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_channel
 from dysharp.isa.framing import Framing, push_train
 from dysharp.isa.packets import Packet, encode

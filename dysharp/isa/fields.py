@@ -12,8 +12,7 @@ from dataclasses import field
 from operator import index
 from typing import Final, NoReturn
 
-from dysharp.base.errors import IsaError
-from dysharp.base.values import frozen
+from dysharp.base import IsaError, frozen
 
 SPARE: Final = "spare"
 

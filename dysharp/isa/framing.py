@@ -10,8 +10,7 @@
 
 from typing import TypeVar
 
-from dysharp.base.arrays import I64
-from dysharp.base.values import frozen
+from dysharp.base import I64, frozen
 
 Size = TypeVar("Size", int, I64)
 

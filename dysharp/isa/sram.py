@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from dysharp.base.values import frozen_keywords
+from dysharp.base import frozen_keywords
 from dysharp.isa.fields import Field, Layout
 
 GPU: Final = "GPU"

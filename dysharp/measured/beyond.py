@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.columns import Rows
-from dysharp.base.values import frozen
+from dysharp.base import F64, Rows, frozen
 from dysharp.measured.families.nccl import CollectiveCase
 from dysharp.measured.family import Classified, Constants, Missing, Parsed, all_families
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict

@@ -1,7 +1,5 @@
 """Calls of libraries: errors by regime, marginal times, the order of libraries, and whether a time fits the library that its row names."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import DysharpError
+from dysharp.base import F64, DysharpError, Rows
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, program_us
 from dysharp.measured.family import Constants, Parsed
 from dysharp.measured.intervals import Asked, Interval, interval_of
@@ -39,7 +36,7 @@ def in_pool(m: Measurement) -> bool:
     return all(m.config.get(key) == value for key, value in POOL.items())
 
 
-def call_errors(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
+def call_errors(parsed: Sequence[Parsed], predicted: F64) -> Rows:
     """Errors of calls by regime and operator, `what`; () without calls. Rows of `POOL` are an entry of their own."""
     calls = [(entry, float(value)) for entry, value in zip(parsed, predicted, strict=True) if isinstance(entry.case, CallCase)]
     keys, pairs = list[tuple[str, str]](), list[tuple[float, float]]()
@@ -94,7 +91,7 @@ def order(parsed: Sequence[Parsed], predicted: F64) -> tuple[int, int]:
     return right, n
 
 
-def bars(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
+def bars(parsed: Sequence[Parsed], predicted: F64) -> Rows:
     """The bars of round trips that enter a drained GPU; none without them."""
     done = []
     for row in call_errors(parsed, predicted):

@@ -17,18 +17,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.values import frozen, frozen_keywords
-from dysharp.costs import moe, operators
-from dysharp.costs.moe import host_constant
+from dysharp.base import F64, I64, Amounts, Bools, Texts, frozen, frozen_keywords
+from dysharp.costs import host_constant, moe, operators
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import GPUS, NO_DOMAIN, Measurement, Unsupported, gpu_of, is_weak, number, out_of_scope, spans_domains
 from dysharp.measured.predictions import ClosedForms, Errors, errors_of, measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
+from dysharp.specs import Gpu, list_gpus, load_gpu
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
 
 @frozen_keywords
@@ -226,9 +224,9 @@ class _Task:
     parsed: Sequence[Parsed]
     gpu: str
     constants: Mapping[str, Fitted]
-    taken: Sequence[tuple[str, ...]]
+    taken: Sequence[Texts]
 
-    def run(self, keep: Bools) -> tuple[dict[str, float], dict[str, str]]:
+    def run(self, keep: Bools) -> tuple[Amounts, dict[str, str]]:
         """(fitted, refused) on the measurements of the mask `[parsed]`.
 
         The stages run in the order of the packaged fit. A stage uses the constants of earlier stages.
@@ -273,15 +271,13 @@ class _Task:
         return out
 
 
-def _host_of(parsed: Sequence[Parsed], host: Fitted) -> dict[str, float]:
+def _host_of(parsed: Sequence[Parsed], host: Fitted) -> Amounts:
     """The host's constant: the median of its measured launches. Empty without a measured launch."""
     launches = measured_values([entry for entry in parsed if entry.family is HOST])
     return {host.name: float(np.clip(np.median(launches), host.low, host.high))} if len(launches) else {}
 
 
-def _fit_measurements(
-    parsed: Sequence[Parsed], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float]
-) -> dict[str, float]:
+def _fit_measurements(parsed: Sequence[Parsed], names: Sequence[str], constants: Mapping[str, Fitted], values: Mapping[str, float]) -> Amounts:
     forms, measured, share = ClosedForms(parsed), measured_values(parsed), family_shares(parsed)
     free = [Free(name, values[name], constants[name].low, constants[name].high) for name in names]
     packaged = np.array([values[name] for name in names])

@@ -4,15 +4,14 @@ A Program runs with few tokens. The time of more tokens lies on the line through
 ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kernels.py` compares the line with full runs.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, Amounts, AnyMapping, Texts, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -20,8 +19,7 @@ from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
-from dysharp.workload import Routing, make_routing
-from dysharp.workload.closed import expected_copies
+from dysharp.workload import Routing, expected_copies, make_routing
 
 NEAR, FAR = 256, 512
 """Tokens per GPU of the two runs that define the line."""
@@ -123,7 +121,7 @@ class SentRows(TypedDict):
 
     fp8: bool
     row_bytes: float
-    dtypes: tuple[str, ...]
+    dtypes: Texts
 
 
 def sent_rows(m: Measurement, verb: str, hidden: int) -> SentRows:
@@ -133,13 +131,13 @@ def sent_rows(m: Measurement, verb: str, hidden: int) -> SentRows:
     return SentRows(fp8=fp8, row_bytes=hidden * value_bytes, dtypes=(f"{verb} {dtype}",))
 
 
-def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:
+def sent_dtype(verb: str, model: Model, options: AnyMapping) -> str:
     """The data type in which a system sends rows in `verb`, named as in `Case.dtypes`."""
     word = str(options.get(verb, "rows"))
     return f"{verb} {ROWS_AS.get(model.element_bytes, 'fp32') if word == 'rows' else word}"
 
 
-def sent_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def sent_dtypes(model: Model, options: AnyMapping) -> Texts:
     """Data types of the rows that Dispatch and Combine of a system send."""
     return sent_dtype("dispatch", model, options), sent_dtype("combine", model, options)
 
@@ -154,7 +152,7 @@ def uniform(model: Model, gpus: int, tokens: int) -> Routing:
     return make_routing("uniform", model, gpus, tokens)
 
 
-def kernel_times(system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform) -> dict[str, float]:
+def kernel_times(system: str, case: EpCase, constants: Constants, routing_of: RoutingOf = uniform) -> Amounts:
     """Times in us of the kernels "prepare", "dispatch" and "combine", from a run or from the line through two runs."""
     ends = (NEAR, FAR) if case.gpus <= MANY_GPUS else (NEAR // FEWER, FAR // FEWER)
     prepared, received, end = marks_us(system, case, constants, ("prepared", "received"), ends, routing_of)
@@ -165,7 +163,7 @@ def marks_us(
     system: str,
     case: EpCase,
     constants: Constants,
-    marks: tuple[str, ...],
+    marks: Texts,
     ends: tuple[int, int],
     routing_of: RoutingOf = uniform,
     machine_of: MachineOf = cluster_of,
@@ -196,7 +194,7 @@ def _run(
     machine_of: MachineOf,
     layout: Layout,
     constants: HashableConstants,
-    marks: tuple[str, ...],
+    marks: Texts,
     tokens: int,
 ) -> tuple[float, ...]:
     program = program_of(system, options, routing_of, machine_of, layout, constants, tokens)

@@ -6,12 +6,10 @@ A rank is one GPU with consecutive experts. Power laws are the draw that the ben
 
 import functools
 import re
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, ByName, frozen_keywords
 from dysharp.measured.family import Case
 from dysharp.measured.measurements import Measurement, Unsupported, number, whole
 from dysharp.specs import Model
@@ -45,7 +43,7 @@ class LayerCase(Case):
         return Model("measured", self.hidden, self.inter, self.experts, self.topk, tokens, n_matrices, 2, dtype)
 
 
-def layer_fields(m: Measurement, distribution: str, inter: str = "inter") -> dict[str, Any]:
+def layer_fields(m: Measurement, distribution: str, inter: str = "inter") -> ByName:
     """The fields of `LayerCase` but those of `Case`, under a `distribution` of `busiest_rank`. `inter`: the key of the columns."""
     keys = {"gpus": "ep", "experts": "experts", "topk": "topk", "tokens": "tokens_per_rank", "hidden": "hidden", "inter": inter}
     numbers = {name: number(m, key) for name, key in keys.items()}

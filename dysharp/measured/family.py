@@ -16,15 +16,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.lazy import import_all
-from dysharp.base.reading import read_toml
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import F64, AnyMapping, ByName, ConfigError, Texts, entry_of, frozen, frozen_keywords, import_all, read_toml
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model
 
 Constants = Mapping[str, float]
 Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
@@ -62,7 +57,7 @@ class Case:
     """Name of the packaged GPU."""
     work: float = field(default=0.0, compare=False)
     """Work of one call in units of rate x us, so that the rate is `work` / time. 0: the measurement is a time."""
-    dtypes: tuple[str, ...] = field(default=(), compare=False)
+    dtypes: Texts = field(default=(), compare=False)
     """Data types that are moved or multiplied, such as "dispatch fp8"."""
     launches: float = field(default=0.0, compare=False)
     """Host launches of an eager call; 0 where the host is not in the time."""
@@ -79,7 +74,7 @@ class Case:
 
 
 C = TypeVar("C", bound=Case)
-DtypesOf = Callable[[Model, Mapping[str, Any]], tuple[str, ...]]
+DtypesOf = Callable[[Model, AnyMapping], Texts]
 
 
 @frozen
@@ -95,7 +90,7 @@ class Family:
     in_bars: bool = True
     level: Level = Level.LAYER
     order: int = LAST
-    systems: tuple[str, ...] = ()
+    systems: Texts = ()
     parts: tuple[Part, ...] = ()
     dtypes_of: DtypesOf = lambda model, options: ()
     skewed: bool = False
@@ -114,7 +109,7 @@ _REGISTRY: dict[str, Family] = {}
 
 
 @cache
-def _packaged() -> dict[str, dict[str, Any]]:
+def _packaged() -> dict[str, ByName]:
     """Facts of the packaged families, by name."""
 
     def value(key: str, given: Any) -> Any:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, Amounts, frozen
 
 Values = Mapping[str, float]
 Predict = Callable[[Values], F64]
@@ -38,7 +37,7 @@ class Free:
     high: float
 
 
-def fit(free: Sequence[Free], fixed: Values, predict: Predict, measured: F64, *, weights: F64 | None = None, rounds: int = 60) -> dict[str, float]:
+def fit(free: Sequence[Free], fixed: Values, predict: Predict, measured: F64, *, weights: F64 | None = None, rounds: int = 60) -> Amounts:
     """Values of `free` that bring `predict(values)` nearest to `measured`, both `[n]` in one unit. `fixed` do not move.
 
     The error of a measurement is ln(predicted / measured); its loss is quadratic up to `SOFT` and linear beyond.

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.columns import Rows
+from dysharp.base import F64, I64, Amounts, Bools, ByName, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
@@ -133,7 +132,7 @@ def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str)
     return rows
 
 
-def _row(by: str, family: str, n: int, groups: int, fit: float, held: float) -> dict[str, Any]:
+def _row(by: str, family: str, n: int, groups: int, fit: float, held: float) -> ByName:
     """`fit`, `held`: median errors of predictions with constants fitted to all, and with the group held out."""
     # With a single group no measurement is left for the fit.
     without = {"held_out": None, "ratio": None} if groups == 1 else {"held_out": held, "ratio": held / fit}
@@ -203,7 +202,7 @@ def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], j
     return predict_folds(rows, [(np.ones(len(rows), bool), values)], jobs)
 
 
-def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> dict[str, float]:
+def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> Amounts:
     """`constants`, with the constants of the family fitted to `rows` from neutral values; the constants `given` stay."""
     mine = {name: replace(constants[name], stage=FAMILY) for name in FITTED if name not in (given or {})}
     values = {name: constant.value for name, constant in constants.items()} | neutral(mine) | dict(given or {})

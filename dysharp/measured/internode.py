@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
+from dysharp.base import F64, PS_PER_US, Amounts, Texts
 from dysharp.costs.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
@@ -18,10 +17,8 @@ from dysharp.measured.family import Constants
 from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
 from dysharp.measured.predictions import HashableConstants, hashable_constants
 from dysharp.program import Program, Trace
-from dysharp.specs import Cluster, Model, load_cluster
-from dysharp.specs.cluster import ScaleOut
-from dysharp.workload import Routing, make_routing
-from dysharp.workload.closed import expected_copies
+from dysharp.specs import Cluster, Model, ScaleOut, load_cluster
+from dysharp.workload import Routing, expected_copies, make_routing
 
 NODE_GPUS = 8
 MOST_GROUPS = 4
@@ -65,7 +62,7 @@ def _ends_of(gpus: int) -> tuple[int, int]:
     return (NEAR, FAR) if gpus <= MANY_GPUS else (FEW, SOME)
 
 
-def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> dict[str, float]:
+def transmit_us(case: EpCase, constants: Constants, routing_of: RoutingOf) -> Amounts:
     """DeepEP's Dispatch and Combine without their notify, in us."""
     marks = ("dispatch.notify", "received", "combine.notify")
     notified, received, again, end = marks_us("deepep", case, constants, marks, _ends_of(case.gpus), routing_of, machine)
@@ -95,7 +92,7 @@ def _slow_run(options: Options, layout: Layout, constants: HashableConstants, pa
     return _Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
 
 
-def arrivals(program: Program, trace: Trace, names: tuple[str, ...]) -> F64:
+def arrivals(program: Program, trace: Trace, names: Texts) -> F64:
     """`[n_nodes]` float64: ps when the last transfer of the templates `names` has reached each GPU."""
     templates = [i for i, template in enumerate(program.templates) if template.name in names]
     ops = np.flatnonzero(np.isin(program.ops.template, templates))

@@ -29,8 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools, Ints
-from dysharp.base.values import frozen
+from dysharp.base import F64, AnyMapping, Bools, Ints, Rows, frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.family import Family, Level, Parsed
 
@@ -139,7 +138,7 @@ def summed(parts: Sequence[tuple[float, Interval]]) -> Interval:
 class Residuals:
     """The table as columns: `words` by name, `numbers` by name (sizes in us, residuals; NaN where no fit was made without the group)."""
 
-    def __init__(self, words: Mapping[str, Any], numbers: Mapping[str, F64]) -> None:
+    def __init__(self, words: AnyMapping, numbers: Mapping[str, F64]) -> None:
         self.words, self.numbers = dict(words), dict(numbers)
         self.off = {name: np.where(np.isnan(self.numbers[name]), self.numbers["all"], self.numbers[name]) for name in OFF}
         self.size = np.log10(np.maximum(self.numbers["us"], 1e-6))
@@ -303,7 +302,7 @@ def held_out(table: Residuals, by: str) -> _HeldOutIntervals:
     return done
 
 
-def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) -> list[dict[str, Any]]:
+def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) -> Rows:
     """Of each scope and each thing left out: `n` rows, percent of them inside the intervals, and the median of high / low of the 90 % interval.
 
     `factor_inside`, `factor_width`: the same of a constant factor per family, the one that holds 90 % of its rows outside the group.
@@ -326,7 +325,7 @@ def coverage(table: Residuals, names: Sequence[str] = (*GROUPS, "family", NEW)) 
     return done
 
 
-def errors(table: Residuals) -> list[dict[str, Any]]:
+def errors(table: Residuals) -> Rows:
     """Of each line of `BARS`: `n` rows, median and 90th percentile of absolute errors in percent; `seen_*`: with all rows in the fits.
 
     Out of sight a row has each of its groups left out in turn and counts once. A new row, and one that no fit was made without, is as it is.

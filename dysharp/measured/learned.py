@@ -8,15 +8,13 @@ posterior is the nearest normal distribution in logarithms: Gauss-Newton on weig
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
+from dysharp.base import F64, ByName, f64, frozen
 from dysharp.measured.intervals import Interval
 from dysharp.serving.work import Replica
-from dysharp.specs.cluster import Cluster
+from dysharp.specs import Cluster
 from dysharp.specs.fitted import KERNELS, constant_of
 
 HOST = "host_factor"
@@ -50,7 +48,7 @@ class Cost:
             return replace(cluster, host_factor=value)
         if self.name.startswith(NICS):
             assert cluster.scale_out is not None
-            moved: dict[str, Any] = {self.name.removeprefix(NICS): value}
+            moved: ByName = {self.name.removeprefix(NICS): value}
             return replace(cluster, scale_out=replace(cluster.scale_out, **moved))
         if known := constant_of(self.name):
             value = min(max(value, known.low), known.high)
@@ -174,7 +172,7 @@ def solve(costs: tuple[Cost, ...], slope: F64, off: F64) -> Learned:
         left = off - slope @ x
         prior = np.diag(np.where(far_off, (FREEDOM + 1) / (FREEDOM + (x / spread) ** 2), 1.0) / spread**2)
         weighted = slope.T * ((FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2)
-        inverse = np.asarray(np.linalg.inv(weighted @ slope + prior), np.float64)
+        inverse = f64(np.linalg.inv(weighted @ slope + prior))
         x = inverse @ (weighted @ off)
         # rows, less those that the costs take up, and the prior of NOISE say how far a row is off
         freedom = PRIOR_ROWS + len(off) - float(np.trace(inverse @ weighted @ slope))

@@ -14,16 +14,15 @@ The rules are the same for every GPU.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, Amounts, Rows
 from dysharp.costs import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
 from dysharp.measured.predictions import Errors, errors_by, measured_values
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import load_gpu
 
 AT_FLOOR = 1.2
 """Rule: a time below this many times the launches' host time is launch-bound. The limit moves no prediction."""
@@ -77,7 +76,7 @@ def split(classified: Classified, constants: Constants) -> tuple[Classified, Cla
     return judged, Classified(tuple(entry for entry, group in pairs if group), ())
 
 
-def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> dict[str, float]:
+def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> Amounts:
     """Host time of one launch, by name of the constant: the median over launch-bound measurements, per launch.
 
     Which measurements are launch-bound depends on the value, so the reading starts from the fastest measurement and is
@@ -101,7 +100,7 @@ def _floor(times: F64) -> float:
     return value
 
 
-def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> list[dict[str, Any]]:
+def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> Rows:
     """One entry per family and group left out: `n` predictions and their errors in percent (`predictions.Errors`).
 
     `all_median_ape`, `all_p90_ape`: errors of the family with all rows, judged or left out. `predicted`: `[parsed]` (`predictions.predict`).
@@ -112,7 +111,7 @@ def left_out_errors(every: Classified, constants: Constants, predicted: F64) -> 
     return [entry | {"all_median_ape": family.median_ape, "all_p90_ape": family.p90_ape} for entry, family in told]
 
 
-def all_rows(every: Classified, predicted: F64) -> dict[str, float]:
+def all_rows(every: Classified, predicted: F64) -> Amounts:
     """The means over families of `Validation.overall`, with the rows left out."""
     families = _families(every, predicted).values()
     means = {f"all_macro_{key}": [getattr(family, key) for family in families] for key in ("median_ape", "p90_ape")}

@@ -10,16 +10,12 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyMapping, AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_json, read_toml, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
-from dysharp.specs import list_clusters, load_cluster
-from dysharp.specs.gpu import list_gpus
-from dysharp.specs.reading import parse_json, read_toml
+from dysharp.specs import list_clusters, list_gpus, load_cluster
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""
@@ -50,7 +46,7 @@ class Measurement:
     kind: str
     system: str
     hardware: str
-    config: Mapping[str, Any]
+    config: AnyMapping
     metric: str
     value: float | None
     """None: a statement (unit `STATEMENT`) that is no number."""
@@ -140,7 +136,7 @@ def _measurement(cells: Mapping[str, str], row: str) -> Measurement:
     return Measurement(config=_config(cells["config_json"], row), value=value, **{name: cells[name] for name in TEXTS})
 
 
-def units_of(metric: str) -> tuple[str, ...]:
+def units_of(metric: str) -> Texts:
     """Units a metric may have; empty for a metric that is not predicted."""
     word = metric.split(" ", maxsplit=1)[0]
     return UNITS_OF.get(word) or UNITS_OF.get(word.split("_", maxsplit=1)[0], ())
@@ -158,7 +154,7 @@ def _number(text: str, unit: str, row: str) -> float | None:
     return value
 
 
-def _config(text: str, row: str) -> dict[str, Any]:
+def _config(text: str, row: str) -> ByName:
     where = f"{row}: column config_json"
     config = parse_json(text, where, constants=False)
     for key, value in config.items():
@@ -203,7 +199,7 @@ def experts_of(m: Measurement, gpus: float) -> float:
     return number(m, "local_experts") * gpus if "local_experts" in m.config else number(m, "experts")
 
 
-def dtype_of(m: Measurement, *keys: str, expected: tuple[str, ...], default: str | None = None) -> str:
+def dtype_of(m: Measurement, *keys: str, expected: Texts, default: str | None = None) -> str:
     """The data type under the first of `keys` that is present, such as "fp8" for "fp8_e4m3+fp32 scale/128"."""
     text = next((m.config[key] for key in keys if m.config.get(key) is not None), default)
     if text is None:

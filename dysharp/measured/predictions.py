@@ -11,12 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.errors import DysharpError, SimulationError
-from dysharp.base.processes import Task, here, in_processes
-from dysharp.base.values import by_key, frozen
+from dysharp.base import F64, I64, Bools, ByName, DysharpError, SimulationError, Task, by_key, frozen, here, in_processes
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import load_gpu
 
 Key = TypeVar("Key", bound=Hashable)
 HashableConstants = tuple[tuple[str, float], ...]
@@ -114,11 +111,11 @@ class ClosedForms:
 def stack(cases: Sequence[Case]) -> Case:
     """One case with float64 arrays `[n]`, from cases that differ only in numbers."""
     names = [name for name, value in _compared(cases[0]).items() if _is_number(value)]
-    arrays: dict[str, Any] = {name: np.array([getattr(case, name) for case in cases], np.float64) for name in names}
+    arrays: ByName = {name: np.array([getattr(case, name) for case in cases], np.float64) for name in names}
     return replace(cases[0], **arrays)
 
 
-def _compared(case: Case) -> dict[str, Any]:
+def _compared(case: Case) -> ByName:
     return {f.name: getattr(case, f.name) for f in fields(case) if f.compare}
 
 
@@ -143,7 +140,7 @@ class Errors:
     p90_ape: float
     bias: float
 
-    def without_mape(self) -> dict[str, Any]:
+    def without_mape(self) -> ByName:
         """The fields but `mape`."""
         return {name: value for name, value in asdict(self).items() if name != "mape"}
 
@@ -166,7 +163,7 @@ def errors_by(keys: Iterable[Key], predicted: F64, measured: F64) -> dict[Key, E
     return {key: errors_of(predicted[members], measured[members]) for key, members in members_by(keys).items()}
 
 
-def bar(name: str, value: float | None, limit: float, *, at_most: bool = True) -> dict[str, Any]:
+def bar(name: str, value: float | None, limit: float, *, at_most: bool = True) -> ByName:
     """A limit of an error or a count, and whether `value` keeps it. Without a value it does not hold."""
     holds = value is not None and (value <= limit if at_most else value >= limit)
     return {"name": name, "value": value, "bar": limit, "at_most": at_most, "holds": holds}

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools
-from dysharp.base.values import by_key
+from dysharp.base import F64, Amounts, Bools, Texts, by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -33,7 +32,7 @@ SETTLED = 1e-3
 """Numerics: the fit ends when no constant moves by more than this part."""
 
 
-def stages(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, ...], list[str]]]:
+def stages(constants: Mapping[str, Fitted]) -> list[tuple[Texts, list[str]]]:
     """(families, constants) in the order of fitting, by `Family.level`. A stage uses the constants of earlier stages.
 
     Raises `ConfigError` for a stage that names an unknown family.
@@ -53,7 +52,7 @@ def ratios(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], predicted:
     return predicted / ClosedForms(parsed).values({name: c.value for name, c in constants.items()})
 
 
-def neutral(constants: Mapping[str, Fitted]) -> dict[str, float]:
+def neutral(constants: Mapping[str, Fitted]) -> Amounts:
     """Values that no measurement moved: the geometric mean of the limits of each constant; given constants as they are."""
     return {name: c.value if c.stage == GIVEN else math.sqrt(c.low * c.high) for name, c in constants.items()}
 
@@ -66,7 +65,7 @@ class _Refit(NamedTuple):
     """Constant -> the constant of the other architecture whose value it takes, or `NEUTRAL`."""
 
     @property
-    def values(self) -> dict[str, float]:
+    def values(self) -> Amounts:
         """Value by name."""
         return {name: constant.value for name, constant in self.constants.items()}
 
@@ -142,7 +141,7 @@ class _Stage:
         self.names, self.forms, self.measured = names, ClosedForms(parsed), measured_values(parsed) / ratio
         self.shares = family_shares(parsed)
 
-    def fit(self, constants: Mapping[str, Fitted], values: dict[str, float], rest: Mapping[str, float] | None) -> dict[str, str]:
+    def fit(self, constants: Mapping[str, Fitted], values: Amounts, rest: Mapping[str, float] | None) -> dict[str, str]:
         """Move `values` of the stage's constants. Returns the constants that are not seen, with their source."""
         own, unseen = neutral(constants) if rest is None else rest, dict[str, str]()
         while free := [name for name in self.names if name not in unseen]:

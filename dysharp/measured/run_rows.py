@@ -6,8 +6,7 @@ import math
 import re
 from typing import ClassVar, Self
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, Texts, frozen, show
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import TABLES, Unsupported
@@ -21,13 +20,13 @@ class Columns:
 
     table: str
     """Packaged."""
-    texts: tuple[str, ...]
-    degrees: tuple[str, ...]
-    numbers: tuple[str, ...]
-    required: tuple[str, ...]
+    texts: Texts
+    degrees: Texts
+    numbers: Texts
+    required: Texts
 
     @property
-    def all(self) -> tuple[str, ...]:
+    def all(self) -> Texts:
         """Every column once."""
         return tuple(dict.fromkeys((*self.required, *self.texts, *self.degrees, *self.numbers)))
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, Texts
 from dysharp.measured.family import Parsed, families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import errors_of, measured_values, members_by
@@ -13,7 +13,7 @@ HEAD = """Validated errors per family and GPU, in percent of the measured value,
 of all measurements, each with its GPU left out of the fit; a family of one GPU, between NVLink domains or beyond the bars has no such entry.
 `by`: the predictor. Written by
 dysharp validate --hold-out shape --hold-out gpu --summary validated.toml"""
-RANGES: Mapping[str, tuple[str, ...]] = {
+RANGES: Mapping[str, Texts] = {
     "tokens": ("tokens_per_rank",),
     "hidden": ("hidden",),
     "gpus": ("ep", "gpus"),

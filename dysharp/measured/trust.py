@@ -9,18 +9,15 @@ import functools
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
 
 from dysharp.analysis.row import Row, form_of
-from dysharp.base.values import frozen
-from dysharp.costs.operators import arch_of
+from dysharp.base import Amounts, AnyMapping, Texts, frozen, read_toml
+from dysharp.costs import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, all_families, get_family, judges_of, judges_outside_bars
 from dysharp.measured.intervals import Asked, Interval, interval_of, kind_of, summed
 from dysharp.measured.measurements import NICS_OF
-from dysharp.specs import Cluster, Model, load_cluster
-from dysharp.specs.cluster import ScaleOut
-from dysharp.specs.gpu import list_gpus, load_gpu
-from dysharp.specs.reading import DATA, read_toml
+from dysharp.specs import Cluster, Model, ScaleOut, list_gpus, load_cluster, load_gpu
+from dysharp.specs.reading import DATA
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 
@@ -60,7 +57,7 @@ class _FamilyErrors:
     p90: float
     bias: float
     ranges: Mapping[str, tuple[float, float]]
-    dtypes: tuple[str, ...] = ()
+    dtypes: Texts = ()
 
 
 @frozen
@@ -72,14 +69,14 @@ class PredictionScope:
     cluster: Cluster
     tokens: int
     direction: str = "fwd"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: AnyMapping = field(default_factory=dict)
     routing: Routing | None = None
 
     @property
-    def numbers(self) -> dict[str, float]:
+    def numbers(self) -> Amounts:
         """Numbers of the prediction, under the names that `_FamilyErrors.ranges` uses."""
         m, gpus = self.model, self.cluster.n_gpus
-        values: dict[str, float] = {
+        values: Amounts = {
             "tokens": self.tokens,
             "hidden": m.hidden,
             "gpus": gpus,
@@ -111,9 +108,9 @@ class PredictionScope:
 class _Trust:
     """The interval of a prediction; None without measurements. `families`: families whose intervals were used."""
 
-    families: tuple[str, ...]
+    families: Texts
     interval: Interval | None
-    warnings: tuple[str, ...]
+    warnings: Texts
 
 
 @functools.cache
@@ -123,7 +120,7 @@ def family_errors(path: Path = FILE) -> Mapping[tuple[str, str], _FamilyErrors]:
     return {(family, gpu): _entry(family, gpu, entry) for family, gpus in table.items() for gpu, entry in gpus.items()}
 
 
-def _entry(family: str, gpu: str, entry: Mapping[str, Any]) -> _FamilyErrors:
+def _entry(family: str, gpu: str, entry: AnyMapping) -> _FamilyErrors:
     ranges = {name: (float(low), float(high)) for name, (low, high) in entry["ranges"].items()}
     errors = (entry["by"], entry["n"], entry["median"], entry["p90"], entry["bias"])
     return _FamilyErrors(family, gpu, *errors, ranges, tuple(entry.get("dtypes", ())))
@@ -158,7 +155,7 @@ def measured_range(system: str, name: str, gpu: str, domains: int = 1) -> tuple[
     return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
 
 
-def warnings_of(scope: PredictionScope) -> tuple[str, ...]:
+def warnings_of(scope: PredictionScope) -> Texts:
     """Warnings about parts of the prediction without measurements.
 
     Empty on paper clusters, which cannot be measured.

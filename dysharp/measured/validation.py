@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.columns import Rows
+from dysharp.base import F64, AnyMapping, ByName, Rows, frozen, older_name
 from dysharp.base.text import table
-from dysharp.base.values import frozen, older_name
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by
@@ -69,7 +67,7 @@ class Validation:
     families: Rows
     sizes: Rows
     worst: Rows
-    overall: dict[str, Any]
+    overall: ByName
     unsupported: Rows
     fitted_constants: Rows
     bars: Rows
@@ -133,7 +131,7 @@ class Validation:
         """Whether every bar holds."""
         return all(bar["holds"] for bar in self.bars)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
         judged = ("counted_numbers", "fits", "parts", "regimes", "left_out", "apart", "out_of_sight", "hold_out", "borrowed", "beyond", "calls")
@@ -141,7 +139,7 @@ class Validation:
 
 
 def validate_measurements(
-    classified: Classified, constants: Mapping[str, Fitted], predicted: F64 | None = None, hold_out: Sequence[dict[str, Any]] = ()
+    classified: Classified, constants: Mapping[str, Fitted], predicted: F64 | None = None, hold_out: Sequence[ByName] = ()
 ) -> Validation:
     """Errors of `[parsed]` predictions (`predictions.predict`, made here if absent), families of the bars alone.
 
@@ -271,13 +269,11 @@ class _Tables:
         return entries
 
 
-def _overall(
-    classified: Classified, families: Sequence[Mapping[str, Any]], predicted: F64, measured: F64, constants: Mapping[str, Fitted]
-) -> dict[str, Any]:
+def _overall(classified: Classified, families: Sequence[AnyMapping], predicted: F64, measured: F64, constants: Mapping[str, Fitted]) -> ByName:
     n = len(classified.parsed)
     n_rows = n + sum(entry.counted for entry in classified.missing)
     numbers = share_of(constants, ONE)
-    overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": numbers.fitted, "n_numbers": numbers.total}
+    overall: ByName = {"n": n, "n_rows": n_rows, "n_constants": numbers.fitted, "n_numbers": numbers.total}
     if not n:
         names = ("median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape", "bias", "coverage")
         return overall | dict.fromkeys(names)
@@ -302,9 +298,9 @@ def _unsupported(missing: Sequence[Missing]) -> Rows:
     return [dict(zip(keys, key, strict=True)) | {"n": len(ids), "ids": ids[:N_IDS]} for key, ids in sorted(by.items())]
 
 
-def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> Rows:
+def by_reason(unsupported: Sequence[AnyMapping]) -> Rows:
     """`Validation.unsupported` with one entry per reason, the most frequent first: its kinds and the first ids."""
-    by: dict[str, dict[str, Any]] = {}
+    by: dict[str, ByName] = {}
     for entry in unsupported:
         empty = {"reason": entry["reason"], "n": 0, "counted": 0, "kinds": [], "ids": []}
         total = by.setdefault(entry["reason"], empty)
@@ -315,9 +311,7 @@ def by_reason(unsupported: Sequence[Mapping[str, Any]]) -> Rows:
     return sorted(by.values(), key=lambda total: -total["n"])
 
 
-def _check_bars(
-    overall: Mapping[str, Any], families: Sequence[Mapping[str, Any]], hold_out: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]] = ()
-) -> Rows:
+def _check_bars(overall: AnyMapping, families: Sequence[AnyMapping], hold_out: Sequence[AnyMapping], parts: Sequence[AnyMapping] = ()) -> Rows:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [
@@ -337,7 +331,7 @@ def _check_bars(
     ]
 
 
-def beyond_bars(beyond: Sequence[Mapping[str, Any]], constants: Mapping[str, Fitted], hold_out: Sequence[Mapping[str, Any]] = ()) -> Rows:
+def beyond_bars(beyond: Sequence[AnyMapping], constants: Mapping[str, Fitted], hold_out: Sequence[AnyMapping] = ()) -> Rows:
     """The bars of families of operators, and of families between NVLink domains; none without their measurements.
 
     `beyond`: `beyond.beyond_errors`. `hold_out`: `hold_out.hold_out_nodes`.

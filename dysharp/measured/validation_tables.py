@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from dysharp.base import Texts, read_toml
 from dysharp.base.columns import KEPT, Column, Columns, column
-from dysharp.base.reading import read_toml
 
 
 class Table(NamedTuple):
@@ -15,7 +15,7 @@ class Table(NamedTuple):
     meaning: str
 
 
-def _table(columns: str, csv: tuple[str, ...] = (), file: str = "", meaning: str = "") -> Table:
+def _table(columns: str, csv: Texts = (), file: str = "", meaning: str = "") -> Table:
     every: list[Column] = [column(word) for word in columns.split()]
     return Table(Columns(*(one._replace(place=KEPT * (one.name in csv)) for one in every)), file, meaning)
 

@@ -1,6 +1,6 @@
 """`StepBatch`: the tokens that one pass brings to the GPUs that share requests or sequences. A training pass is prompts without cached tokens."""
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 
 
 @frozen

@@ -3,7 +3,7 @@
 import functools
 
 from dysharp.model.operators import BF16, FP32, Core, Cut, DeltaNetState, LayerOperator, layer_operators
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 INDEX_SCALE = 4.0
 """Bytes of the scale of an indexer's key, which is FP8 (FlashMLA, README)."""

@@ -11,11 +11,10 @@ compare tokens per second across releases.
 from pathlib import Path
 from typing import Literal
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, frozen, read_toml
 from dysharp.model.operators import CORE, Core, DeltaNetState, LayerOperator, operators
 from dysharp.model.weights import counted_weights, whole_mtp_layer
-from dysharp.specs.reading import read_toml
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 FLASH_BACKWARD = 2.5
 """Products of a flash kernel's backward pass for one of its forward pass (it computes the scores again)."""
@@ -25,7 +24,7 @@ FLASH_BACKWARD = 2.5
 class _Flops:
     """FLOPs per token. `forward` by part; "core attention" is one of its parts."""
 
-    forward: dict[str, float]
+    forward: Amounts
 
     @property
     def forward_total(self) -> float:
@@ -83,7 +82,7 @@ def _contexts(model: WholeModel, sequence: int) -> list[float]:
 
 def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> _Flops:
     """FLOPs per token of sequences of `sequence` tokens. `mtp`: with the layers, joining matrices and heads of further predictions."""
-    forward: dict[str, float] = {}
+    forward: Amounts = {}
     for weight, times in counted_weights(model):
         if weight.macs:
             forward[weight.part] = forward.get(weight.part, 0.0) + 2.0 * weight.macs * times

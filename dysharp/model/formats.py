@@ -5,12 +5,11 @@ A precision is a name of `PRECISIONS`, or a name and parts: "fp8,products=bf16,s
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import by_key, frozen
+from dysharp.base import ByName, ConfigError, Texts, by_key, check_word, frozen, show
 from dysharp.model.state import RECIPES, Recipe
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 
 class WeightFormat(NamedTuple):
@@ -92,7 +91,7 @@ class Formats:
         """Whether any weight is narrower than BF16."""
         return set(self.weights()) != {"bf16"}
 
-    def weights(self) -> tuple[str, ...]:
+    def weights(self) -> Texts:
         """Formats of `WEIGHTS`."""
         return tuple(getattr(self, name) for name in WEIGHTS)
 
@@ -104,7 +103,7 @@ class Formats:
         """Rows of Dispatch and Combine: where nobody says so, experts that are narrower than BF16 get FP8 rows, and results are BF16."""
         return self.sent or ("fp8" if self.experts != "bf16" else "bf16"), self.back or "bf16"
 
-    def to_dict(self, run: Run = str) -> dict[str, Any]:
+    def to_dict(self, run: Run = str) -> ByName:
         """Plain values for JSON."""
         weights = dict(zip(WEIGHTS, self.weights(), strict=True))
         products = {name: run(self._of(name).compute) for name in WEIGHTS}

@@ -8,15 +8,14 @@ Chunks are as equal as layers allow, or as a layout string of Megatron says: one
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, check_word, frozen, show
 from dysharp.model.operators import Cut
+from dysharp.specs import WholeModel
 from dysharp.specs.fields import Text, check_fields, raise_if
-from dysharp.specs.whole import WholeModel
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Kind = Literal["tp", "cp", "dp", "pp", "etp", "ep", "edp"]
@@ -147,7 +146,7 @@ def layout_of(text: str) -> Layout:
         known["micro_batches"] = batch // share
     elif known.get("pp", 1) > 1:
         known.setdefault("micro_batches", FILLED * known["pp"])
-    fields: dict[str, Any] = {**known, "stages": str(stages)}
+    fields: ByName = {**known, "stages": str(stages)}
     return Layout(**fields)
 
 

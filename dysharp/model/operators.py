@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from dysharp.base.values import frozen, frozen_keywords
-from dysharp.specs.whole import WholeModel
+from dysharp.base import frozen, frozen_keywords
+from dysharp.specs import WholeModel
 
 Part = Literal["embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP")

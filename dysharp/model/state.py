@@ -4,13 +4,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from dysharp.base.errors import entry_of, show
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, Texts, entry_of, frozen, read_toml, show
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
-from dysharp.specs.reading import read_toml
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 FILE = Path(__file__).with_name("recipes.toml")
 VOCAB_UNIT = 128
@@ -30,7 +28,7 @@ class Recipe:
     gradients: float
     optimizer: float
     sharded: bool = True
-    fp8: tuple[str, ...] = ()
+    fp8: Texts = ()
     """Parts (`operators.Part`) whose linears are in FP8: they have copies of their weights, and keep their inputs as FP8."""
     narrow: bool = False
     """Tensors between linears are kept in fewer bits, too (`operators.SavedTensor.narrow`)."""
@@ -104,7 +102,7 @@ def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk], 
     return RankParameters(dense, experts)
 
 
-def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, recipe: Recipe, copies: int = 1) -> dict[str, float]:
+def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, recipe: Recipe, copies: int = 1) -> Amounts:
     """{"weights", "gradients", "optimizer": bytes} of a rank; of sharded weights and gradients, its part.
 
     `copied`: what it holds in FP8. `copies`: ranks of a pipeline that hold the same stage and share its optimizer, as replicas do (2: DualPipe).

@@ -6,9 +6,9 @@ The weights of a layer are those of its operators; what stands before and behind
 import functools
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.model.operators import PARTS, WHOLE, Cut, Part, Split, Weight, layer_operators, matrix, vector
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 
 @functools.cache

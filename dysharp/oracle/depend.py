@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.oracle.load import Op
 from dysharp.oracle.world import Passed, World
-from dysharp.program.tables import Head, Kind, Point, Tail
+from dysharp.program import Head, Kind, Point, Tail
 
 
 @dataclass(slots=True)

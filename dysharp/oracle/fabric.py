@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.oracle.bulk import BulkOps, turn_push
 from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op

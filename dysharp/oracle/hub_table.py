@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from dysharp.oracle.load import Op
 from dysharp.oracle.world import World
-from dysharp.program.tables import HubTable, Program
+from dysharp.program import HubTable, Program
 from dysharp.protocol import aau, merging
 
 NEVER = 1 << 40

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dysharp.oracle.load import Op
 from dysharp.oracle.world import Event, World
-from dysharp.program.tables import Chaining, Discipline, Kind
+from dysharp.program import Chaining, Discipline, Kind
 
 TIMED = (Kind.COMPUTE, Kind.DELAY)
 

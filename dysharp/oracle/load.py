@@ -1,10 +1,8 @@
 """A Program as plain Python lists, so that the interpreter reads no array."""
 
 
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
-from dysharp.program.tables import Hardware, Kind, Program, Template
+from dysharp.base import I64, ProgramError, frozen
+from dysharp.program import Hardware, Kind, Program, Template
 
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from dysharp.base.errors import SimulationError
+from dysharp.base import SimulationError
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.issue import IssueQueues
@@ -13,8 +13,7 @@ from dysharp.oracle.load import Op, load
 from dysharp.oracle.stores import RunRegions
 from dysharp.oracle.transfers import TransferOps
 from dysharp.oracle.world import Event, World
-from dysharp.program.tables import Head, Kind, Program, Tail
-from dysharp.program.trace import Trace
+from dysharp.program import Head, Kind, Program, Tail, Trace
 
 
 class OracleRun:

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.oracle.load import Op
-from dysharp.program.tables import Hardware
+from dysharp.program import Hardware
 
 PS_PER_US = 1_000_000
 

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.world import Event, World
-from dysharp.program.tables import Alloc, Point, Tail
+from dysharp.program import Alloc, Point, Tail
 from dysharp.protocol import region
 
 

@@ -9,7 +9,7 @@ from dysharp.oracle.hub_table import Places
 from dysharp.oracle.load import Op
 from dysharp.oracle.stores import RunRegions
 from dysharp.oracle.world import Event, World
-from dysharp.program.tables import Kind, Tail
+from dysharp.program import Kind, Tail
 from dysharp.protocol.merging import Forward
 
 

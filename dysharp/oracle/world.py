@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.oracle.load import Op, Tables
 from dysharp.oracle.servers import MemoryServer
-from dysharp.program.tables import Point, Tail
+from dysharp.program import Point, Tail
 
 
 class Event(IntEnum):

@@ -6,18 +6,17 @@ Names of options are those of Megatron-LM d98e8a6, Megatron-Bridge 067f987 and M
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from dysharp.base import ByName, Rows, read_toml
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
-from dysharp.specs.reading import read_toml
 from dysharp.training.memory import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""
 SHARED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 RECOMPUTE_ALL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-ASSERTED: dict[str, list[dict[str, Any]]] = read_toml(Path(__file__).with_name("asserted.toml"))
+ASSERTED: dict[str, Rows] = read_toml(Path(__file__).with_name("asserted.toml"))
 """Rules of Megatron: kind -> what it asks for, and when."""
 RECOMPUTED = {"layernorm": "--recompute-norm", "moe_act": "--recompute-activation-function"}
 """Module -> MindSpeed's option."""
@@ -70,7 +69,7 @@ def _types(task: Task) -> Iterator[tuple[str, str]]:
         yield STATES["moments"]
 
 
-def _asserted(kind: str, one: Costed) -> Iterator[dict[str, Any]]:
+def _asserted(kind: str, one: Costed) -> Iterator[ByName]:
     """The rules of a kind that a layout meets."""
     at, pair = one.layout, one.values["overlap"] == "pair"
     fsdp, cut = at.fsdp > 1, at.tp > 1 or at.cp > 1

@@ -6,25 +6,19 @@ Bounds never exceed the closed form: the largest stage takes at least the mean o
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine, number
-from dysharp.model.flops import FLASH_BACKWARD, flops_of
-from dysharp.model.formats import recipe_for
-from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.operators import CORE
+from dysharp.base import F64, Amounts, AnyMapping, ByName, frozen
+from dysharp.costs import Machine, number
+from dysharp.model import CORE, FLASH_BACKWARD, Chunk, Layout, chunks_of, flops_of, recipe_for
 from dysharp.model.state import BF16, RankParameters, Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, chosen_of, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
 from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
-from dysharp.specs import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
@@ -56,9 +50,9 @@ class Costed:
 
     number: int
     layout: Layout
-    values: dict[str, Any]
+    values: ByName
     step_us: float
-    parts: dict[str, float]
+    parts: Amounts
     memory: tuple[float, ...]
     """Reserved bytes of every pipeline rank."""
     in_flight: int
@@ -78,7 +72,7 @@ class Costed:
 RowKey = tuple[int, int, int, int, str]
 
 
-def row_key(values: Mapping[str, Any]) -> RowKey:
+def row_key(values: AnyMapping) -> RowKey:
     """What a Row of routed experts depends on: EP degrees, tensor and context degree over the micro-batch, system."""
     return values["ep"], values["etp"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
 
@@ -153,21 +147,21 @@ class Coster:
         bubble = np.where(loop, forward + backward + weights, 0) * (c["pp"] - 1) / c["pp"] / c["vpp"]
         return np.asarray(m * steady / c["pp"] + bubble)
 
-    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+    def pieces(self, values: AnyMapping) -> Pieces:
         """Costs of the pieces of a candidate."""
         return pieces_of(*self._asked(values), values["offload"], self._recipe(values), self.block)
 
-    def training_recipe(self, values: Mapping[str, Any]) -> TrainingRecipe:
+    def training_recipe(self, values: AnyMapping) -> TrainingRecipe:
         """The training recipe of the last layer of a candidate: which linears stay in BF16."""
         return chosen_of(*self._asked(values))
 
-    def _recipe(self, values: Mapping[str, Any]) -> Recipe:
+    def _recipe(self, values: AnyMapping) -> Recipe:
         """The recipe of a candidate: linears that stay in BF16 have no copies."""
         formats = self.training_recipe(values).formats if self.recipe.fp8 else None
         return recipe_for(formats) if formats else self.recipe
 
     def _asked(
-        self, values: Mapping[str, Any]
+        self, values: AnyMapping
     ) -> tuple[WholeModel, Machine, Layout, int, str, str, TrainingRecipe, float, EpTimes | None]:
         layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
         if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
@@ -184,7 +178,7 @@ class Coster:
         model = self.task.model
         return "E" + "d" * model.dense_layers + "t" * model.moe_layers + "m" * model.mtp + "L"
 
-    def _sums(self, values: Mapping[str, Any]) -> tuple[float, ...]:
+    def _sums(self, values: AnyMapping) -> tuple[float, ...]:
         pieces = self.pieces(values)
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         return tuple(sum(each[letter][i] for letter in self.letters()) for i in range(4))
@@ -193,7 +187,7 @@ class Coster:
         """The closed form of one candidate, with the best split of its layers."""
         return self.cost_of(self.space.candidate(number_of), number_of)
 
-    def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
+    def cost_of(self, values: ByName, number_of: int = -1, stages: str = "") -> Costed:
         """The same of a candidate by its values, with the best split or `stages`: the faster that fits of two.
 
         Each layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all.
@@ -203,7 +197,7 @@ class Coster:
         ways = [values] if WIDE in values or self.wide == self.task.training_recipe else [values, values | {WIDE: True}]
         return min((self._cost_of(one, number_of, stages) for one in ways), key=lambda one: (max(one.peak_bytes, self.capacity), one.step_us))
 
-    def _cost_of(self, values: dict[str, Any], number_of: int, stages: str) -> Costed:
+    def _cost_of(self, values: ByName, number_of: int, stages: str) -> Costed:
         pieces, letters = self.pieces(values), self.letters()
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         layout = self.task.layout(values, stages)
@@ -236,7 +230,7 @@ class Coster:
         cells = [_cell(run, each, pieces, self._sent(one.layout)) for run in runs]
         return [(forward, backward, weights) for forward, backward, weights, _ in cells]
 
-    def _parts(self, values: Mapping[str, Any], layout: Layout, cells: F64, pieces: Pieces, runs: list[str]) -> dict[str, float]:
+    def _parts(self, values: AnyMapping, layout: Layout, cells: F64, pieces: Pieces, runs: list[str]) -> Amounts:
         """Microseconds of a step by part. `cells`: [chunks, (forward, backward, weights, steady)]."""
         m, p, v, schedule = layout.micro_batches, layout.pp, layout.vpp, values["schedule"]
         ranks = work_of(schedule, layout, cells[:, 3])

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Ints
-from dysharp.base.units import PS_PER_US, ns_to_ps
-from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task
+from dysharp.base import F64, PS_PER_US, Amounts, Ints, Texts, ns_to_ps
+from dysharp.costs import mean_share, narrow_bytes, tile_task
 from dysharp.isa.framing import Framing, pull_train, push_train
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building import DYMULTIMEM, STORE
@@ -22,7 +21,7 @@ from dysharp.systems.building.layer import EXPLICIT
 from dysharp.systems.building.windows import link_rows_per_us, misses_under_way
 from dysharp.workload import Routing
 
-MECHANISMS: Mapping[str, tuple[str, ...]] = {
+MECHANISMS: Mapping[str, Texts] = {
     "overlap": ("comet", "fusion-only"), "multicast": ("multicast-only", "dysharp"), "reduction": ("reduction-only", "dysharp"),
     "switch": ("multicast-only", "reduction-only", "dysharp"),
 }  # fmt: skip
@@ -37,7 +36,7 @@ TIE = 1e-6
 """Orders what begins at one time."""
 
 
-def gains(us: Mapping[str, float]) -> dict[str, float]:
+def gains(us: Mapping[str, float]) -> Amounts:
     """{mechanism: what the best system with it gains over the best system without it}; below 0 it costs time. `us`: of `SYSTEMS`."""
     found = {}
     for name, having in MECHANISMS.items():
@@ -46,7 +45,7 @@ def gains(us: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def layer_us(model: Model, cluster: Cluster, routing: Routing) -> dict[str, float]:
+def layer_us(model: Model, cluster: Cluster, routing: Routing) -> Amounts:
     """A forward layer of `SYSTEMS` in paper form, in us. One NVLink domain with switches."""
     layer = _ClosedLayer(model, cluster, routing)
     return {

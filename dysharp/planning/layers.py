@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine
-from dysharp.model.layout import Layout
-from dysharp.model.state import PLAIN, Recipe
+from dysharp.base import Texts, frozen
+from dysharp.costs import Machine
+from dysharp.model import PLAIN, Layout, Recipe
 from dysharp.planning.experts import moved
 from dysharp.planning.offload import offloaded_bytes
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, with_rows
@@ -89,7 +88,7 @@ def _dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
-    ep: EpTimes | None = None, offload: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
+    ep: EpTimes | None = None, offload: Texts = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
     """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
 

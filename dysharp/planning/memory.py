@@ -2,21 +2,20 @@
 
 from dataclasses import astuple
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.state import RankParameters, Recipe, dummy_bytes, rank_parameters, state_bytes
+from dysharp.base import ByName, Texts
+from dysharp.model import Chunk, Layout, RankParameters, Recipe, chunks_of, dummy_bytes, rank_parameters, state_bytes
 from dysharp.planning.offload import LAYERS, PLAIN, offloaded_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.costs import layer_shards
 from dysharp.training.memory import BF16, GATHERED, RESERVED, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
 
 
-def rank_memory(task: Task, values: dict[str, Any], layout: Layout, recipe: Recipe) -> tuple[float, ...]:
+def rank_memory(task: Task, values: ByName, layout: Layout, recipe: Recipe) -> tuple[float, ...]:
     """Reserved bytes of every pipeline rank."""
     model, tokens = task.model, layout.tokens(task.sequence)
     saving = Saving(values["recompute"], imbalance=task.hottest(values["ep"]))
@@ -56,7 +55,7 @@ def layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, re
 
 
 def held_by_rank(
-    model: WholeModel, layout: Layout, schedule: str, linears: tuple[str, ...] | None = None
+    model: WholeModel, layout: Layout, schedule: str, linears: Texts | None = None
 ) -> tuple[tuple[float, float], ...]:  # fmt: skip
     """(dense, expert) parameters of every pipeline rank; with `linears`, of matrices of these parts alone."""
     return _held(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp, schedule, linears)
@@ -64,7 +63,7 @@ def held_by_rank(
 
 @lru_cache(maxsize=1 << 12)
 def _held(
-    model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int, schedule: str, linears: tuple[str, ...] | None
+    model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int, schedule: str, linears: Texts | None
 ) -> tuple[tuple[float, float], ...]:  # fmt: skip
     layout = Layout(tp=tp, ep=experts, dp=experts, pp=pp, vpp=vpp, stages=stages)
     chunks = chunks_of(model, layout)

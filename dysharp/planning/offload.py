@@ -5,9 +5,9 @@ The names are those of Megatron's --offload-modules. `training.costs.beside` has
 
 from functools import lru_cache
 
-from dysharp.model.layout import Layout
-from dysharp.model.state import Recipe
-from dysharp.specs.whole import WholeModel
+from dysharp.base import Texts
+from dysharp.model import Layout, Recipe
+from dysharp.specs import WholeModel
 from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 
 OFFLOADED = {
@@ -17,14 +17,14 @@ OFFLOADED = {
 """Module -> the saved tensor that is its input."""
 PLAIN = {True: "*E", False: "*-"}
 """Kind of a layer (`WholeModel.stack`) by whether it has experts: a search knows no others."""
-SETS: tuple[tuple[str, ...], ...] = ((), ("core_attn",), ("core_attn", "expert_fc1", "moe_act"))
+SETS: tuple[Texts, ...] = ((), ("core_attn",), ("core_attn", "expert_fc1", "moe_act"))
 """Offload sets that a plan tries where none are named."""
 LAYERS = 2
 """Layers whose offloaded tensors are on the GPU: one that leaves, one that comes back."""
 
 
 @lru_cache(maxsize=1 << 12)
-def offloaded_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe, modules: tuple[str, ...]) -> float:
+def offloaded_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe, modules: Texts) -> float:
     """Bytes per token of a layer that leave: what recomputation does not drop anyway."""
     names = {OFFLOADED[module] for module in modules}
     return sum(one.bytes for one in saved_of_layer(model, layout, PLAIN[moe], saving, recipe) if one.op in names and not is_dropped(one, saving))

@@ -7,22 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.columns import Columns
-from dysharp.base.errors import ConfigError
-from dysharp.base.processes import Runner, here
-from dysharp.base.processes import Task as Work
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine
-from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.weights import parameters_of
+from dysharp.base import ByName, Columns, ConfigError, GiB, Runner, frozen, here
+from dysharp.base import Task as Work
+from dysharp.costs import Machine
+from dysharp.model import MEGATRON, model_flops, parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
 from dysharp.planning.search import SearchResult, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
-from dysharp.specs import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.recipe import TrainingRecipe
 
@@ -64,7 +58,7 @@ class Planned:
         peak = peak_flops_per_us(cluster, self.coster.training_recipe(one.values).products(model)) * 1e6
         return self.speed(one) * model_flops(model, self.task.sequence, MEGATRON) / peak
 
-    def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
+    def entry(self, one: Costed, cluster: Cluster) -> ByName:
         """A layout as plain values."""
         offload = list(one.values["offload"])
         entry = {
@@ -89,7 +83,7 @@ class Plan:
         """The shape whose best layout moves most tokens."""
         return self.shapes[0]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         shapes = [
             {

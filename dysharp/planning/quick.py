@@ -15,29 +15,20 @@ import numpy as np
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base.columns import Column, Columns
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
-from dysharp.costs import transfer
+from dysharp.base import PS_PER_US, AnyMapping, ByName, Column, Columns, frozen
+from dysharp.costs import NORMAL_SMS, ExchangeWay, kernel_us, machine_of, mean_share, narrow_bytes, permute_us, tile_task, transfer, weight_grad_task
 from dysharp.costs.collectives import alltoall_start_us, collective_us
-from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
-from dysharp.costs.gemm import mean_share, narrow_bytes, tile_task, weight_grad_task
-from dysharp.costs.machine import machine_of
-from dysharp.costs.moe import permute_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, launch_us
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
 from dysharp.runs.run import prepare
-from dysharp.specs import Model
-from dysharp.specs.choices import choice_int
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model, choice_int
 from dysharp.systems import System
 from dysharp.systems.building.experts import gang, stages
 from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES
 from dysharp.systems.megatron_a2a import COUNT_BYTES
 from dysharp.systems.megatron_ag import MAP_BYTES, PROB_BYTES
-from dysharp.workload import Routing, needed_gpus, rows_per_slot
-from dysharp.workload.traffic import Rows, scheme_rows
+from dysharp.workload import Routing, Rows, needed_gpus, rows_per_slot, scheme_rows
 
 CLOSED, BOUND = "closed form", "bound"
 APART = 0.25
@@ -143,7 +134,7 @@ class QuickLayer:
     around_us: float
     bar: tuple[float, float] | None
     wire_bytes: float
-    options: Mapping[str, Any]
+    options: AnyMapping
     dropped_rows: int = 0
     busiest: float = 1.0
     """Rows of the busiest GPU over the mean."""
@@ -165,9 +156,9 @@ class QuickLayer:
         low, high = (100 * (one / self.time_us - 1) for one in self.bar)
         return f"{self.kind}, {low:+.0f} to {high:+.0f} %"
 
-    def to_dict(self, request: Request, routing: Routing) -> dict[str, Any]:
+    def to_dict(self, request: Request, routing: Routing) -> ByName:
         """The fields of `Row.to_dict`; None where only a simulation knows. Beside them `kind`, `low_us`, `high_us`."""
-        blank: dict[str, Any] = {one.name: None for one in dataclasses.fields(Row) if one.name not in LEFT_OUT and one.name != "header"}
+        blank: ByName = {one.name: None for one in dataclasses.fields(Row) if one.name not in LEFT_OUT and one.name != "header"}
         low, high = self.bar or (None, None)
         return blank | {
             "system": self.system, "form": self.form, "model": request.model.name, "cluster": request.cluster.name,
@@ -219,7 +210,7 @@ def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
     return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around, bar, moved, values, dropped, busiest)
 
 
-def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: Mapping[str, Any], dropped: int) -> QuickLayer:
+def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: AnyMapping, dropped: int) -> QuickLayer:
     """Rows at the rate of the links, and GEMMs in tiles on all SMs, one operator after the other."""
     model, rate = request.model, _link_rate(request)
     (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)

@@ -8,9 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen
-from dysharp.model.layout import Layout
+from dysharp.base import F64, frozen
+from dysharp.model import Layout
 from dysharp.training.graph import replay_schedule
 from dysharp.training.schedules import equal_times, make_schedule
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD

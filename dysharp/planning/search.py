@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.sources import code_digest
-from dysharp.base.values import frozen
-from dysharp.costs.operators import arch_of
+from dysharp.base import ByName, ConfigError, code_digest, frozen
+from dysharp.costs import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
 from dysharp.runs.store import RowKey, Store
@@ -31,7 +29,7 @@ PART = 200
 class _StoredJournal(dict[int, tuple[float, float]]):
     """{candidate: (microseconds of a step, bytes of the fullest rank)}. `read`: costs that an earlier search had."""
 
-    def __init__(self, store: Store, asked: dict[str, Any]) -> None:
+    def __init__(self, store: Store, asked: ByName) -> None:
         """With the parts of earlier searches."""
         super().__init__()
         self.store, self.asked, self._parts = store, asked, 0
@@ -63,7 +61,7 @@ def journal_of(folder: Path, coster: Coster) -> _StoredJournal:
     return _StoredJournal(Store(folder), _asked_of(coster))
 
 
-def _asked_of(coster: Coster) -> dict[str, Any]:
+def _asked_of(coster: Coster) -> ByName:
     """All that the costs of a search depend on, as plain values."""
     task, space = asdict(coster.task), {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in coster.space.lists.items()}
     rows = sorted([*map(str, key), *asdict(ep).values()] for key, ep in coster.rows.items())

@@ -3,22 +3,20 @@
 The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine
-from dysharp.model.layout import Layout
+from dysharp.base import I64, AnyMapping, Bools, ByName, ConfigError, Texts, check_word, frozen, show
+from dysharp.costs import Machine
+from dysharp.model import Layout
 from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.offload import SETS as OFFLOADS
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.memory import Saving
 from dysharp.training.moe_block import NO_RECIPE
 from dysharp.training.recipe import TrainingRecipe
@@ -28,7 +26,7 @@ BLOCK = 1 << 18
 """Candidates that are looked at together."""
 MOST = 1 << 26
 FINE = ("mla_up_proj", "layernorm", "moe_act")
-SETS: tuple[tuple[str, ...], ...] = ((), ("moe_act",), FINE, ("full",))
+SETS: tuple[Texts, ...] = ((), ("moe_act",), FINE, ("full",))
 """Recompute sets that a plan tries where none are named, of the modules that the model has."""
 OF_EXPERTS = ("moe_act", "expert_fc1")
 """Modules, for recomputation and offload, of models with experts."""
@@ -47,8 +45,8 @@ INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 class _Framework:
     """What a training framework offers, and what its layouts keep."""
 
-    weights: tuple[str, ...] = WEIGHTS
-    schedule: tuple[str, ...] = ("1f1b",)
+    weights: Texts = WEIGHTS
+    schedule: Texts = ("1f1b",)
     chunks: Literal["any", "slots", "equal"] = "any"
     """Splits of layers: any; equal numbers of slots, filled up with no-op layers in the last virtual stage; equal numbers of layers."""
     extends: bool = False
@@ -75,12 +73,12 @@ class Space:
     etp: tuple[int, ...] = (1,)
     cp: tuple[int, ...] = (1,)
     micro_batch: tuple[int, ...] = (1,)
-    recompute: tuple[tuple[str, ...], ...] = SETS
-    offload: tuple[tuple[str, ...], ...] = ((),)
-    weights: tuple[str, ...] = ("whole",)
-    schedule: tuple[str, ...] = ("1f1b",)
-    overlap: tuple[str, ...] = OVERLAPS
-    system: tuple[str, ...] = ("flat", "dedup")
+    recompute: tuple[Texts, ...] = SETS
+    offload: tuple[Texts, ...] = ((),)
+    weights: Texts = ("whole",)
+    schedule: Texts = ("1f1b",)
+    overlap: Texts = OVERLAPS
+    system: Texts = ("flat", "dedup")
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -124,7 +122,7 @@ class Space:
             }
             yield numbers, columns
 
-    def candidate(self, number: int) -> dict[str, Any]:
+    def candidate(self, number: int) -> ByName:
         """The values of candidate `number`."""
         shape = tuple(len(values) for values in self.lists.values())
         return {
@@ -162,7 +160,7 @@ class Task:
             return self.imbalance
         return hottest(self.model.layer.n_experts, ep, self.spread) if self.model.layer else 1.0
 
-    def layout(self, values: Mapping[str, Any], stages: str = "") -> Layout:
+    def layout(self, values: AnyMapping, stages: str = "") -> Layout:
         """The layout of a candidate."""
         dp = self.gpus // (values["tp"] * values["cp"] * values["pp"])
         degrees = {name: values[name] for name in INTEGERS} | {"fsdp": dp * values["cp"] if values["weights"] == "sharded" else 1}
@@ -196,7 +194,7 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
     return replace(whole, **(given or {}))
 
 
-def _had(model: WholeModel, sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+def _had(model: WholeModel, sets: tuple[Texts, ...]) -> tuple[Texts, ...]:
     """Sets of modules without those that the model has not; each set once."""
     absent = ("mla_up_proj",) * (not model.attention.mla) + OF_EXPERTS * (model.layer is None)
     return tuple(dict.fromkeys(tuple(module for module in modules if module not in absent) for modules in sets))
@@ -207,7 +205,7 @@ def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
     return _powers(most) if task.rules.extends else tuple(sorted({1, most}))
 
 
-def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
+def _systems(task: Task, machine: Machine) -> Texts:
     if task.rules.extends:
         return ("flat", "hierarchical") if task.gpus > machine.domain else ("flat",)
     if machine.cluster.gpu:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 
 EPSILON, TINY = 1e-9, 1e-300
 NARROW = 64

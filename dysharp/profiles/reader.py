@@ -19,10 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Ints
-from dysharp.base.errors import ConfigError
-from dysharp.base.reading import open_regular
-from dysharp.base.values import frozen
+from dysharp.base import F64, ByName, ConfigError, Ints, Texts, frozen, open_regular
 
 CHUNK = 1 << 22
 MOST_EVENT = 1 << 26
@@ -41,7 +38,7 @@ class Call:
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    types: tuple[str, ...]
+    types: Texts
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class Profile:
     launched: F64
     call: Ints
     calls: list[Call]
-    collectives: dict[int, dict[str, Any]]
+    collectives: dict[int, ByName]
     """Number of an event -> what PyTorch says of its collective."""
     steps: int
     """Iterations that the profiler marks; 0 where it marks none."""
@@ -96,7 +93,7 @@ class _Kept:
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
     launched: dict[int, float] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
-    collectives: dict[int, dict[str, Any]] = field(default_factory=dict)
+    collectives: dict[int, ByName] = field(default_factory=dict)
     steps: set[str] = field(default_factory=set)
     left_out: int = 0
 
@@ -148,7 +145,7 @@ def _shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(one) if isinstance(one, list) and all(_whole(n) >= 0 for n in one) else () for one in each)
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _words(value: Any) -> Texts:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
@@ -173,7 +170,7 @@ def read_profile(path: str | Path) -> Profile:
     return _profile(str(file), kept, head)
 
 
-def _profile(path: str, kept: _Kept, head: dict[str, Any]) -> Profile:
+def _profile(path: str, kept: _Kept, head: ByName) -> Profile:
     order = np.argsort(np.frombuffer(kept.start, np.float64), kind="stable")
     start, us = (np.frombuffer(one, np.float64)[order] for one in (kept.start, kept.us))
     name, what, stream, launch, external = (
@@ -192,11 +189,11 @@ def _profile(path: str, kept: _Kept, head: dict[str, Any]) -> Profile:
     )  # fmt: skip
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: Any) -> ByName:
     return value if isinstance(value, dict) else {}
 
 
-def _first(value: Any) -> dict[str, Any]:
+def _first(value: Any) -> ByName:
     return _dict(value[0]) if isinstance(value, list) and value else {}
 
 

@@ -1,7 +1,5 @@
 """Which operator of a layer a kernel is: rules as data, one file a library, the first that matches a kernel's name (rules/NN-*.toml)."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -12,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64
 from dysharp.profiles.reader import Profile
 
 Labels = np.ndarray[tuple[int], np.dtype[np.str_]]

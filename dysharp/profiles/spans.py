@@ -1,12 +1,10 @@
 """Times of events of a GPU: when it is busy, what runs beside what, why it is idle, and who waits for whom among ranks."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64, Bools, Ints
+from dysharp.base import F64, Bools, Ints
 
 LATE_US = 1.0
 """A launch that ends so much later than the event before it does made the GPU wait: one kernel follows another in about a microsecond."""

@@ -5,9 +5,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64, Array
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Array, ByName, ProgramError, Rows, Texts, frozen
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.program import tables
 from dysharp.program.csr import csr_ptr
@@ -94,7 +92,7 @@ class ProgramBuilder:
     """Collects tables. `build` concatenates and freezes them. Ids follow the order of the calls."""
 
     def __init__(
-        self, hardware: Hardware, n_nodes: int, classes: tuple[str, ...] = ("data",), *, nets: tuple[Net, ...] = (), domain_nodes: int = 0,
+        self, hardware: Hardware, n_nodes: int, classes: Texts = ("data",), *, nets: tuple[Net, ...] = (), domain_nodes: int = 0,
         operators: tuple[Operator, ...] = LAYER, schema: Schema = NO_DATA,
     ) -> None:  # fmt: skip
         """`operators`: what the ops are for; default: the operators of a MoE layer. `schema`: buffers and functions that templates name."""
@@ -107,7 +105,7 @@ class ProgramBuilder:
         self._task_bytes: list[I64] = []
         self._wires: dict[tuple[int, bool, int, int, int, int], int] = {}
         self._ops: list[dict[str, I32]] = []
-        self._members: list[dict[str, Any]] = []
+        self._members: Rows = []
         self._n_ops = self._n_rows = self._n_tiles = self._n_regions = 0
         self._regions: list[dict[str, I32]] = []
         self._region_names: list[str] = []
@@ -235,7 +233,7 @@ class ProgramBuilder:
         self._n_ops += n
         return self._n_ops - n
 
-    def _add_members(self, to: To | None, count: I32) -> dict[str, Any]:
+    def _add_members(self, to: To | None, count: I32) -> ByName:
         to, n = To(0, ()) if to is None else to, int(count.sum())
         fills = _full(0 if to.fill_count is None else to.fill_count, n, "fill count")
         rows = _full(() if to.fill_row is None else to.fill_row, int(fills.sum()), "fill row")
@@ -287,7 +285,7 @@ class ProgramBuilder:
     def build(self, declared: Declared | None = None) -> Program:
         """The Program of all calls so far. Check it with `verify`."""
         common = [k for k in Ops.__annotations__ if k not in RARE]
-        columns: dict[str, Any] = {k: _cat([o[k] for o in self._ops]) for k in common}
+        columns: ByName = {k: _cat([o[k] for o in self._ops]) for k in common}
         for name, default in RARE.items():
             if any(name in o for o in self._ops):
                 columns[name] = _cat([o.get(name, _full(default, len(o["node"]), name)) for o in self._ops])

@@ -1,13 +1,10 @@
 """The constants of a Cluster at burst level: links, classes of virtual channels, reduction tables."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import AnyMapping, ns_to_ps
 from dysharp.program.tables import Hardware
-from dysharp.specs import Cluster, choice_int
-from dysharp.specs.cluster import session_bytes
+from dysharp.specs import Cluster, choice_int, session_bytes
 
 CLASSES = ("requests", "responses", "other")
 """Traffic classes of systems.
@@ -30,7 +27,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
     )  # fmt: skip
 
 
-def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
+def hardware_with(m: Hardware, fabric: AnyMapping) -> Hardware:
     """`m` with the options `fabric.*` of the packet level that the burst level has, too."""
     flits = fabric.get("vc_flits", -1)
     return replace(

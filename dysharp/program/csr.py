@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64, Array, Bools, Ints
+from dysharp.base import I32, I64, Array, Bools, Ints
 
 
 def stable_order(key: Ints) -> I64:

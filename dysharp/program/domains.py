@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.program.builder import WIRED
 from dysharp.program.names import fail_where, row_name
 from dysharp.program.payload import Columns

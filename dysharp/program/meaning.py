@@ -4,8 +4,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.program.csr import spans
 from dysharp.program.names import check_range, fail_where, region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns

@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
+from dysharp.base import Array, ByName, ProgramError, Texts, frozen
 from dysharp.program.builder import RARE
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
@@ -48,7 +46,7 @@ class Cross:
     after_ops: ArrayLike
 
 
-def _in_streams(program: Program, parts: list[Part], first: list[dict[str, int]], streams: list[tuple[str, ...]]) -> Program:
+def _in_streams(program: Program, parts: list[Part], first: list[dict[str, int]], streams: list[Texts]) -> Program:
     """A JOIN per GPU behind every part that another one follows, and the edges to the first ops of the follower."""
     place = {part.label: i for i, part in enumerate(parts)}
     for stream in streams:
@@ -230,7 +228,7 @@ def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
     tables, table_of = _united([list(p.tables) for p in programs])
     width = max(p.durations.shape[1] for p in programs)
     own_pool = np.concatenate([_mapped(p.issuers.pool, new) for p, new in zip(programs, pool_of, strict=True)])
-    plain: dict[str, Any] = {name: _joined(name, parts, first) for name in ("wires", "ops", "members", "regions", "edges", "holds", "semaphores")}
+    plain: ByName = {name: _joined(name, parts, first) for name in ("wires", "ops", "members", "regions", "edges", "holds", "semaphores")}
     return replace(
         programs[0], **plain, templates=tuple(t for i, part in enumerate(parts) for t in _templates(part, first[i], class_of[i], table_of[i])),
         framings=tuple(f for p in programs for f in p.framings), classes=tuple(classes),

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.program.tables import Head, Program, Tail
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, frozen_keywords
 from dysharp.program.tables import Net
 from dysharp.specs import Cluster
 

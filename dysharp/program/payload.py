@@ -4,8 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.isa.framing import AS_IS
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.csr import runs, spans

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.base.errors import ProgramError
+from dysharp.base import I32, ProgramError
 from dysharp.program.names import fail_where
 from dysharp.program.tables import Alloc, Hardware, Point, Program, Tail
 

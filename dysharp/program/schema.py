@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from dysharp.base.values import frozen
+from dysharp.base import Texts, frozen
 
 LATE = "late"
 """Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""
@@ -37,9 +37,9 @@ class Function:
     """
 
     name: str
-    kinds: tuple[str, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
+    kinds: Texts
+    reads: Texts
+    writes: Texts
     meaning: str
     cut: bool = False
 

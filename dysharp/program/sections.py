@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ByName, ProgramError, Texts
 from dysharp.program.names import fail_where
 from dysharp.program.tables import MergedPart, Program
 from dysharp.program.trace import Trace
@@ -102,7 +101,7 @@ def part_of(program: Program, label: str) -> Program:
 
 def _cut(table: Any, entry: str, ids: dict[str, range], label: str) -> Any:
     """The part's entries of a table, with the part's own ids. `entry`: what an entry stands for, in most columns."""
-    columns: dict[str, Any] = {}
+    columns: ByName = {}
     for name in (field.name for field in fields(table) if getattr(table, field.name) is not None):
         mine = ids[ENTRIES.get(name, entry)]
         column = getattr(table, name)[mine.start : mine.stop + (name in POINTERS)]
@@ -118,7 +117,7 @@ def _cut(table: Any, entry: str, ids: dict[str, range], label: str) -> Any:
     return replace(table, **columns)
 
 
-def _local(column: Array, ids: dict[str, range], what: tuple[str, ...], label: str, kind: Array | int = 0) -> Array:
+def _local(column: Array, ids: dict[str, range], what: Texts, label: str, kind: Array | int = 0) -> Array:
     """`column` with the part's own ids. Entry i names a thing of `what[kind[i]]`; -1 stays."""
     first, end = np.array([ids[w].start for w in what])[kind], np.array([ids[w].stop for w in what])[kind]
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32, Array, Bools
-from dysharp.base.errors import ProgramError
+from dysharp.base import I32, Array, Bools, ProgramError
 from dysharp.program.names import check_range, check_ranges, fail_where
 from dysharp.program.schema import Nature
 from dysharp.program.skew import with_edges, with_ops

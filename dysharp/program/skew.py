@@ -14,13 +14,10 @@ their layer has not begun. Rows that others push to a late node arrive, because 
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, I64, Array, Bools, Reals
-from dysharp.base.errors import ProgramError
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, I64, Array, Bools, ByName, ProgramError, Reals, frozen
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.schema import LATE
@@ -113,7 +110,7 @@ def _late(program: Program, start_ps: I64) -> Program:
     )  # fmt: skip
 
 
-def with_ops(program: Program, template: Template, values: dict[str, Any]) -> Program:
+def with_ops(program: Program, template: Template, values: ByName) -> Program:
     """`program` with ops of a new `template` behind all others, without bytes and members.
 
     `values`: "node" and further columns of the new ops; others say "none".
@@ -121,7 +118,7 @@ def with_ops(program: Program, template: Template, values: dict[str, Any]) -> Pr
     n, ops, m = len(values["node"]), program.ops, program.members
     values = values | {"template": np.full(n, len(program.templates))}
     usual = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1)) | dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
-    grown: dict[str, Any] = {}
+    grown: ByName = {}
     for name, value in usual.items():
         column = getattr(ops, name)
         grown[name] = None if column is None else _more(column, values.get(name, value))

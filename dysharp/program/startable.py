@@ -10,7 +10,7 @@ that never happens. If the outcome depends on arrival, the peel assumes the best
 
 import numpy as np
 
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import chain_steps, group, runs
 from dysharp.program.stuck import stuck_text

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import group
 from dysharp.program.names import member_owner, op_name, region_of_row, region_of_tile, row_name, tile_name

@@ -12,8 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Bools, Texts, frozen
 from dysharp.isa.framing import Framing
 from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
 
@@ -293,7 +292,7 @@ class Regions:
     tile_ptr: I32  # [n_regions + 1]
     row_key: I32  # [n_rows] logical row
     row_notify: I32  # [n_rows] op that the notification of the row's tile releases, -1 = none
-    name: tuple[str, ...] = ()
+    name: Texts = ()
 
 
 @frozen
@@ -324,8 +323,8 @@ class Semaphores:
 
     node: I32
     capacity: I32
-    name: tuple[str, ...]
-    unit: tuple[str, ...]
+    name: Texts
+    unit: Texts
 
 
 @frozen
@@ -339,7 +338,7 @@ class Issuers:
     pool: I32
     discipline: I32
     interval_ps: I64
-    name: tuple[str, ...]
+    name: Texts
     share: I32 | None = None  # see Shares, -1 = none: the issuer takes whatever slots of its pool are free
 
 
@@ -349,7 +348,7 @@ class Pools:
 
     node: I32
     slots: I32
-    name: tuple[str, ...]
+    name: Texts
 
 
 @frozen
@@ -433,7 +432,7 @@ class Program:
     hardware: Hardware
     templates: tuple[Template, ...]
     framings: tuple[Framing, ...]
-    classes: tuple[str, ...]
+    classes: Texts
     durations: I64  # [n_durations, max_rows + 1] ps of one task
     task_bytes: I64  # [n_durations, max_rows + 1] bytes of one task from shared memory bandwidth
     wires: Wires
@@ -524,7 +523,7 @@ class Program:
         return np.array([self.hardware.rate for _ in nodes] + [net.rate_of(node) for net in self.nets for node in nodes], np.int64)
 
     @property
-    def operator_names(self) -> tuple[str, ...]:
+    def operator_names(self) -> Texts:
         """Names of `operators`, in their order."""
         return tuple(operator.name for operator in self.operators)
 
@@ -538,7 +537,7 @@ class Program:
         part = operator.partition(".")[0] + "." if self.sections else ""
         return next(name for name in self.with_nature(Nature.HOST) if name.startswith(part))
 
-    def with_nature(self, *natures: Nature) -> tuple[str, ...]:
+    def with_nature(self, *natures: Nature) -> Texts:
         """Names of the operators with one of `natures`."""
         return tuple(operator.name for operator in self.operators if operator.nature in natures)
 

@@ -5,8 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, frozen
 
 
 @frozen

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners, starts
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of

@@ -9,7 +9,7 @@ entries and the life of a table: docs/design/0004, Blocks.
 from collections.abc import Hashable, Iterable
 from dataclasses import field, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol.frozen import Addable, Table
 
 V = TypeVar("V", bound=Addable)

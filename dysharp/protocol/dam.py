@@ -11,7 +11,7 @@ is here to be refuted. Source: MoE-Hub (arXiv 2605.05888), dependency table, sta
 
 from dataclasses import field, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 

@@ -8,7 +8,7 @@ target lists: docs/design/0004, Decisions where the paper is silent.
 from collections.abc import Hashable
 from dataclasses import field, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.sram import LSU, Sram, entry
 from dysharp.protocol.frozen import Table
 

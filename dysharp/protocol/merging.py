@@ -9,7 +9,7 @@ Source: CAIS (HPCA 2026), merge unit; docs/design/0002, MERGED_LOAD.
 from collections.abc import Hashable
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol.frozen import Table
 
 

@@ -6,7 +6,7 @@ counts once. Source: DySHARP (arXiv 2605.05607), token tracker. Spilling: docs/d
 
 from dataclasses import field, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 

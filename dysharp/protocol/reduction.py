@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.sram import PORT, Sram, entry
 from dysharp.protocol.frozen import Addable, Table
 

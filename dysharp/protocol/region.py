@@ -5,7 +5,7 @@ Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manage
 
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.protocol.frozen import put
 
 

@@ -7,7 +7,7 @@ token has a bitmap of the chunks that have arrived, so a repeated store counts o
 
 from dataclasses import field, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 

@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, show
 
 if TYPE_CHECKING:
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
     from dysharp.specs import Cluster, Model
-    from dysharp.workload import Routing
-    from dysharp.workload.sublayer import Work
+    from dysharp.workload import Routing, Work
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"

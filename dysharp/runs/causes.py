@@ -1,8 +1,8 @@
 """Names of what takes the time of a layer, in texts and pages, and what limits a layer, in sentences."""
 
 from dysharp.analysis import Row
-from dysharp.base.values import frozen
-from dysharp.program.nets import NET_KINDS
+from dysharp.base import frozen
+from dysharp.program import NET_KINDS
 from dysharp.runs.formats import resource_words
 
 

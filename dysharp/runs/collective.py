@@ -8,6 +8,7 @@ from typing import Any
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.analysis.load import up_use
 from dysharp.analysis.merging import merging_of
+from dysharp.base import ByName, Texts
 from dysharp.measured.trust import no_rows
 from dysharp.program import Program
 from dysharp.program.verify import verify
@@ -19,10 +20,10 @@ from dysharp.runs.request import CollectiveRequest
 from dysharp.systems.collective_system import CollectiveSystem
 from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 from dysharp.systems.registry import is_real
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 
-def collective_options(systems: Mapping[str, CollectiveSystem], given: Mapping[str, Value]) -> dict[str, Any]:
+def collective_options(systems: Mapping[str, CollectiveSystem], given: Mapping[str, Value]) -> ByName:
     """The Options of each system. Raises ConfigError as `options.split_options` and `options.options_of`."""
     asked = split_options(given, systems)
     return {name: options_of(system, asked[name]) for name, system in systems.items()}
@@ -76,7 +77,7 @@ def run_collective(
     return make_row(measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
 
 
-def _levels_part(merging: dict[str, Any]) -> tuple[str, ...]:
+def _levels_part(merging: ByName) -> Texts:
     """What a run at burst level says where most loads did not merge: replies wait for no channel there, and queue for one at packet level."""
     if 2 * merging.get("loads_on", 0) <= merging.get("loads", 0):
         return ()
@@ -84,7 +85,7 @@ def _levels_part(merging: dict[str, Any]) -> tuple[str, ...]:
     return (f"warning: {alone} of {loads} loads did not merge; --fidelity packet, where replies queue for channels, is up to 10 % longer",)
 
 
-def _header_of_collective(request: CollectiveRequest) -> tuple[str, ...]:
+def _header_of_collective(request: CollectiveRequest) -> Texts:
     """What was asked, the machine, and what is not measured."""
     cluster, unmeasured = request.cluster, no_rows(request.cluster)
     basis = unmeasured.partition(":")[0] if unmeasured else "calibrated to measurements"

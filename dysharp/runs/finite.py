@@ -5,9 +5,9 @@ Verdicts and their bound: docs/design/0038.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
-from dysharp.base.values import frozen, named
+from dysharp.base import Amounts, ByName, Texts, frozen, named
 from dysharp.runs.arguments import DEFAULT_CLUSTER, RequestArgs
 from dysharp.specs import load_cluster
 
@@ -57,7 +57,7 @@ class Survival:
         return HOLDS if kept >= KEPT else WEAKER if kept > 0 else GONE
 
     @property
-    def taken(self) -> dict[str, float]:
+    def taken(self) -> Amounts:
         """{resource: what the ratio gains without its end, or loses by packets}, the largest first."""
         found = {name: ratio - self.finite for name, ratio in self.without.items() if name != ALL}
         if ALL in self.without:
@@ -70,7 +70,7 @@ class Survival:
         name, most = next(iter(self.taken.items()), ("", 0.0))
         return name if most > 0 else ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         return named(self, "name", "headline", "finite", "verdict", "resource", "taken", "without", "sentence")
 
@@ -86,18 +86,18 @@ def of_cluster(name: str) -> bool:
     return "fabric.reduction_entries" in WITHOUT.get(name, {})
 
 
-def ways(request: RequestArgs) -> dict[str, dict[str, Any]]:
+def ways(request: RequestArgs) -> dict[str, ByName]:
     """{"headline", "finite", each of `WITHOUT`: the arguments of its run}. Options of the packet level stay in all but the headline."""
     given = dict(request.get("options") or {})
     headline = {key: value for key, value in given.items() if not key.startswith("fabric.")}
-    packet: dict[str, Any] = {**request, "fidelity": "packet"}
+    packet: ByName = {**request, "fidelity": "packet"}
     without = {name: {**packet, "options": {**given, **more}} for name, more in WITHOUT.items()}
     for name in filter(of_cluster, WITHOUT if request.get("workload") is not None else ()):
         without[name]["cluster"] = replace(load_cluster(packet.get("cluster", DEFAULT_CLUSTER)), reduction_buffer_bytes=0)
     return {"headline": {**request, "fidelity": "burst", "window": None, "options": headline}, "finite": packet, **without}
 
 
-def finite_lines(system: str, **request: Unpack[RequestArgs]) -> tuple[str, ...]:
+def finite_lines(system: str, **request: Unpack[RequestArgs]) -> Texts:
     """What each resource takes of the time of `system`, in lines: a run for each of `ways`."""
     from dysharp.runs.run import run
 

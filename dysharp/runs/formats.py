@@ -1,10 +1,9 @@
 """Settings of a system and names of resources as words."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from dysharp.program.nets import NET_KINDS
+from dysharp.base import AnyMapping
+from dysharp.program import NET_KINDS
 from dysharp.specs import Model
 from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 
@@ -19,7 +18,7 @@ _RESOURCES = {
 }
 
 
-def formats_of(system: str, options: Mapping[str, Any], model: Model) -> str:
+def formats_of(system: str, options: AnyMapping, model: Model) -> str:
     """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs".
 
     Raises ConfigError for a value of `sides`, `dispatch`, `combine` or `weights` that `systems.building.formats` does not have.
@@ -41,7 +40,7 @@ def rows_sent(formats: str) -> str:
     return f"{sent['Dispatch']} / {sent['Combine']}"
 
 
-def weights_of(system: str, options: Mapping[str, Any]) -> str:
+def weights_of(system: str, options: AnyMapping) -> str:
     """The printed format of the weights; "" = the type of the model's GEMMs."""
     return format_of(f"{system}.weights", options.get("weights", "model"), WEIGHT_FORMATS).printed
 

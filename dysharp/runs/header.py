@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.costs.gemm import narrow_bytes
+from dysharp.base import AnyMapping, Texts
+from dysharp.costs import narrow_bytes
 from dysharp.measured.trust import no_rows
 from dysharp.runs.formats import formats_of
 from dysharp.runs.phase import Phase
@@ -17,12 +17,12 @@ DRAWN = " (synthetic)"
 """End of the description of a Routing that was drawn; but for uniform routing."""
 
 
-def settings_of(system: str, form: str, options: Mapping[str, Any], request: Request) -> tuple[str, ...]:
+def settings_of(system: str, form: str, options: AnyMapping, request: Request) -> Texts:
     """A line with the settings of a system on an hw cluster."""
     return (f"{system}: {form} form, {formats_of(system, options, request.model)}",) if request.cluster.family == "hw" else ()
 
 
-def domain_lines(cluster: Cluster) -> tuple[str, ...]:
+def domain_lines(cluster: Cluster) -> Texts:
     """Lines with the links of a fabric without a switch, and with the domains and NICs of a cluster of several domains."""
     pairs = f"no switch: every pair of GPUs has a link, {cluster.pair_bytes_per_us / 1000:g} GB/s of payload each way"
     alone = () if cluster.n_switches else (pairs if cluster.domains == 1 else f"{pairs}, inside a node",)
@@ -46,7 +46,7 @@ def routing_line(description: str, layer: int | None = None) -> str:
     return f"routing: drawn at random, not recorded: {said}{draw}; recorded ones: dysharp list routings"
 
 
-def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
+def header_of(workload: Workload, phase: Phase | None = None) -> Texts:
     """Workload, routing, machine and its assumptions, notes, and where the numbers have been validated."""
     request, routing = workload.request, workload.routing
     model, cluster = request.model, request.cluster

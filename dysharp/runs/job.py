@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen
+from dysharp.base import DysharpError, frozen
 from dysharp.runs.known import NoEstimate, first_workload
 from dysharp.runs.memory import check_memory, within
 from dysharp.runs.options import Value, options_of

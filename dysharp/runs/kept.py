@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dysharp.analysis import Row
-from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.files import make_folder
-from dysharp.base.sources import code_digest, sources_changed
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, DysharpError, code_digest, make_folder, sources_changed
 from dysharp.runs.job import Job, Result
 from dysharp.runs.options import options_of
 from dysharp.runs.store import RowKey, Store, digest_of, key_of_run

@@ -14,15 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from dysharp.analysis import Row
-from dysharp.base.errors import SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import ByName, SimulationError, frozen
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
 from dysharp.specs import Cluster
 from dysharp.systems import System
-from dysharp.workload import Routing, first_tokens
-from dysharp.workload.levels import LEVELS
-from dysharp.workload.traffic import scheme_rows
+from dysharp.workload import LEVELS, Routing, first_tokens, scheme_rows
 
 WHOLE_ROWS = 300_000
 """(token, expert) rows up to which `compare` over several domains and `advise` simulate all tokens."""
@@ -177,7 +174,7 @@ class _Known:
                 return f"{name.capitalize()} takes {before.path_us[name]:.1f} us for half of them and {row.path_us[name]:.1f} us for all"
         return ""
 
-    def window(self, off: float) -> dict[str, Any]:
+    def window(self, off: float) -> ByName:
         """The estimate, as in `Row.window`."""
         row, tokens, (time_us, _) = self.blocks[-1].simulated, self.whole.tokens, self.line(_time)
         of = {name: self.line(lambda row, name=name: row.surroundings_us[name])[0] for name in row.surroundings_us}  # type: ignore[misc]

@@ -7,9 +7,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, OverShare
-from dysharp.base.processes import physical_bytes
-from dysharp.base.units import GiB
+from dysharp.base import ConfigError, GiB, OverShare, physical_bytes
 from dysharp.runs.known import PART
 from dysharp.runs.request import Request
 from dysharp.systems import System

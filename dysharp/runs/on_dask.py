@@ -6,9 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError
+from dysharp.base import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError, parse_json, read_text
 from dysharp.base.processes import Ended, Runner, T, Task
-from dysharp.base.reading import parse_json, read_text
 
 RETRIES = 2
 """How often dask runs a point again that raised something else than an error of dysharp."""

@@ -14,7 +14,7 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base.arrays import I32
+from dysharp.base import I32, AnyMapping, ByName, Texts
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.header import header_of, settings_of
@@ -49,7 +49,7 @@ MOST_OPS = 100_000
 long."""
 OnStage = Callable[..., None]
 """`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
-Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", dict[str, Any]]]
+Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", ByName]]
 """(Trace, wall times, statistics of its blocks) of a Program; called with a Program and `progress(done, total)`."""
 
 
@@ -108,7 +108,7 @@ def run_pass(
     return row, trace.row_slot
 
 
-def _no_kernel_warning(system: System, model: Model, inputs: RunInputs) -> tuple[str, ...]:
+def _no_kernel_warning(system: System, model: Model, inputs: RunInputs) -> Texts:
     """Says that the released software of a real form does not run this model or GPU; `advise` leaves such systems out."""
     why = system.ships.why_not(model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
     return (f"{system.name}: {why}; the layer is simulated as if there were a kernel",) if why else ()
@@ -130,7 +130,7 @@ def _planned(system: System, options: Any, workload: Workload, direction: str, r
     return program
 
 
-def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Mapping[str, Any]) -> tuple[str, ...]:
+def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: AnyMapping) -> Texts:
     """A warning where the table of the hubs reads rows again. `blocks`: counts of the engine."""
     if not program.tables:
         return ()
@@ -143,7 +143,7 @@ def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Ma
     return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)
 
 
-def table_warning(system: str, program: Program, *, entries: int, rows: int, reads: int, time_ps: int, fidelity: str) -> tuple[str, ...]:
+def table_warning(system: str, program: Program, *, entries: int, rows: int, reads: int, time_ps: int, fidelity: str) -> Texts:
     """One line where rows left the table and were read again, else ().
 
     `entries`: of one hub. `rows`: rows that were asked for. `reads`: reads of memory. The same Program with a table for
@@ -163,7 +163,7 @@ def table_warning(system: str, program: Program, *, entries: int, rows: int, rea
     return (f"{system}: {told} {later:.2f} times as long as with entries for all rows{more}",)
 
 
-def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str, ...]:
+def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> Texts:
     """A warning where sums of pushes, `passed` of them, found no place in the switch."""
     if program.sessions is None or not passed:
         return ()
@@ -171,7 +171,7 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
     return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
 
 
-def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> tuple[str, ...]:
+def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> Texts:
     """A warning where full windows that nobody set take `WAITS` of the critical path: the automatic ones end at the published tables."""
     unset = [name for name, value in inputs.options.items() if name.endswith("_window") and value == 0]
     share = attribution["window_us"] / sum(attribution.values())
@@ -181,7 +181,7 @@ def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> tupl
     return (f"{inputs.system}: {found}; larger ones may be faster (--set {inputs.system}.{unset[0]}=N)",)
 
 
-def _buffer_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
+def _buffer_warning(inputs: RunInputs, program: Program) -> Texts:
     """A warning where the buffers of a link hold less than `ROOM` times the bytes on their way, for which copies and sums of the switch wait."""
     from dysharp.program.tables import Kind
 
@@ -194,7 +194,7 @@ def _buffer_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
     return (f"{inputs.system}: {found}; copies and sums in the switch are too fast at burst level (--fidelity packet)",)
 
 
-def _size_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
+def _size_warning(inputs: RunInputs, program: Program) -> Texts:
     """A warning where the cluster has a block below its published size that the burst level does not have."""
     from dysharp.program.tables import Kind
 
@@ -205,20 +205,20 @@ def _size_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
     return tuple(f"{inputs.system}: {key} has no effect at burst level, and here it is below the published size (--fidelity packet)" for key in found)
 
 
-def _tile_warning(inputs: RunInputs) -> tuple[str, ...]:
+def _tile_warning(inputs: RunInputs) -> Texts:
     """A warning where the cluster tracks other tiles than packaged clusters and GEMMs have."""
     own, rows = inputs.cluster.tile_rows, choice_int("gemm.tile_rows")
     found = f"tile_rows={own} of the cluster has no effect on a time: tiles of GEMMs have {rows} rows (choice gemm.tile_rows)"
     return (found,) if own not in (TRACKED, rows) else ()
 
 
-def _planes_warning(fabric: Mapping[str, Any]) -> tuple[str, ...]:
+def _planes_warning(fabric: AnyMapping) -> Texts:
     """A warning where a number of planes is asked for that changes nothing."""
     found = f"fabric.n_planes={fabric.get('n_planes')} has no effect: packets choose links, and only stripe=hash chooses by plane"
     return (found,) if "n_planes" in fabric and fabric.get("stripe") != "hash" else ()
 
 
-def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:
+def left_early(inputs: RunInputs, blocks: AnyMapping) -> Texts:
     """A warning where a full table of the switch let go `EARLY` of the sums before their last part. The burst level has no table and shows none."""
     if inputs.fidelity != "packet" or blocks["reduction"]["evictions"] <= EARLY * blocks["reduction"]["sessions"]:
         return ()
@@ -241,7 +241,7 @@ def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ..
         from dysharp.engine.packet.fabric import asked_fabric, with_table
         from dysharp.engine.packet.program import run_packet
 
-        def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+        def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, ByName]:
             config = with_table(program, asked_fabric(cluster, dict(fabric)))
             run = run_packet(program, config, progress)
             table = run.statistics["al_tlb"]
@@ -254,7 +254,7 @@ def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ..
     from dysharp.program import with_hardware
     from dysharp.program.constants import hardware_with
 
-    def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+    def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, ByName]:
         given = with_hardware(program, hardware_with(program.hardware, dict(fabric))) if fabric else program
         trace, timing, counted = run_burst_counted(given, progress)
         return trace, timing, dataclasses.asdict(counted)

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, ByName, ConfigError, Texts, check_word, frozen, nearest, read_toml
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
-from dysharp.specs.reading import read_toml
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
 from dysharp.systems.collective_system import CollectiveSystem
@@ -96,7 +94,7 @@ def options_by_system(
     return {name: _shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
 
 
-def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
+def split_options(given: Mapping[str, Value] | None, systems: AnyMapping) -> dict[str, dict[str, Value]]:
     """Options by system. Keys are `system.option`, or `option` alone when there is one system.
 
     Raises ConfigError for a system that does not run and for a key without a system among several.
@@ -121,7 +119,7 @@ OF_BOTH_LEVELS = ("acks", "stripe", "n_vcs", "vc_flits")
 """Fields of `FabricConfig` that the burst level has, too."""
 
 
-def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict[str, Any], dict[str, Value]]:
+def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[ByName, dict[str, Value]]:
     """({field of `FabricConfig`: value} from options named `fabric.field`, all other options).
 
     Raises ConfigError for an unknown field, a malformed value, and for a `fabric` option at another fidelity.
@@ -136,7 +134,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     from dysharp.engine.packet.fabric import FabricConfig
 
     defaults = {f.name: f.default for f in dataclasses.fields(FabricConfig)}
-    out: dict[str, Any] = {}
+    out: ByName = {}
     for key, value in named.items():
         name = key.partition(".")[2]
         check_word(name, defaults, f"option {key}: unknown")
@@ -149,7 +147,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     return out, options
 
 
-def parse_set(texts: tuple[str, ...]) -> dict[str, str]:
+def parse_set(texts: Texts) -> dict[str, str]:
     """`("dysharp.combine_window=64",)` as a mapping; raises ConfigError for text without "=" and for a key given twice."""
     out: dict[str, str] = {}
     for text in texts:

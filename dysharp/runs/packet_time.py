@@ -1,12 +1,13 @@
 """How long a run at packet level takes on this computer, estimated before it begins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
+from dysharp.base import AnyMapping
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.request import make_request, make_workload, takes
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES
 from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic
 
@@ -48,7 +49,7 @@ def estimate_line(packets: float, gpus: int) -> str:
 
 def _packets(system: System, options: Any, routing: Routing, row_bytes: int) -> float:
     sent = traffic(routing, system.moves.sent, row_bytes, options)
-    operators: Mapping[str, Any] = sent
+    operators: AnyMapping = sent
     return float(sum(operator["up"] + operator["down"] for operator in operators.values())) / PACKET_BYTES
 
 

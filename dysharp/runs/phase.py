@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, entry_of, frozen
 from dysharp.systems.facts import PHASES
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.values import frozen
-from dysharp.workload.collective import OPERATIONS
-from dysharp.workload.sublayer import SUB_LAYER
+from dysharp.base import frozen
+from dysharp.workload import OPERATIONS, SUB_LAYER
 
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")

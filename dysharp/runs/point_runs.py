@@ -2,19 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from dysharp.base.errors import ConfigError, DysharpError, SimulationError
-from dysharp.base.processes import Task
-from dysharp.base.sources import code_digest
+from dysharp.base import ByName, ConfigError, DysharpError, SimulationError, Task, code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.store import inputs_digest
 
-Simulate = Callable[[Point, float], dict[str, Any]]
+Simulate = Callable[[Point, float], ByName]
 """The Row of a point, as plain values; called with the point and the part of the computer's memory that it may take."""
 
 
-def point_task(key: str, point: Point, simulate: Simulate) -> Task[dict[str, Any]]:
+def point_task(key: str, point: Point, simulate: Simulate) -> Task[ByName]:
     """The task of a point. Its result is an error where the worker's code or files differ from those of this process, the driver."""
     return Task(key, partial(_row, point, simulate, _content_of(point)))
 
@@ -31,7 +28,7 @@ def _content_of(point: Point) -> tuple[str, str]:
     return code_digest(), inputs_digest(point)
 
 
-def _row(point: Point, simulate: Simulate, content: tuple[str, str], part: float) -> dict[str, Any]:
+def _row(point: Point, simulate: Simulate, content: tuple[str, str], part: float) -> ByName:
     try:
         row = simulate(point, part)
     except MemoryError:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import cast
 
-from dysharp.base.errors import ConfigError
-from dysharp.costs.machine import Machine
-from dysharp.model.formats import EVERY, FORMATS, Formats, formats_of, trained
+from dysharp.base import ByName, ConfigError
+from dysharp.costs import Machine
+from dysharp.model import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
-from dysharp.specs import Model
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Model, WholeModel
 from dysharp.systems import get_system
 from dysharp.training.recipe import DType, TrainingRecipe
 
@@ -60,7 +59,7 @@ def default_formats(products: str, state: str = "") -> Formats:
     return replace(own, state=state or own.state, sent="bf16", back="bf16")
 
 
-def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | None) -> Formats:
+def with_rows(formats: Formats, options: ByName | None, model: Model | None) -> Formats:
     """`formats` with the rows that a system sent under `options`; without a system, what closed forms send: BF16 both ways."""
     said = options or {}
     sent, back = (WORDS.get(word, word) for word in (str(said.get("dispatch", "rows")), str(said.get("combine", "rows"))))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dysharp.base.values import frozen
+from dysharp.base import Texts, frozen
 
 
 @frozen
@@ -23,7 +23,7 @@ class Step:
     stage: str
     done: int = 0
     total: int = 0
-    header: tuple[str, ...] = ()
+    header: Texts = ()
 
     @property
     def share(self) -> float:

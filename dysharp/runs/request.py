@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base.errors import ConfigError, check_word, nearest, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ByName, ConfigError, check_word, frozen, nearest, show
 from dysharp.program.skew import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
@@ -18,9 +17,7 @@ from dysharp.runs.skew import make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.arguments import checked as check_types
 from dysharp.specs.arguments import fitting
-from dysharp.workload import Routing, make_routing, packaged_traces
-from dysharp.workload.collective import parse_collective
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work, parse_sub_layer
+from dysharp.workload import SUB_LAYER, Routing, SubLayer, Work, make_routing, packaged_traces, parse_collective, parse_sub_layer
 
 MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
 FIDELITIES = ("burst", "packet")
@@ -164,7 +161,7 @@ _OF_LAYERS = ("model", "tokens", "layer", "routing", "placement", "direction", "
 
 def make_collective_request(args: RequestArgs) -> CollectiveRequest:
     """Load and check the arguments of a verb whose `workload` is a collective. Raises ConfigError for a wrong value, and for arguments of a layer."""
-    defaults, given = arguments_of(RequestArgs), cast(dict[str, Any], args)
+    defaults, given = arguments_of(RequestArgs), cast(ByName, args)
     for name in _OF_LAYERS:
         if given.get(name, defaults[name].default) != defaults[name].default:
             raise ConfigError(f"{name}: found {given[name]!r} beside a workload, expected none (a collective has no {name})")

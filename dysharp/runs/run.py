@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import PS_PER_US, AnyMapping, ByName, ConfigError, frozen
 from dysharp.program import Program
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.collective import collective_options, run_collective
@@ -45,7 +43,7 @@ def _simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...
     return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
 
 
-def prepare(systems: Mapping[str, System], request: Request) -> tuple[dict[str, Any], Workload]:
+def prepare(systems: Mapping[str, System], request: Request) -> tuple[ByName, Workload]:
     """The options of each system, and the workload of all. Options, fabric and memory are checked before anything is drawn.
 
     On an hw cluster a system has the formats of its released kernels, unless the request names other formats.
@@ -122,7 +120,7 @@ def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnSta
 
 
 @takes(RequestArgs)
-def planned(name: str, directions: Sequence[str], chosen: Mapping[str, Any] | None = None, **request: Unpack[RequestArgs]) -> list[Program]:
+def planned(name: str, directions: Sequence[str], chosen: AnyMapping | None = None, **request: Unpack[RequestArgs]) -> list[Program]:
     """The Programs of a system on one drawn workload, one for each of `directions` ("fwd", "bwd").
 
     `chosen`: the options of a Row of the system; None: those of the request. Raises ConfigError as `compare`.

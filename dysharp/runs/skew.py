@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base import F64, ConfigError, nearest, read_text
 from dysharp.program.skew import Skew
-from dysharp.specs.reading import read_text
 
 _MAX_US = 1e6
 _FACTORS = (0.1, 100.0)

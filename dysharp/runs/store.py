@@ -17,11 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import cache_folder, make_folder, write_text
+from dysharp.base import AnyMapping, ByName, ConfigError, cache_folder, code_digest, frozen, make_folder, write_text
 from dysharp.base.reading import open_regular, open_without_waiting
-from dysharp.base.sources import code_digest
-from dysharp.base.values import frozen
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
 from dysharp.specs import load_model
@@ -42,11 +39,11 @@ class RowKey:
     code     digest of the package
     """
 
-    asked: Mapping[str, Any]
+    asked: AnyMapping
     content: str
     code: str
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ByName:
         """The key as a stored record has it."""
         return {"point": self.asked, "code": self.code, "files": self.content}
 
@@ -56,12 +53,12 @@ class RowKey:
         return hashlib.blake2b(json.dumps(self.record(), sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-def point_dict(point: Point) -> dict[str, Any]:
+def point_dict(point: Point) -> ByName:
     """A point as plain values. `point_from` is the inverse function."""
     return asdict(point) | {"options": dict(point.options), "choices": dict(point.choices)}
 
 
-def point_from(values: Mapping[str, Any]) -> Point:
+def point_from(values: AnyMapping) -> Point:
     """A point from the plain values of `point_dict`. Raises TypeError, KeyError or AttributeError for values of another kind."""
     return Point(**{**values, **{name: tuple(sorted(values[name].items())) for name in ("options", "choices")}})
 
@@ -72,7 +69,7 @@ def key_of(point: Point) -> RowKey:
     return RowKey(plain, inputs_digest(point), code_digest())
 
 
-def key_of_run(system: str, options: Mapping[str, Any], workload: Workload, routing: str) -> RowKey:
+def key_of_run(system: str, options: AnyMapping, workload: Workload, routing: str) -> RowKey:
     """The key of a system of the package on a workload. `options`: resolved. `routing`: `digest_of` the routing of the workload."""
     request = workload.request
     fields = [(f.name, getattr(request, f.name)) for f in dataclasses.fields(request) if f.name not in _NOT_IN_A_ROW]
@@ -178,7 +175,7 @@ class Store:
         """The file of a Row, which may not exist."""
         return self.folder / f"{_key(asked).digest}.json"
 
-    def get(self, asked: Point | RowKey) -> dict[str, Any] | None:
+    def get(self, asked: Point | RowKey) -> ByName | None:
         """A finished Row.
 
         None: no file, a file that cannot be read or is damaged, or the record of another key.
@@ -187,29 +184,29 @@ class Store:
         record = _record(self.path(key))
         if record is None or any(record.get(name) != value for name, value in key.record().items()):
             return None
-        row: dict[str, Any] = record["row"]
+        row: ByName = record["row"]
         return row
 
-    def put(self, asked: Point | RowKey, row: Mapping[str, Any]) -> None:
+    def put(self, asked: Point | RowKey, row: AnyMapping) -> None:
         """Write a Row, so that a reader never sees half a file. Raises ConfigError for a folder that cannot be written to."""
         self.open()
         key, plain = _key(asked), json.loads(json.dumps(row))  # as it is read back
         write_text(self.path(key), json.dumps(key.record() | {"check": check_of(plain), "row": plain}), in_place_of_links=True)
 
-    def records(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+    def records(self) -> Iterator[tuple[Path, ByName]]:
         """(file, record) of all undamaged records of all versions of the code, in the order of file names."""
         for path in sorted(self.folder.glob("*.json")):
             record = _record(path)
             if record is not None:
                 yield path, record
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[ByName]:
         """The undamaged records."""
         for _, record in self.records():
             yield record
 
 
-def check_of(values: Mapping[str, Any]) -> str:
+def check_of(values: AnyMapping) -> str:
     """Checksum of plain values, by which a damaged record is noticed."""
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
 
@@ -218,7 +215,7 @@ def _key(asked: Point | RowKey) -> RowKey:
     return asked if isinstance(asked, RowKey) else key_of(asked)
 
 
-def _record(path: Path) -> dict[str, Any] | None:
+def _record(path: Path) -> ByName | None:
     """The record of a file; None: not readable, or damaged."""
     try:
         with open_regular(path) as file:

@@ -8,12 +8,9 @@ from functools import partial
 
 from dysharp.analysis import Row
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base import processes
-from dysharp.base.errors import ConfigError, DysharpError, SimulationError
+from dysharp.base import ConfigError, DysharpError, SimulationError, processes
 from dysharp.base.processes import Ended, ProcessEnded, Processes, Task, beside, here
-from dysharp.program import Program
-from dysharp.program.builder import ProgramBuilder
-from dysharp.program.constants import hardware_of
+from dysharp.program import Program, ProgramBuilder, hardware_of
 from dysharp.runs.job import Job, Result, row_here, rows_of
 from dysharp.runs.kept import OnResult, kept_or_run
 from dysharp.runs.known import NoEstimate

@@ -4,16 +4,14 @@ batches that overlap, speculative decoding, spare expert slots. Each result says
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, ByName, frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
-from dysharp.specs.reading import read_toml
 
 LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
 """Limit -> `parts` of a step, `words` that name it, and what `helps`."""
@@ -22,12 +20,12 @@ FULL = 0.95
 """Share of the time from which a server is taken as the limit."""
 
 
-def part_shares(point: ServePoint) -> dict[str, float]:
+def part_shares(point: ServePoint) -> Amounts:
     """Shares of the decode step by limit; they add up to 1. Gaps between kernels count as small kernels; `host`: the GPU waits for the engine."""
     return _shares(point, point.step())
 
 
-def _shares(point: ServePoint, step: StepTime) -> dict[str, float]:
+def _shares(point: ServePoint, step: StepTime) -> Amounts:
     sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     part = point.replica.stage_part
@@ -58,7 +56,7 @@ def words_of(point: ServePoint) -> str:
     return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
 
 
-def point_dict(point: ServePoint) -> dict[str, Any]:
+def point_dict(point: ServePoint) -> ByName:
     """Plain values for JSON. Times in milliseconds, memory in GB."""
     served, memory, layout = point.served, point.memory, point.replica.layout
     return {

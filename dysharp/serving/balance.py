@@ -7,13 +7,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dysharp.base.values import frozen
-from dysharp.costs.collectives import link_us
+from dysharp.base import frozen
+from dysharp.costs import link_us
 from dysharp.serving.work import Loads, Replica
-from dysharp.specs import choice_int
-from dysharp.specs.whole import WholeModel
-from dysharp.workload.make import make_routing
-from dysharp.workload.placement import auto, eplb, replica_loads
+from dysharp.specs import WholeModel, choice_int
+from dysharp.workload import auto, eplb, make_routing, replica_loads
 from dysharp.workload.routing import max_over_mean, rows_per_expert
 
 DRAWN_GPUS, DRAWN_TOKENS = 8, 4096

@@ -9,16 +9,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import entry_of, show
-from dysharp.base.units import MiB
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine, Reducers
+from dysharp.base import MiB, Texts, entry_of, frozen, read_toml, show
+from dysharp.costs import Machine, Reducers
 from dysharp.costs.regime import regime_of
-from dysharp.model.formats import Formats
+from dysharp.model import Formats
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fields import Text, Tokens, check_fields
-from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]
@@ -60,7 +57,7 @@ class Engine:
     """Steps that prompts wait for prompts of the other attention groups; 0: they do not wait."""
     groups_share_tokens: bool
     """`step_tokens` counts the tokens of all attention groups, and each group has its part."""
-    all_reduce: tuple[str, ...]
+    all_reduce: Texts
     """Its kernels up to `MOST_OWN` bytes."""
     in_switch: Text
     """Its kernel that sums in the switch; "": none."""
@@ -70,7 +67,7 @@ class Engine:
     """Constant: host time of a kernel of a step with prompts."""
     ep_kernels: int
     """Kernels of a layer whose experts EP spreads over one attention group, beside those of experts that are cut."""
-    fused_experts: tuple[str, ...]
+    fused_experts: Texts
     """Formats of experts that are one chain on Blackwell: one kernel chooses them, and the first product activates (TensorRT-LLM's generated
     kernels)."""
     early: bool

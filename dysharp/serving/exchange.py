@@ -6,10 +6,10 @@ group share them.
 
 from functools import lru_cache
 
-from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import ExchangeTimes, Peers, Rows
-from dysharp.model.formats import ROW_BYTES
+from dysharp.model import ROW_BYTES
 from dysharp.serving.work import Replica
 
 LL_MOST_TOKENS = 1024

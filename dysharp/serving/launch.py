@@ -2,15 +2,15 @@
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from dysharp.base import AnyMapping, ByName, Rows, read_toml
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS, ep_system_of
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs.reading import read_toml
 
 FILE = Path(__file__).parent / "data" / "launch.toml"
 HOST = 8
@@ -33,12 +33,12 @@ class Start(NamedTuple):
 
 
 @functools.cache
-def tables() -> dict[str, Any]:
+def tables() -> ByName:
     """The file."""
     return read_toml(FILE)
 
 
-def held(rules: Iterable[dict[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def held(rules: Iterable[ByName], values: AnyMapping) -> Rows:
     """The rules that hold for quantities by name."""
     return [rule for rule in rules if all(values[name] >= least for name, least in rule["when"].items())]
 
@@ -51,7 +51,7 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
     system = ep_system_of(replica) if model.layer is not None else ""
     experts = model.layer.n_experts if model.layer else 0
-    values: dict[str, Any] = {
+    values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
         "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,

@@ -4,8 +4,6 @@ Text is data: nothing is run, and no variables are expanded but those that the t
 or a name inside JSON or YAML behind a dot: "--speculative-config.method". Names have dashes, whatever was typed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -20,17 +18,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.reading import json_of, parse_yaml, read_text, read_toml
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
-from dysharp.model.formats import formats_of, published
+from dysharp.base import AnyMapping, ByName, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
+from dysharp.model import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS
 from dysharp.serving.launch import FILE, held, tables
 from dysharp.serving.layout import ServeLayout
-from dysharp.specs import list_whole_models, load_whole
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel, list_whole_models, load_whole
 
 MOST, MOST_NUMBER = 1 << 16, 1 << 24
 """Most characters of a line and bytes of a file that it names; largest number."""
@@ -60,13 +54,13 @@ class Launch:
     engine: Engine
     model: WholeModel
     layout: ServeLayout
-    options: dict[str, Any]
+    options: ByName
     prefixes: bool
-    lines: tuple[str, ...]
+    lines: Texts
 
 
 @functools.cache
-def known() -> dict[str, Any]:
+def known() -> ByName:
     """What flags say."""
     path = FILE.with_name("launch_flags.toml")
     return read_toml(path)
@@ -208,9 +202,9 @@ class _Line:
         names = self.table["quiet"].split()
         return [self.typed[name] for name in self.settings if name in names or name.partition(".")[0] in names]
 
-    def said(self) -> dict[str, Any]:
+    def said(self) -> ByName:
         """Quantities. Flags that may move an answer and say none go to `beside`."""
-        found: dict[str, Any] = {}
+        found: ByName = {}
         for name, text in self.settings.items():
             quantity, typed = self.flags.get(name, ""), self.typed[name]
             if not quantity or quantity in ("hosts", "host"):
@@ -239,7 +233,7 @@ class _Line:
             raise ConfigError(f"launch: {typed}: found {show(text)}, expected {expected}")
         return number if part or quantity == "polled_steps" else int(number)
 
-    def drafts(self, said: Mapping[str, Any]) -> int:
+    def drafts(self, said: AnyMapping) -> int:
         """Tokens that MTP layers draft; 0 for other drafts, which are not counted."""
         count = said.get("draft_tokens", self.table.get("drafts"))
         if "draft_tokens" in said and "method" not in map(self.flags.get, self.settings):
@@ -252,7 +246,7 @@ class _Line:
             raise self.error("draft_tokens_and_one", f"expected {count + 1}: {count} steps and one, as drafts are a chain")
         return int(count)
 
-    def layout(self, said: Mapping[str, Any], whole: WholeModel) -> tuple[ServeLayout, int]:
+    def layout(self, said: AnyMapping, whole: WholeModel) -> tuple[ServeLayout, int]:
         """The layout, and the replicas that the line says, else 0. Of layouts with its degrees, the one whose own line differs least."""
         pieces, unless, experts = _pieces(self.engine), self.table.get("replicas", []), whole.layer.n_experts if whole.layer else 0
         stated, dp, replicas = {value for _, piece in pieces for value in piece.values()}, said.get("dp", 1), 0

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dysharp.base.units import MiB
+from dysharp.base import MiB
 from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels, machine_format, moved_bytes, product
-from dysharp.model.batch import StepBatch
+from dysharp.model import StepBatch
 from dysharp.model.operators import SHARED, Core, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, GATHERS, exchange, least_us

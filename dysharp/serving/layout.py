@@ -2,10 +2,9 @@
 
 import re
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen, show
 from dysharp.model.operators import Cut
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 
 KEYS = ("tp", "dp", "ep", "slots", "pp")
 

@@ -7,7 +7,7 @@ formula holds where lengths differ (`python bench/replayed.py` prints how well i
 import math
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.serving.balance import largest_of
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Scenario

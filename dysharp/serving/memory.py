@@ -2,11 +2,8 @@
 
 from math import sqrt
 
-from dysharp.base.values import frozen
-from dysharp.model.cache import cache_bytes
-from dysharp.model.formats import WeightFormat
-from dysharp.model.operators import Weight
-from dysharp.model.weights import counted_weights
+from dysharp.base import frozen
+from dysharp.model import Weight, WeightFormat, cache_bytes, counted_weights
 from dysharp.serving.engine import Engine
 from dysharp.serving.work import ELEMENT, Replica
 

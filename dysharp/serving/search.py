@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from dysharp.base.values import by_key, frozen, older_name
-from dysharp.costs.machine import Machine
-from dysharp.model.batch import StepBatch
+from dysharp.base import by_key, frozen, older_name
+from dysharp.costs import Machine
+from dysharp.model import StepBatch
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange
 from dysharp.serving.layout import ServeLayout

@@ -11,11 +11,9 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from dysharp.base.values import frozen
-from dysharp.costs.collectives import flight_us, link_us
-from dysharp.costs.layer import OpTime
-from dysharp.model.batch import StepBatch
-from dysharp.model.weights import head_weights, mtp_weights
+from dysharp.base import Amounts, frozen
+from dysharp.costs import OpTime, flight_us, link_us
+from dysharp.model import StepBatch, head_weights, mtp_weights
 from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.layer import layer_ops
@@ -29,7 +27,7 @@ SAMPLING_KERNELS = 6
 class StepTime:
     """A step in microseconds. `parts`: device time by name; `kernels`: launches; `gaps`: device time between dependent kernels."""
 
-    parts: dict[str, float]
+    parts: Amounts
     kernels: int
     gaps: float
 
@@ -51,7 +49,7 @@ def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
 
 def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) -> StepTime:
     """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen."""
-    parts: dict[str, float] = {}
+    parts: Amounts = {}
     kernels = 0
     for layer, times in _kinds(replica):
         for op in layer_ops(replica, batch, layer):

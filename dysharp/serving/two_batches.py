@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.costs.exchange import NORMAL_SMS
-from dysharp.costs.layer import OpTime
-from dysharp.model.batch import StepBatch
+from dysharp.base import F64, Amounts
+from dysharp.costs import NORMAL_SMS, OpTime
+from dysharp.model import StepBatch
 from dysharp.serving.balance import largest_of
 from dysharp.serving.exchange import row_bytes
 from dysharp.serving.layer import layer_ops
@@ -67,8 +66,8 @@ def _stages_of(ops: Sequence[OpTime], gap: float, *, prompts: bool, hot: Sequenc
     return [(compute(ATTENTION_INPUTS),), (compute(core),), (*send("dispatch", 0), shared), route, combined, ()]
 
 
-def _sums(ops: Sequence[OpTime], gap: float) -> dict[str, float]:
-    own: dict[str, float] = {}
+def _sums(ops: Sequence[OpTime], gap: float) -> Amounts:
+    own: Amounts = {}
     for op in ops:
         own[op.name] = own.get(op.name, 0.0) + op.us + (0.0 if op.name in ("dispatch", "combine") else gap * op.kernels)
     return own

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from dysharp.base.values import frozen
-from dysharp.costs.machine import machine_of
+from dysharp.base import frozen
+from dysharp.costs import machine_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, ep_system_of
 from dysharp.serving.launch import tables

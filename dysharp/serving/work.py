@@ -5,14 +5,12 @@ from math import ceil
 
 import numpy as np
 
-from dysharp.base.values import frozen, older_name
-from dysharp.costs.layer import OpTime, cast_us, product
-from dysharp.costs.machine import NCCL_AND_OWN, Machine, Reducers
-from dysharp.model.formats import Formats
-from dysharp.model.operators import Weight
+from dysharp.base import frozen, older_name
+from dysharp.costs import NCCL_AND_OWN, Machine, OpTime, Reducers, cast_us, product
+from dysharp.model import Formats, Weight
 from dysharp.serving.layout import ServeLayout
+from dysharp.specs import WholeModel
 from dysharp.specs.fitted import KERNELS
-from dysharp.specs.whole import WholeModel
 
 Loads = tuple[float, ...]
 ELEMENT = 2.0

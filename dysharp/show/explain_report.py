@@ -1,13 +1,12 @@
 """A run beside what it could be: one HTML file without scripts that loads nothing, and a trace for Perfetto with both."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from dysharp.api.explaining import Explanation
 from dysharp.api.profile_ranks import Rank
-from dysharp.base.errors import one_line
+from dysharp.base import ByName, Rows, one_line
 from dysharp.profiles.recognise import COPY, EXCHANGES, WAITING
 from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE
@@ -91,9 +90,9 @@ def _layers(done: Explanation) -> list[tuple[float, list[tuple[str, float, float
     return out
 
 
-def trace_of(done: Explanation) -> dict[str, Any]:
+def trace_of(done: Explanation) -> ByName:
     """A Chrome trace, which ui.perfetto.dev opens: every stream as it was measured, and below it the same kernels as long as they should take."""
-    events: list[dict[str, Any]] = []
+    events: Rows = []
     for rank in done.events:
         p, seen = rank.profile, {"pid": rank.profile.rank}
         events.append({"ph": "M", "name": "process_name", "args": {"name": f"rank {p.rank}"}, **seen})

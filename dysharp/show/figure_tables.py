@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.columns import KEPT, SHOWN, Column, Columns
-from dysharp.base.values import by_key
+from dysharp.base import KEPT, SHOWN, Column, Columns, by_key
 from dysharp.show.markdown import escaped, paragraph, table
 
 if TYPE_CHECKING:

@@ -21,9 +21,7 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, one_line, show
-from dysharp.base.values import by_key, frozen
+from dysharp.base import AnyMapping, Array, ByName, ConfigError, Texts, by_key, frozen, one_line, show
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
@@ -53,7 +51,7 @@ class _LoadView:
     nics         busiest over mean of the NICs' rows: (out, in); None in one NVLink domain
     """
 
-    pairs: tuple[str, ...]
+    pairs: Texts
     bounds: tuple[tuple[int, int], ...]
     gpus: int
     busiest: tuple[int, int, int] | None
@@ -94,7 +92,7 @@ def load_view_of(routing: Routing, domain_gpus: int = 0) -> _LoadView:
     )  # fmt: skip
 
 
-def _heat(load: Load) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+def _heat(load: Load) -> tuple[Texts, tuple[tuple[int, int], ...]]:
     """A path of unit squares for each colour, and the tokens that the colour stands for. Row: source; column: destination."""
     n = len(load.rows)
     if n > MOST_GPUS or n < 2:
@@ -138,9 +136,9 @@ class _Window(BaseModel):
     time_us: _Us
 
 
-_NARROWER: dict[str, Any] = {
+_NARROWER: ByName = {
     "time_us": Annotated[float, Field(gt=0, allow_inf_nan=False)], "bound_us": _Us, "workload_bound_us": _Us, "exposed_comm_us": _Us,
-    "phases_us": dict[str, _Phase], "window": _Window | Annotated[dict[str, Any], Field(max_length=0)],
+    "phases_us": dict[str, _Phase], "window": _Window | Annotated[ByName, Field(max_length=0)],
     "gpus": Annotated[int, Field(ge=1, le=1 << 16)],
     "tokens_per_gpu": Annotated[int, Field(ge=0, le=1 << 40)], "seed": Annotated[int, Field(ge=0)], "layer": Annotated[int, Field(ge=0)] | None,
     "dropped_rows": Annotated[int, Field(ge=0)], "direction": typing.Literal[tuple(DIRECTIONS)], "topk": Annotated[int, Field(ge=0)],
@@ -148,7 +146,7 @@ _NARROWER: dict[str, Any] = {
 """Fields that a page computes with, narrower than in `Row`."""
 
 
-def check_row(row: Mapping[str, Any], where: str = "report") -> None:
+def check_row(row: AnyMapping, where: str = "report") -> None:
     """Raise ConfigError for a Row without a field of `NEEDED`, and for the first field of a wrong type or out of range."""
     missing = [name for name in NEEDED if name not in row]
     if missing:
@@ -167,7 +165,7 @@ def check_row(row: Mapping[str, Any], where: str = "report") -> None:
 @cache
 def _schema() -> type[BaseModel]:
     hints = typing.get_type_hints(Row) | _NARROWER
-    fields: dict[str, Any] = {f.name: (hints[f.name], None) for f in dataclasses.fields(Row)}
+    fields: ByName = {f.name: (hints[f.name], None) for f in dataclasses.fields(Row)}
     return pydantic.create_model("StoredRow", __config__=ConfigDict(allow_inf_nan=False), **fields)
 
 
@@ -201,8 +199,8 @@ class _Panel:
     heading: str
     entries: tuple[_Entry, ...]
     sentence: str = ""
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notes: Texts = ()
+    warnings: Texts = ()
     load: _LoadView | None = None
     best: int = 0
     sources: tuple[tuple[str, str], ...] = ()
@@ -215,7 +213,7 @@ class Report:
     title: str
     command: str
     panels: tuple[_Panel, ...]
-    answer: tuple[str, ...] = ()
+    answer: Texts = ()
 
 
 def report_of_comparison(done: Comparison, command: str) -> Report:
@@ -305,7 +303,7 @@ def _fastest(entries: Sequence[_Entry]) -> int:
     return place_of_fastest([(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries])
 
 
-def _asked(row: PlainRow) -> tuple[str, ...]:
+def _asked(row: PlainRow) -> Texts:
     """The notes of a Row that came without a header."""
     routing = () if row.get("workload") else (routing_line(str(row["routing"])),)
     return (*routing, f"cluster: {row['cluster']}")
@@ -372,7 +370,7 @@ def _us(value: float) -> str:
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", "\u202f")
 
 
-def _view(number: int, panel: _Panel) -> dict[str, Any]:
+def _view(number: int, panel: _Panel) -> ByName:
     """Numbers and places of one panel, as its part of the template prints them."""
     most = max(max(e.time_us, e.high or 0.0) for e in panel.entries) or 1.0
     least = max(float(e.row.get("workload_bound_us") or 0.0) for e in panel.entries)
@@ -389,7 +387,7 @@ def _view(number: int, panel: _Panel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _entry_view(e: _Entry, most: float, least: float, shown: Mapping[str, Cause], colours: Mapping[str, str]) -> dict[str, Any]:
+def _entry_view(e: _Entry, most: float, least: float, shown: Mapping[str, Cause], colours: Mapping[str, str]) -> ByName:
     row, parts, x = e.row, [], 0.0
     for key, cause in shown.items():
         us = max(0.0, float(row["attribution"].get(key, 0.0)))
@@ -417,7 +415,7 @@ def _entry_view(e: _Entry, most: float, least: float, shown: Mapping[str, Cause]
     }  # fmt: skip
 
 
-def _overview(panels: Sequence[_Panel]) -> dict[str, Any] | None:
+def _overview(panels: Sequence[_Panel]) -> ByName | None:
     """Times of all runs by workload; None for a single workload."""
     if len(panels) < 2:
         return None

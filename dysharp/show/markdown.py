@@ -1,11 +1,10 @@
 """Templates of pages. Text from files as Markdown: it is shown as it is, and makes no link, image, heading, table cell or HTML of its own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dysharp import __version__
-from dysharp.base.errors import one_line
-from dysharp.base.version import MODEL_VERSION
+from dysharp.base import MODEL_VERSION, AnyMapping, one_line
 
 _MARKS = (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("[", "\\["), ("]", "\\]"))
 _BLOCKS = ("#", "```", "~~~", "    ")  # at the begin of a line: heading, fenced code, indented code
@@ -21,7 +20,7 @@ def template(name: str, **filters: Any) -> Any:
     return environment.get_template(name)
 
 
-def page(name: str, filters: Mapping[str, Any], /, **values: Any) -> str:
+def page(name: str, filters: AnyMapping, /, **values: Any) -> str:
     """A page of a file of `templates/`, `values` and the versions filled in. Text of files and options is escaped."""
     return str(template(name, **filters).render(version=__version__, model_version=MODEL_VERSION, **values))
 

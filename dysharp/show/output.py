@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.columns import Columns
-from dysharp.base.errors import one_line
-from dysharp.base.version import MODEL_VERSION
+from dysharp.base import MODEL_VERSION, ByName, Columns, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +82,7 @@ def print_answer(value: Any) -> None:
     print_json(_of_version(value) if isinstance(value, dict) else [_of_version(one) for one in value])
 
 
-def _of_version(value: dict[str, Any]) -> dict[str, Any]:
+def _of_version(value: ByName) -> ByName:
     return value if "model_version" in value else value | {"model_version": MODEL_VERSION}
 
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dysharp.base.text import csv_text
-from dysharp.base.values import by_key, frozen
+from dysharp.base import Texts, by_key, csv_text, frozen
 from dysharp.show.figure_tables import RESULTS, bounded, claims, counted
 from dysharp.show.markdown import escaped, paragraph, table
 from dysharp.specs import choice
@@ -148,7 +147,7 @@ def _verdict(result: Any) -> str:
     return f"**{result.verdict}**" if result.verdict == "gap" else str(result.verdict)
 
 
-def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
+def _lines(claims: Sequence[Any]) -> Iterator[Texts]:
     """The lines of a table. More than `FEW` numbers of one check with one bound and one verdict share a line."""
     for (check, bound, verdict), grouped in itertools.groupby(claims, lambda r: (r.point.rsplit(": ", 1)[0], r.bound, _verdict(r))):
         alike = list(grouped)
@@ -158,9 +157,9 @@ def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
             yield from ((r.point, bound, span([r]), verdict) for r in alike)
 
 
-def _joined(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _joined(lines: Sequence[Texts]) -> list[Texts]:
     """Neighbours that differ only in the compared system ("faster than X", "average over X") share a line, with the names beside the numbers."""
-    out: list[tuple[str, ...]] = []
+    out: list[Texts] = []
     for (head, bound, verdict), grouped in itertools.groupby(lines, lambda line: (OTHER.sub(r"\1", line[0]), line[1], line[3])):
         alike = list(grouped)
         names = [name[len(head) :].strip() for name, *_ in alike]

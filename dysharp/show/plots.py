@@ -16,10 +16,7 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base.arrays import F64, Ints
-from dysharp.base.errors import ConfigError
-from dysharp.base.files import check_destination, write_file
-from dysharp.base.values import AnyPath
+from dysharp.base import F64, AnyMapping, AnyPath, ConfigError, Ints, check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.systems import all_systems
 from dysharp.systems.collectives import all_collectives
@@ -142,7 +139,7 @@ def plot_pareto(records: Sequence[Sequence[float]], objectives: Sequence[str], t
     return axes
 
 
-def plot_windows(rows: Mapping[Any, Mapping[str, Any]]) -> Axes:
+def plot_windows(rows: Mapping[Any, AnyMapping]) -> Axes:
     """One heat map per model: layer time divided by the best time, by dispatch and combine window.
 
     The title has the time with the default windows.

@@ -11,9 +11,7 @@ from matplotlib.axes import Axes
 
 from dysharp.api.serving_answer import POINTS, REJECTED, SYSTEMS, WHAT_IFS, Serving, memory_line
 from dysharp.api.serving_replay import REPLAYS
-from dysharp.base.columns import Columns
-from dysharp.base.files import write_text
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, Columns, write_text
 from dysharp.serving.search import ServePoint
 from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE, STYLE, drawn

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from dysharp.api.training import Steps
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.show.plots import PALETTE, drawn
 from dysharp.training.graph import COMPUTE, GATHER, OPTIMIZER, REDUCE, Node, Replay
 

@@ -1,10 +1,7 @@
 """A training step as one HTML file without scripts that loads nothing: the answer, the pipeline drawn, systems, memory."""
 
-from typing import Any
-
 from dysharp.api.training import WORDS, Steps
-from dysharp.base.errors import one_line
-from dysharp.base.units import GiB
+from dysharp.base import ByName, GiB, one_line
 from dysharp.show.markdown import page
 from dysharp.show.plots import PALETTE
 from dysharp.show.step_plot import COLOURS, spans
@@ -51,7 +48,7 @@ def _paths(steps: Steps) -> list[tuple[str, str, str]]:
     return paths
 
 
-def _system(steps: Steps, at: int) -> dict[str, Any]:
+def _system(steps: Steps, at: int) -> ByName:
     one, most = steps.steps[at], max(step.step_us for step in steps.steps)
     parts, x = [], 0.0
     for name in WORDS:
@@ -61,7 +58,7 @@ def _system(steps: Steps, at: int) -> dict[str, Any]:
     return {"step": one, "name": f"{one.system}*" if one.dropped_rows else one.system, "best": one is steps.best, "parts": parts}
 
 
-def _memory(steps: Steps) -> dict[str, Any]:
+def _memory(steps: Steps) -> ByName:
     names = [name for name in steps.memory.ranks[0].lines if any(rank.lines[name] for rank in steps.memory.ranks)]
     ranks = [
         {"rank": rank.rank, "held": rank.in_flight, "gib": [rank.lines[name] / GiB for name in names], "all": steps.memory.reserved(rank) / GiB}

@@ -9,8 +9,7 @@ from matplotlib.patches import Patch
 
 from dysharp.analysis.timeline import Timeline
 from dysharp.analysis.timeline.counters import used_in
-from dysharp.base.arrays import F64
-from dysharp.base.units import ps_to_us
+from dysharp.base import F64, ps_to_us
 from dysharp.program import Nature
 from dysharp.show.plots import drawn, operator_colours
 

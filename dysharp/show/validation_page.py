@@ -2,15 +2,12 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from dysharp.base.errors import one_line
-from dysharp.base.files import check_destination, make_folder, write_text
+from dysharp.base import AnyMapping, AnyPath, Rows, check_destination, make_folder, one_line, write_text
 from dysharp.base.text import cell
-from dysharp.base.values import AnyPath
 from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
 from dysharp.measured.validation_tables import TABLES, Table
@@ -22,7 +19,7 @@ FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E0
 MOST_KINDS = 6
 
 
-def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, Any]]]]:
+def _long_tables(done: Validation) -> list[tuple[Table, Sequence[AnyMapping]]]:
     """The tables that lie beside the page as CSV, and their rows, without the empty ones."""
     one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
     cut = {"beyond": one, "between": between, "coverage": _coverage(done), "unsupported": [row for row in done.unsupported if row["family"]]}
@@ -31,11 +28,11 @@ def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, An
 
 
 @functools.cache
-def _packaged_coverage() -> list[dict[str, Any]]:
+def _packaged_coverage() -> Rows:
     return coverage(residuals(), GROUPS)
 
 
-def _coverage(done: Validation) -> list[dict[str, Any]]:
+def _coverage(done: Validation) -> Rows:
     return _packaged_coverage() if done.out_of_sight else []
 
 
@@ -91,7 +88,7 @@ def _page_of(done: Validation, figure: str = "", folder: str = "validation-table
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
+def _outside(unsupported: Sequence[AnyMapping]) -> str:
     """A sentence about the measurements that belong to no family, by kind."""
     kinds: dict[str, int] = {}
     for row in unsupported:
@@ -105,7 +102,7 @@ def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
     return f"{sum(kinds.values())} more measurements belong to no family: {shown}{others}."
 
 
-def _sentence(overall: Mapping[str, Any]) -> str:
+def _sentence(overall: AnyMapping) -> str:
     if not overall["n"]:
         return "No measurement has a prediction."
     means = [f"{overall[key]:.1f} %" for key in ("all_macro_median_ape", "all_macro_p90_ape") if key in overall]
@@ -118,6 +115,6 @@ def _sentence(overall: Mapping[str, Any]) -> str:
     )
 
 
-def _table(rows: Sequence[Mapping[str, Any]], name: str, *without: str) -> str:
+def _table(rows: Sequence[AnyMapping], name: str, *without: str) -> str:
     columns = TABLES[name].columns.without(*without)
     return markdown.table(columns.headings, columns.cells(rows))

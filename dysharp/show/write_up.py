@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dysharp.api.gain_map import GainMap
-from dysharp.base.errors import one_line
-from dysharp.base.values import frozen
-from dysharp.base.version import MODEL_VERSION
+from dysharp.base import MODEL_VERSION, AnyMapping, Texts, frozen, one_line
 from dysharp.planning.gain import EVEN
 from dysharp.runs.finite import ABSENT, GONE, HOLDS, WEAKER
 from dysharp.show.figure_tables import VERDICTS, claims
@@ -34,12 +32,12 @@ class Part:
     """A heading, paragraphs, and a table whose last cells are commands. Commands stand in backticks."""
 
     heading: str
-    text: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
+    text: Texts = ()
+    columns: Texts = ()
+    rows: tuple[Texts, ...] = ()
 
 
-def write_up(papers: Sequence[Paper], stored: Mapping[str, Mapping[str, Any]], asked: int) -> list[Part]:
+def write_up(papers: Sequence[Paper], stored: Mapping[str, AnyMapping], asked: int) -> list[Part]:
     """The document. `stored`: kept answers. `asked`: claims that finite hardware may move."""
     answer = tuple(f"{p.title}: {' '.join(sentences(p.sections))} (`{p.command}`, model version {p.version})" for p in papers)
     head, columns = "what does not come out", ("numbers (bound; ours)", "why", "command")
@@ -52,7 +50,7 @@ def _of(figure: Any) -> str:
     return f"`dysharp reproduce {figure.name}`"
 
 
-def _code(kept: Mapping[str, Any]) -> str:
+def _code(kept: AnyMapping) -> str:
     return f"`{kept['command']}`"
 
 
@@ -62,7 +60,7 @@ def _ends(results: Sequence[Any], claim: str) -> str:
     return found if " to " in found else "no other run"
 
 
-def _lines(section: Section, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _lines(section: Section, names: Sequence[str]) -> Iterator[Texts]:
     """Of each claim: its name, bound or published value, ours, ends."""
     for name in names:
         own = [r for r in section.results if r.claim == name and r.verdict != "other choice"]
@@ -86,7 +84,7 @@ def _today(papers: Sequence[Paper]) -> Part:
     return Part(s.figure.title, (s.figure.source, s.figure.text), ("groups", "share", "ends", "command"), rows)
 
 
-def _where(kept: Mapping[str, Any]) -> Part:
+def _where(kept: AnyMapping) -> Part:
     found, command = GainMap(**{key: value for key, value in kept["answer"]["gain_map"].items() if key != "sentence"}), _code(kept)
 
     def cell(line: list[float]) -> str:
@@ -99,7 +97,7 @@ def _where(kept: Mapping[str, Any]) -> Part:
     return Part("Where each mechanism pays", text, ("input", "value", *found.own, "command"), tuple(rows))
 
 
-def _finite(kept: Mapping[str, Mapping[str, Any]], asked: int) -> Part:
+def _finite(kept: Mapping[str, AnyMapping], asked: int) -> Part:
     lines = [(one, answer) for name, answer in kept.items() if name.startswith("finite-") for one in answer["answer"]]
     counts, versions = Counter(one["verdict"] for one, _ in lines), sorted({str(answer["model_version"]) for _, answer in lines})
     told = ", ".join(f"{counts[word]} {word}" for word in FINITE)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dysharp.base.lazy import loader
+from dysharp.base import loader
 
 if TYPE_CHECKING:
     from dysharp.silicon.area import DYSHARP_TABLES, HUB_TABLES, dysharp_area, hub_area

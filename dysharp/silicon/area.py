@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from dysharp.base import Amounts
 from dysharp.isa.sram import Sram
 from dysharp.protocol.aau import APT, RAT
 from dysharp.protocol.al_table import AL_TLB, MISS_REGISTERS
@@ -17,8 +18,7 @@ from dysharp.protocol.readiness import OUTPUT_READINESS
 from dysharp.protocol.reduction import REDUCTION_BUFFER
 from dysharp.protocol.rpm import PARTITION
 from dysharp.protocol.tracker import TILE_STATUS
-from dysharp.specs import Cluster, choice_int
-from dysharp.specs.cluster import file_values
+from dysharp.specs import Cluster, choice_int, file_values
 
 
 class Spread(NamedTuple):
@@ -87,7 +87,7 @@ def _mm2(bits: int, density: str) -> float:
     return bits / (1e6 * choice_int(density))
 
 
-def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None = None) -> dict[str, float]:
+def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None = None) -> Amounts:
     """KiB and area of DySHARP's tables: the tables of a GPU, and the reduction buffers of all ports of a switch (`buffer_mm2`).
 
     `queues`: load/store units of a GPU with a MultimemQ; None = one per SM. `misses`: registers of a hub; None = the most that a
@@ -107,7 +107,7 @@ def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None
     }
 
 
-def hub_area(rat_entries: int, regions: int, partition_entries: int, peers: int, tiles: int) -> dict[str, float]:
+def hub_area(rat_entries: int, regions: int, partition_entries: int, peers: int, tiles: int) -> Amounts:
     """KiB of MoE-Hub's tables in a GPU by their entries, and their area. `peers`: partitions of the packet manager."""
     bits = {
         "rat_kib": RAT.bits(rat_entries),

@@ -5,8 +5,8 @@ Published areas, and the blocks that stand beside each of them.
 
 from collections.abc import Mapping
 
-from dysharp.base.values import frozen
-from dysharp.program.constants import sessions_of_table
+from dysharp.base import Amounts, frozen
+from dysharp.program import sessions_of_table
 from dysharp.protocol.lsu import MULTIMEMQ
 from dysharp.silicon.area import Spread, added, parts_mm2, switch_ports, total
 from dysharp.specs import Cluster, choice_int
@@ -58,7 +58,7 @@ def _area(*, kge: float = 0.0, bits: float = 0, ported_bits: float = 0, cam_bits
     return total(parts_mm2(12, kge=kge, bits=bits, ported_bits=ported_bits, cam_bits=cam_bits))
 
 
-def area_columns(cluster: Cluster) -> dict[str, float]:
+def area_columns(cluster: Cluster) -> Amounts:
     """`area_gpu_mm2` (tables and queues of a GPU) and `area_switch_mm2` (sessions, target logic and sum buffers): the middles."""
     area = {name: spread.middle for name, spread in cluster_area(cluster).items()}
     sides = {side: sum(value for name, value in area.items() if name.startswith(side)) for side in ("gpu", "switch")}

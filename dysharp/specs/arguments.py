@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
-from dysharp.base.errors import ConfigError, show
+from dysharp.base import ByName, ConfigError, show
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False")}
@@ -38,7 +38,7 @@ def checked(function: F) -> F:
 
 
 @functools.cache
-def _kinds_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _kinds_of(function: Callable[..., Any]) -> ByName:
     """{parameter: its type} of the annotated parameters, without `**names`."""
     own = {n for n, p in inspect.signature(function).parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     written = {name: kind for name, kind in function.__annotations__.items() if name in own}

@@ -4,12 +4,11 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.values import AnyPath
+from dysharp.base import Amounts, AnyMapping, AnyPath, ByName, ConfigError, nearest, parse_json, parse_toml, read_text, read_toml, show
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
@@ -17,7 +16,7 @@ from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text, read_toml
+from dysharp.specs.reading import DATA
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 NameOrPath = AnyPath
@@ -96,7 +95,7 @@ def model_from_toml(text: str, where: str) -> Model:
     return _layer_of(table, where)
 
 
-def _layer_of(table: dict[str, Any], where: str) -> Model:
+def _layer_of(table: ByName, where: str) -> Model:
     """The `Model` of the top-level keys of a file; the table `[whole]` says nothing about the layer. Raises `ConfigError`."""
     whole = table.get("whole")
     own = {key: whole[key] for key in ("checkpoint",) if isinstance(whole, dict) and key in whole}
@@ -117,7 +116,7 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
     return _cluster(parse_toml(text, where), where)
 
 
-def learned_table(path: NameOrPath | Cluster) -> dict[str, Any]:
+def learned_table(path: NameOrPath | Cluster) -> ByName:
     """The table `[learned]` of a cluster file, as `calibrate` writes it; {} for other clusters."""
     if isinstance(path, Cluster) or str(path).partition(",")[0] in list_clusters():
         return {}
@@ -125,12 +124,12 @@ def learned_table(path: NameOrPath | Cluster) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def learned_spreads(table: Mapping[str, Any]) -> dict[str, float]:
+def learned_spreads(table: AnyMapping) -> Amounts:
     """How far each learned cost may be off, in percent, by the table `[learned]`."""
     return {name: float(value) for name, value in table.items() if isinstance(value, int | float)}
 
 
-def _cluster(table: dict[str, Any], where: str) -> Cluster:
+def _cluster(table: ByName, where: str) -> Cluster:
     table = _with_base(table, "clusters", where)
     table.pop("learned", None)  # what `calibrate` knows of its own costs
     if "constants" in table:
@@ -156,7 +155,7 @@ def _scale_out_of(table: Any, where: str) -> ScaleOut:
 
 
 @functools.cache
-def _packaged_table(name: str) -> dict[str, Any]:
+def _packaged_table(name: str) -> ByName:
     """The table of a packaged model. The Model itself is not cached, because choices may be overridden."""
     return _with_base(_packaged("models", name), "models", f"{name}.toml")
 
@@ -166,7 +165,7 @@ def _packaged_cluster(name: str) -> Cluster:
     return _cluster(_packaged("clusters", name), f"{name}.toml")
 
 
-def _packaged(kind: str, name: str) -> dict[str, Any]:
+def _packaged(kind: str, name: str) -> ByName:
     path = DATA / kind / f"{name}.toml"
     return read_toml(path)
 
@@ -179,7 +178,7 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+def _with_base(table: ByName, kind: str, where: str) -> ByName:
     """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one.
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
@@ -195,13 +194,13 @@ def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     inherited["source"] = f"variant of {base} ({inherited['source']})"
     sms, now = inherited.get("n_sms"), table.get("n_sms")
     if kind == "clusters" and isinstance(now, int) and now > 0:
-        peaks: dict[str, Any] = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
+        peaks: ByName = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
         if not peaks.keys() & table.keys():
             inherited |= peaks
     return _merged(inherited, table)
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merged(under: ByName, over: ByName) -> ByName:
     """`under` with the keys of `over` in place of its own; tables that both have are merged key by key."""
     both = {key for key in over if isinstance(over[key], dict) and isinstance(under.get(key), dict) and key in INNER}
     return {**under, **over, **{key: _merged(under[key], over[key]) for key in both}}
@@ -243,9 +242,9 @@ def _config_name(path: Path) -> str:
     return kept[:128] or "model"
 
 
-def _variant_table(base: str, fields: list[str], where: str) -> dict[str, Any]:
+def _variant_table(base: str, fields: list[str], where: str) -> ByName:
     """The keys of a cluster file for a variant `base,key=value,...`. Raises `ConfigError` for a text that is no `key=value`."""
-    table: dict[str, Any] = {}
+    table: ByName = {}
     for text in fields:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key or not value or key in FIXED:
@@ -302,12 +301,12 @@ def whole_from_toml(text: str, where: str) -> WholeModel:
     return _whole_from_table(_with_base(table, "models", where), where)
 
 
-def _whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
+def _whole_from_table(table: ByName, where: str) -> WholeModel:
     """The model of a parsed file. A file without `n_experts` describes a dense model. Raises `ConfigError`."""
     whole = table.get("whole")
     if not isinstance(whole, dict):
         raise ConfigError(f"{where}: whole: found {show(whole)}, expected a table [whole] with vocab and [whole.attention]")
-    head: dict[str, Any] = {key: table[key] for key in ("name", "source", "hidden") if key in table}
+    head: ByName = {key: table[key] for key in ("name", "source", "hidden") if key in table}
     layer = _layer_of(table, where) if "n_experts" in table else None
     unknown = [key for key in table if layer is None and key not in (*head, "whole")]
     if unknown:
@@ -315,7 +314,7 @@ def _whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
     return _in_file(lambda: _whole_of(whole, head, layer), where)
 
 
-def _whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None) -> WholeModel:
+def _whole_of(table: ByName, head: ByName, layer: Model | None) -> WholeModel:
     """The model of a table `[whole]`; `head` gives its name, source and width, if the table has none. Raises `ConfigError` with the key."""
     values = {**table, **head, "layer": layer, **{key: table[key] for key in ("hidden",) if key in table}}
     for key, kind in (("attention", Attention), ("linear", LinearAttention)):

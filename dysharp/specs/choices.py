@@ -10,11 +10,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, entry_of, show
-from dysharp.base.values import frozen_keywords
+from dysharp.base import ConfigError, Texts, entry_of, frozen_keywords, read_text, show
 from dysharp.specs.constants import Constant, Value, constants_of
 from dysharp.specs.fields import raise_if
-from dysharp.specs.reading import DATA, read_text
+from dysharp.specs.reading import DATA
 
 Scalar = int | float | str
 Typed = TypeVar("Typed", int, str)
@@ -33,7 +32,7 @@ class Choice(Constant):
     name: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")]
     value: Value
     source: Literal["paper", "derived", "inferred", "assumed"]
-    alternatives: tuple[str, ...] = ()
+    alternatives: Texts = ()
     automatic: Value | None = None
 
     @property

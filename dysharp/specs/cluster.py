@@ -8,9 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import units
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, ByName, ConfigError, frozen, show, units
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
@@ -195,7 +193,7 @@ class Cluster:
         raise ConfigError(f'cluster "{self.name}": no peak for dtype {show(dtype)}, expected "fp8" or "bf16"')
 
     @property
-    def fitted(self) -> dict[str, float]:
+    def fitted(self) -> Amounts:
         """The fitted constants of this machine by name."""
         return fitted_values(self.constants)
 
@@ -231,7 +229,7 @@ def _own_gpu(cluster: Cluster) -> Gpu:
     return replace(named, **own, fp4_TFLOPS=named.fp4_TFLOPS * (own["fp8_TFLOPS"] / named.fp8_TFLOPS))
 
 
-def file_values(cluster: Cluster) -> dict[str, Any]:
+def file_values(cluster: Cluster) -> ByName:
     """The fields of a cluster by key and in units of a cluster file."""
     values = ((key, getattr(cluster, field)) for field, key in keys_of(Cluster).items())
     return {key.name: float(f"{value / key.convert(1):.9g}") if key.convert else value for key, value in values}
@@ -269,10 +267,10 @@ ClusterFile: type[Any] = make_dataclass("ClusterFile", _KEYS, frozen=True)
 """Keys of a cluster TOML, in the units that people write: GB/s, ns, KiB; GB and GB/s are decimal. They follow from the fields of `Cluster`."""
 
 
-def cluster_of(table: dict[str, Any]) -> Cluster:
+def cluster_of(table: ByName) -> Cluster:
     """The `Cluster` of a table that fits `ClusterFile`, in engine units. Raises `ConfigError` when values conflict."""
     given = [(name, key.convert, table[key.name]) for name, key in keys_of(Cluster).items() if key.name in table]
-    values: dict[str, Any] = {name: convert(value) if convert else value for name, convert, value in given}
+    values: ByName = {name: convert(value) if convert else value for name, convert, value in given}
     return Cluster(**values)
 
 

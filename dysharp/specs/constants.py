@@ -7,15 +7,13 @@
 | `numbers.Number` | `numbers.toml`; the value stands in the code or in a cluster file | `kind` |
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from dysharp.base.errors import show
-from dysharp.base.values import frozen_keywords
+from dysharp.base import AnyMapping, ByName, frozen_keywords, parse_toml, show
 from dysharp.specs.fields import Text, problems, raise_if
-from dysharp.specs.reading import parse_toml
 
 C = TypeVar("C", bound="Constant")
 Words = Annotated[str, Field(strict=True, min_length=1)]
@@ -34,7 +32,7 @@ class Constant:
     meaning: Words
 
     @classmethod
-    def row(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def row(cls, entry: ByName) -> ByName:
         """The fields of an entry of the file, which writes the same fields."""
         return entry
 
@@ -58,7 +56,7 @@ def constants_of(kind: type[C], text: str, where: str) -> dict[str, C]:
         if not isinstance(entry, dict):
             faults.append(f"{name}: found {show(entry)}, expected a table")
             continue
-        row: dict[str, Any] = {"name": name}
+        row: ByName = {"name": name}
         row |= {key: tuple(value) if isinstance(value, list) else value for key, value in kind.row(entry).items()}
         own = problems(kind, row)
         if not own:
@@ -69,7 +67,7 @@ def constants_of(kind: type[C], text: str, where: str) -> dict[str, C]:
     return found
 
 
-def flat(table: Mapping[str, Any], prefix: str = "", *, entries: bool = False) -> Iterator[tuple[str, Any]]:
+def flat(table: AnyMapping, prefix: str = "", *, entries: bool = False) -> Iterator[tuple[str, Any]]:
     """Values of nested tables by dotted key. `entries`: a table without tables inside is a value."""
     for key, entry in table.items():
         if isinstance(entry, dict) and not (entries and not any(isinstance(inner, dict) for inner in entry.values())):

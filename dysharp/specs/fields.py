@@ -8,15 +8,14 @@ from the dataclass: a `TypeAdapter` of the dataclass itself would call `__post_i
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dysharp.base.errors import ConfigError, nearest, show
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, ByName, ConfigError, frozen, nearest, show
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
@@ -80,7 +79,7 @@ def keys_of(cls: type) -> dict[str, Key]:
 @functools.cache
 def _schema(cls: type) -> type[BaseModel]:
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields: dict[str, Any] = {}
+    fields: ByName = {}
     for f in dataclasses.fields(cls):
         fields[f.name] = (hints[f.name], ... if f.default is dataclasses.MISSING else f.default)
     return pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
@@ -92,13 +91,9 @@ def _tables(cls: type) -> dict[str, type]:
     return {name: kind for name, kinds in hints.items() for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
 
-def _dotted(loc: tuple[int | str, ...]) -> str:
-    parts = [str(p)[:80] for p in loc]
-    return ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
-
-
-def _describe(error: Any, names: list[str], tables: Mapping[str, Any]) -> str:
-    path = _dotted(error["loc"])
+def _describe(error: Any, names: list[str], tables: AnyMapping) -> str:
+    parts = [str(p)[:80] for p in error["loc"]]
+    path = ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
     if error["type"] == "extra_forbidden":
         key = str(error["loc"][-1])
         last = key.rpartition(".")[2]
@@ -110,7 +105,7 @@ def _describe(error: Any, names: list[str], tables: Mapping[str, Any]) -> str:
     return f"{path}: found {show(error['input'])}, expected {expected}"
 
 
-def problems(cls: type, values: Mapping[str, Any]) -> list[str]:
+def problems(cls: type, values: AnyMapping) -> list[str]:
     """Every fault of `values` as fields of the dataclass `cls`, in field order. Empty: the values are valid."""
     try:
         _schema(cls).model_validate(dict(values))

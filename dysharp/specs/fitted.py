@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, nearest, show
-from dysharp.base.values import frozen_keywords
+from dysharp.base import Amounts, ByName, ConfigError, check_word, frozen_keywords, nearest, read_text, show
 from dysharp.specs.constants import Constant, Words, constants_of, flat
-from dysharp.specs.reading import DATA, read_text
+from dysharp.specs.reading import DATA
 
 FILE = DATA / "fitted.toml"
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
@@ -30,7 +29,7 @@ class Fitted(Constant):
     """The measurements in words."""
 
     @classmethod
-    def row(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def row(cls, entry: ByName) -> ByName:
         return {key: float(value) if type(value) is int else value for key, value in entry.items()}
 
 
@@ -68,13 +67,13 @@ Overrides = tuple[tuple[str, float], ...]
 """Constants of one machine that replace packaged constants: (name, value), sorted by name."""
 
 
-def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
+def fitted_values(overrides: Overrides = ()) -> Amounts:
     """Value by name, as the formulas of `costs` take it. `overrides` replace packaged values."""
     return _packaged() | dict(overrides)
 
 
 @functools.cache
-def _packaged() -> dict[str, float]:
+def _packaged() -> Amounts:
     return {name: constant.value for name, constant in fitted().items()}
 
 
@@ -85,7 +84,7 @@ def overrides_of(table: Any, where: str) -> Overrides:
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: constants: found {show(table)}, expected a table of name = value")
-    values: dict[str, float] = {}
+    values: Amounts = {}
     for name, value in flat(table):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ConfigError(f"{where}: constants: {show(name)}: found {show(value)}, expected a number")

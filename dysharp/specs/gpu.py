@@ -6,10 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, nearest, show
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, check_word, frozen, nearest, read_toml, show
 from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if
-from dysharp.specs.reading import read_toml
 
 GPUS = Path(__file__).parent / "data" / "gpus"
 Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|ada|hopper|blackwell|cdna3|cdna4)$")]

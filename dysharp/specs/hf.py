@@ -5,15 +5,14 @@ Phi-3.5-MoE, OLMoE and every family with the same field names. A config gives ne
 routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution with the skew of large models.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, ByName, ConfigError, frozen, read_toml, show
 from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
-from dysharp.specs.reading import DATA, read_toml
+from dysharp.specs.reading import DATA
 
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
 ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads
@@ -41,18 +40,18 @@ class Alias:
 
 
 _FILE = DATA / "config_names.toml"
-NAMES: dict[str, dict[str, Any]] = read_toml(_FILE)
+NAMES: dict[str, ByName] = read_toml(_FILE)
 """Names of facts in configs, by table."""
 ALIASES, LAYERS, WHOLE, LATENT = ({fact: Alias(**one) for fact, one in NAMES[table].items()} for table in ("layer", "layers", "whole", "latent"))
 EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
 FILE = DATA / "families.toml"
-FAMILIES: dict[str, dict[str, Any]] = read_toml(FILE)
+FAMILIES: dict[str, ByName] = read_toml(FILE)
 """model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
 
 
-def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model:
+def model_from_config(config: AnyMapping, name: str, where: str) -> Model:
     """The MoE layer that a parsed `config.json` describes. `where` names the file in errors.
 
     Raises `ConfigError` that lists every field that is missing, of the wrong type or out of range.
@@ -83,12 +82,12 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
         raise ConfigError(f"{where}: {error}") from None
 
 
-def family_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def family_of(config: AnyMapping) -> ByName:
     """What the config's family adds to it; of a family that is not known, what all have."""
     return FAMILIES["common"] | FAMILIES.get(str(config.get("model_type")), {})
 
 
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_part(config: AnyMapping) -> AnyMapping:
     """The config of the language model, which a multi-modal config nests in `text_config`, with the fields that DBRX (`PARTS`) and Kimi nest."""
     nested = config.get("text_config")
     whole = nested if isinstance(nested, dict) and not _names_experts(config) else config
@@ -104,19 +103,19 @@ def raise_faults(faults: list[str], where: str) -> None:
     raise_if([*faults, *([TOML] if missing else [])], where)
 
 
-def _names_experts(config: Mapping[str, Any]) -> bool:
+def _names_experts(config: AnyMapping) -> bool:
     """Whether the config says how many experts a layer has."""
     return any(config.get(name) is not None for name in ALIASES["n_experts"].names)
 
 
-def speaks_of_experts(config: Mapping[str, Any]) -> bool:
+def speaks_of_experts(config: AnyMapping) -> bool:
     """Whether the config is one of a model with experts, even if the field of their number is missing or misspelt."""
     of_family = family_of(config).get("expert_width") or "moe" in str(config.get("model_type"))
     given = (key for key, value in config.items() if value not in (None, 0, [], {}))
     return _names_experts(config) or of_family or any("expert" in key or "moe_" in key for key in given)
 
 
-def integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:
+def integer(config: AnyMapping, alias: Alias, faults: list[str]) -> int:
     """The value of one fact. For a bad value: appends to `faults` and returns the lowest value."""
     present = [n for n in alias.names if config.get(n) is not None]
     # `moe_layer_freq` may be a list of flags. `_layer_list` reads such a list.
@@ -138,7 +137,7 @@ def _other_names(alias: Alias) -> str:
     return f" (also looked for {', '.join(rest)})" if rest else ""
 
 
-def _layer_list(config: Mapping[str, Any], faults: list[str]) -> list[int] | None:
+def _layer_list(config: AnyMapping, faults: list[str]) -> list[int] | None:
     """`moe_layer_freq` as a list: one flag per layer, 1 = MoE. None: the config has no such list."""
     flags = config.get("moe_layer_freq")
     if not isinstance(flags, list):
@@ -149,7 +148,7 @@ def _layer_list(config: Mapping[str, Any], faults: list[str]) -> list[int] | Non
     return flags
 
 
-def _dense_layers(config: Mapping[str, Any], faults: list[str]) -> set[int]:
+def _dense_layers(config: AnyMapping, faults: list[str]) -> set[int]:
     """`mlp_only_layers` (Qwen): layers that are dense although the step makes them MoE layers."""
     layers = config.get("mlp_only_layers")
     if layers is None:
@@ -160,13 +159,13 @@ def _dense_layers(config: Mapping[str, Any], faults: list[str]) -> set[int]:
     return set(layers)
 
 
-def layer_names(config: Mapping[str, Any]) -> list[Any] | None:
+def layer_names(config: AnyMapping) -> list[Any] | None:
     """The kind of each layer as the config names it: a list, or a pattern of letters. None: it names none."""
     names = next((config[key] for key in LAYER_NAMES if config.get(key) is not None), None)
     return [*names] if isinstance(names, list | str) and len(names) <= MAX_LAYERS else names
 
 
-def layers_with_experts(config: Mapping[str, Any], faults: list[str]) -> list[bool]:
+def layers_with_experts(config: AnyMapping, faults: list[str]) -> list[bool]:
     """Of each layer, whether it has experts. Bad values are appended to `faults`; `Model` refuses a model without such layers."""
     if family_of(config).get("blocks"):
         return [name in ("E", "moe") for name in layer_names(config) or []]
@@ -179,7 +178,7 @@ def layers_with_experts(config: Mapping[str, Any], faults: list[str]) -> list[bo
     return [i >= prefix and (i + 1) % from_1 == 0 and i % from_0 == 0 and i not in dense for i in range(n)]
 
 
-def _element_bytes(config: Mapping[str, Any], faults: list[str]) -> int:
+def _element_bytes(config: AnyMapping, faults: list[str]) -> int:
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
     dtype = config.get(key)
     if dtype is None:
@@ -190,14 +189,14 @@ def _element_bytes(config: Mapping[str, Any], faults: list[str]) -> int:
     return ELEMENT_BYTES[dtype.removeprefix("torch.")]
 
 
-def _weights(config: Mapping[str, Any], faults: list[str]) -> str:
+def _weights(config: AnyMapping, faults: list[str]) -> str:
     """Format of the weights of a checkpoint."""
     if not isinstance(quant := config.get("quantization_config"), dict | None):
         faults.append(f"quantization_config: found {show(quant)}, expected an object")
     return quantised(config)[0]
 
 
-def quantised(config: Mapping[str, Any]) -> tuple[str, str]:
+def quantised(config: AnyMapping) -> tuple[str, str]:
     """(fp8, mxfp4, nvfp4 or int4; strategy) of the weights of a checkpoint, by its `quantization_config`; "" for none, or one that is not known.
 
     Methods as Transformers and vLLM name them.
@@ -208,20 +207,20 @@ def quantised(config: Mapping[str, Any]) -> tuple[str, str]:
     return {"modelopt": _of_modelopt, "compressed-tensors": _of_groups}.get(str(quant.get("quant_method")), _of_method)(quant)
 
 
-def _of_method(quant: Mapping[str, Any]) -> tuple[str, str]:
+def _of_method(quant: AnyMapping) -> tuple[str, str]:
     method = str(quant.get("quant_method"))
     if method in ("awq", "gptq", "auto-round"):
         return ("int4", "") if quant.get("bits") == 4 else ("", "")
     return {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(method, ""), ""
 
 
-def _of_modelopt(quant: Mapping[str, Any]) -> tuple[str, str]:
+def _of_modelopt(quant: AnyMapping) -> tuple[str, str]:
     """NVIDIA ModelOpt names an algorithm."""
     name = str(quant.get("quant_algo")).upper()
     return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "", ""
 
 
-def _of_groups(quant: Mapping[str, Any]) -> tuple[str, str]:
+def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     """compressed-tensors: type, bits and strategy of the weights of its groups of layers; the first counts."""
     groups = quant.get("config_groups")
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
@@ -232,7 +231,7 @@ def _of_groups(quant: Mapping[str, Any]) -> tuple[str, str]:
     return kinds.get(f"{weights.get('type')} {weights.get('num_bits')}", ""), str(weights.get("strategy"))
 
 
-def n_matrices(config: Mapping[str, Any]) -> int:
+def n_matrices(config: AnyMapping) -> int:
     """Matrices of an FFN: 3 = gated."""
     activation = config.get("hidden_act", config.get("mlp_hidden_act"))
     return 2 if activation in UNGATED or config.get("is_gated_act") is False else 3

@@ -5,11 +5,10 @@ A config names widths and counts. What its modelling code adds without a field (
 encoder of images or sound beside the language model is left out.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError, nearest, show
+from dysharp.base import AnyMapping, ByName, ConfigError, Texts, nearest, show
 from dysharp.specs import hf
 from dysharp.specs.hf import LATENT, NAMES, WHOLE, Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
@@ -19,7 +18,7 @@ COUNT = 1 << 12
 MIXERS = NAMES["mixers"]
 
 
-def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> WholeModel:
+def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
     """The model that a parsed `config.json` describes. `where` names the file in errors.
 
     Raises `ConfigError` that lists every field that is missing, of the wrong type, out of range, or beyond what `WholeModel` describes.
@@ -34,7 +33,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     hidden = integer(config, hf.ALIASES["hidden"], faults)
     latent = bool(layer and layer.hidden != hidden)
     attention = _attention(config, family, hidden, faults) | ({} if "w" in "".join(words) else {"window": 0})
-    values: dict[str, Any] = {
+    values: ByName = {
         "vocab": integer(config, WHOLE["vocab"], faults),
         "dense_hidden": integer(config, WHOLE["dense_width"], faults) if dense else 0,
         "dense_matrices": family.get("dense_matrices", n_matrices(config)),
@@ -66,7 +65,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _check_family(config: Mapping[str, Any], where: str) -> None:
+def _check_family(config: AnyMapping, where: str) -> None:
     """Refuse a config by its `model_type`: a family whose layers are other operators, or one that the table does not have."""
     family = config.get("model_type")
     known = [one for one in hf.FAMILIES if one not in ("common", "refused")]
@@ -93,7 +92,7 @@ def _plain(model: WholeModel, words: list[str]) -> WholeModel:
     return plain if [plain.kind(n) for n in range(plain.n_layers)] == words else model
 
 
-def _words(config: Mapping[str, Any], experts: bool, faults: list[str]) -> list[str]:
+def _words(config: AnyMapping, experts: bool, faults: list[str]) -> list[str]:
     """The word of each layer (`WholeModel.stack`)."""
     family, names = hf.family_of(config), hf.layer_names(config)
     if family.get("blocks"):
@@ -110,7 +109,7 @@ def _words(config: Mapping[str, Any], experts: bool, faults: list[str]) -> list[
     return [(mixer if window else mixer.replace("w", "*")) + ("E" if moe else "-") for mixer, moe in zip(mixers, with_experts, strict=False)]
 
 
-def _mixers(config: Mapping[str, Any], family: dict[str, Any], names: list[Any] | None, layers: int, faults: list[str]) -> list[str]:
+def _mixers(config: AnyMapping, family: ByName, names: list[Any] | None, layers: int, faults: list[str]) -> list[str]:
     """What stands before the FFN of each layer: as the config names it, or by its counts."""
     linear = config.get("linear_attn_config.kda_layers")
     if names is not None:
@@ -133,19 +132,19 @@ def _mixers(config: Mapping[str, Any], family: dict[str, Any], names: list[Any] 
     return ["w" if n >= first and (n + 1) % every else "*" for n in range(layers)]
 
 
-def _flag(config: Mapping[str, Any], said: Any) -> bool:
+def _flag(config: AnyMapping, said: Any) -> bool:
     """A field of a family: a value, or the config's key that says it."""
     if not isinstance(said, str):
         return bool(said)
     return config.get(said[:-1]) is not False if said.endswith("!") else config.get(said) is True
 
 
-def lines_on(model: WholeModel) -> tuple[str, ...]:
+def lines_on(model: WholeModel) -> Texts:
     """A line on a model that was read from a config: its source, with what the reader assumed. () for other models."""
     return (f"{model.name}: {model.source}.",) if model.source.startswith(hf.SOURCE) else ()
 
 
-def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: int, faults: list[str]) -> int:
+def _shared_hidden(config: AnyMapping, family: ByName, expert: int, faults: list[str]) -> int:
     """Inner width of all shared experts together: a field of its own, or as many experts as the config says."""
     if n := family.get("shared_experts"):
         return int(n) * expert
@@ -154,7 +153,7 @@ def _shared_hidden(config: Mapping[str, Any], family: dict[str, Any], expert: in
     return own or n * (integer(config, hf.EXPERT, faults) if n else 0)
 
 
-def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]) -> LinearAttention:
+def _linear(config: AnyMapping, family: ByName, faults: list[str]) -> LinearAttention:
     kind = family.get("linear", "gdn")
     *counts, convolution = NAMES["linear"][kind]
     fields = zip(("key_heads", "value_heads", "key_dim", "value_dim"), counts, strict=True)
@@ -164,7 +163,7 @@ def _linear(config: Mapping[str, Any], family: dict[str, Any], faults: list[str]
     return LinearAttention(**widths, convolution=seen, kind=kind, normed=_flag(config, family.get("normed", True)), convolution_bias=biased)
 
 
-def _attention(config: Mapping[str, Any], family: dict[str, Any], hidden: int, faults: list[str]) -> dict[str, Any]:
+def _attention(config: AnyMapping, family: ByName, hidden: int, faults: list[str]) -> ByName:
     """The fields of `Attention`."""
     heads = integer(config, WHOLE["heads"], faults)
     if _is_latent(config):
@@ -181,12 +180,12 @@ def _attention(config: Mapping[str, Any], family: dict[str, Any], hidden: int, f
     }
 
 
-def _is_latent(config: Mapping[str, Any]) -> bool:
+def _is_latent(config: AnyMapping) -> bool:
     """Whether the config has a value of a field that only latent attention (MLA) has, right or wrong."""
     return any(config.get(name) not in (None, 0) for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim"))
 
 
-def _window(config: Mapping[str, Any], faults: list[str]) -> int:
+def _window(config: AnyMapping, faults: list[str]) -> int:
     """Tokens of the window; 0 without one. A window of all positions is none, and so is one that no layer has."""
     window = integer(config, WHOLE["window"], faults)
     if config.get("use_sliding_window") is False or 0 < integer(config, WHOLE["context"], []) <= window:
@@ -195,7 +194,7 @@ def _window(config: Mapping[str, Any], faults: list[str]) -> int:
     return window if not isinstance(names, list) or "sliding_attention" in names else 0
 
 
-def _checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:
+def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:
     """The precision (`WholeModel.checkpoint`) of a checkpoint, by its `quantization_config`; "" without one, or with one that is not known.
 
     NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4

@@ -1,7 +1,6 @@
 """`Model`: the shape of one mixture-of-experts layer and the number of such layers."""
 
-from dysharp.base.errors import show
-from dysharp.base.values import frozen
+from dysharp.base import frozen, show
 from dysharp.specs.fields import DispatchFormat, Experts, GemmDtype, Name, Small, Text, Tokens, Width, check_fields, raise_if
 
 

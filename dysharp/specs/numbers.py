@@ -22,15 +22,15 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import ByName, frozen, frozen_keywords, read_text
 from dysharp.specs.constants import Constant, Words, constants_of
 from dysharp.specs.fields import one_of
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.reading import DATA, read_text
+from dysharp.specs.reading import DATA
 
 FILE = DATA / "numbers.toml"
 CLUSTERS = "clusters"
@@ -60,7 +60,7 @@ class _ListedNumber(Constant):
     """The part that a counted number belongs to."""
 
     @classmethod
-    def row(cls, entry: dict[str, Any]) -> dict[str, Any]:
+    def row(cls, entry: ByName) -> ByName:
         """An entry is `KIND = "meaning"`, with `count`, `of` and `value`."""
         kind = next((key for key in KINDS if key in entry), "")
         rest = {key: value for key, value in entry.items() if key != kind}
@@ -78,7 +78,7 @@ class _ListedNumber(Constant):
         expected = f"count = 1 or more beside counted and no other kind, a value in [{CLUSTERS}] and nowhere else"
         return [f"{self.kind}: found count {self.count} and value {self.value}, expected {expected}"]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Fields of `--json`."""
         module, name = self.place
         return {"module": module, "name": name, "kind": self.kind, "text": self.meaning, "count": self.count, "of": self.of, "value": self.value}

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import show
-from dysharp.base.values import frozen
+from dysharp.base import frozen, show
 from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, raise_if
 from dysharp.specs.model import Model
 

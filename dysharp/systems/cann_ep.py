@@ -15,8 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ConfigError, ns_to_ps
 from dysharp.program import I32, Discipline, frozen, place_in
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import Costs, Facts, Moves, Shown, system

@@ -1,10 +1,8 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
-from typing import Any
-
 import numpy as np
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ByName, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, frozen, spans
 from dysharp.specs import choice_int
@@ -78,7 +76,7 @@ class _Blocks:
     gets_first: Bools
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """GPUs list rows before they send. One kernel computes the tiles of all owners."""
     return {"tiling": Tiling(options.tile_rows, shared=True), "alloc": Alloc.PREFIX}
 

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import ConfigError, Texts, frozen, frozen_keywords, import_all
 from dysharp.program import Program
 from dysharp.specs import Cluster
-from dysharp.workload.sublayer import SUB_LAYER, Work
+from dysharp.workload import SUB_LAYER, Work
 
 Plan = Callable[[Any, Cluster, Any], Program]
 """(a Collective or a SubLayer, cluster, options) -> Program."""
-Says = Callable[[Any, Cluster, Any], tuple[str, ...]]
+Says = Callable[[Any, Cluster, Any], Texts]
 
 
 @frozen
@@ -28,7 +26,7 @@ class CollectiveSystem:
     summary: str
     """First line of the plan's docstring."""
     source: str
-    operations: tuple[str, ...]
+    operations: Texts
     """Operations that the system runs: operations of a Collective, or `SUB_LAYER`."""
     build: Plan
     options: type = NoOptions

@@ -4,13 +4,10 @@ Results in slices of columns: the GEMM that makes them computes one slice of all
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, ByName, ConfigError, frozen_keywords
 from dysharp.costs import gemm_gang
 from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
@@ -79,7 +76,7 @@ FACTS = Facts(
 )
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """GPUs list rows before they send."""
     most = layer.cluster.n_sms
     if not 0 < options.n_comm < most:

@@ -1,8 +1,6 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
-from typing import Any
-
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.costs.transfer import ll_grid
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
@@ -54,7 +52,7 @@ FACTS = Facts(
 )
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """Which rows go by NIC."""
     if options.peers not in PEERS:
         raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")

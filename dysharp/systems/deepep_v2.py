@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.collectives import SYNC_GPUS
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
@@ -23,7 +23,7 @@ from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves,
 from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, Sends, TwoHop, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
 from dysharp.systems.building.gpus import Software
-from dysharp.workload.closed import expected_copies
+from dysharp.workload import expected_copies
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
 """Rates of one SM that the library assumes when it chooses its number of SMs."""

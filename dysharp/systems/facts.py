@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dysharp.base.values import frozen, frozen_keywords
-from dysharp.specs import Cluster, Model
-from dysharp.specs.gpu import load_gpu
+from dysharp.base import AnyMapping, Texts, frozen, frozen_keywords
+from dysharp.specs import Cluster, Model, load_gpu
 from dysharp.workload import Routing, Scheme
 
 Serves = Callable[[Routing, Any], Routing]
@@ -56,9 +55,9 @@ class Moves:
     """Combine's rows where Combine does not mirror Dispatch. None: it does."""
     between: str = ""
     """Dispatch's rows by network over several NVLink domains (`workload.levels.LEVELS`). "": one row per expert, on the layer's own way."""
-    formats: tuple[str, ...] = ("rows",)
+    formats: Texts = ("rows",)
     """Values that the option `dispatch` accepts."""
-    results: tuple[str, ...] = ("rows",)
+    results: Texts = ("rows",)
     """Values that the option `combine` accepts."""
     serves: Serves | None = None
     """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
@@ -77,7 +76,7 @@ class Costs:
     """
     fused: bool
     """True: one kernel is the whole layer, so there is no activation, cast or launch beside it."""
-    gemms: tuple[str, ...] = ()
+    gemms: Texts = ()
     """Values of the option `gemms` among which "auto" chooses on an hw cluster. (): the system has no such option."""
     sms: Callable[[Model, Cluster], int] | None = None
     """SMs of the communication kernels where the option `n_sm` is 0. None: the option is their number."""
@@ -91,7 +90,7 @@ class Costs:
 class Reach:
     """Where a system runs. Tuples name forms, "paper" or "real"; a form that is not named is refused there."""
 
-    domains: tuple[str, ...] = ()
+    domains: Texts = ()
     """Forms that run on several NVLink domains."""
     most: int = 0
     """NVLink domains that the kernels of the real form can serve. 0: any number."""
@@ -99,11 +98,11 @@ class Reach:
     """Why the system stays inside one NVLink domain, for the error text; "" = no reason is known."""
     assumes: str = ""
     """What the system assumes between domains and no measured machine has; "" = nothing. A warning of every Row over domains."""
-    no_switch: tuple[str, ...] = ()
+    no_switch: Texts = ()
     """Forms that run on a fabric without a switch (`Cluster.n_switches` 0)."""
     switch: str = ""
     """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
-    by_name: tuple[str, ...] = ()
+    by_name: Texts = ()
     """Forms that run over several NVLink domains only where somebody names the system (a comment says why)."""
 
     def runs_on(self, cluster: Cluster, form: str) -> bool:
@@ -146,7 +145,7 @@ class Ships:
     """
 
     source: str
-    archs: tuple[str, ...]
+    archs: Texts
     """Architectures of GPUs (`Gpu.arch`)."""
     formats: Mapping[str, Mapping[str, str]]
     """GEMM type of a model -> the options with which the system usually runs models of this type.
@@ -161,7 +160,7 @@ class Ships:
     """The hidden size of an expert must be a multiple of this number."""
     gated: bool = False
     """True: the software runs gated experts only."""
-    phases: tuple[str, ...] = PHASES
+    phases: Texts = PHASES
     """Phases for which the release has kernels (`PHASES`)."""
     phases_source: str = ""
     """Source of `phases`; "" where the software has kernels for all."""
@@ -208,6 +207,6 @@ class Facts:
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
 
-    def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
+    def is_one_kernel(self, options: AnyMapping) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
         return self.costs.fused or options.get("gemms") == FUSED_GEMMS

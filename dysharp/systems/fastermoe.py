@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.gemm import ACCUMULATOR_BYTES
 from dysharp.program import I32, I64, Discipline, Kind, frozen
 from dysharp.specs import choice_int
@@ -17,8 +17,7 @@ from dysharp.systems.building.batch import Landing, Sends, ids
 from dysharp.systems.building.moved import GRADIENTS
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing, in_parts, rows_per_expert
-from dysharp.workload.placement import with_shadows, worth_shadows
+from dysharp.workload import Routing, in_parts, rows_per_expert, with_shadows, worth_shadows
 
 
 def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int) -> Sends:

@@ -5,8 +5,7 @@ Combine may reduce pushes: every GPU contributes its sum of a token, and the swi
 
 import numpy as np
 
-from dysharp.program import RESPONSES, Discipline, Framing, Kind, frozen
-from dysharp.program.constants import sessions_of_table
+from dysharp.program import RESPONSES, Discipline, Framing, Kind, frozen, sessions_of_table
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import STORE, LayerBuilder, Transfers, fused

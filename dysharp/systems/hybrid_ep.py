@@ -5,7 +5,7 @@ The SMs take turns at chunks of tokens. Over several NVLink domains: `building.b
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels

@@ -3,7 +3,7 @@
 The all-to-all moves one row per (token, expert).
 """
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, by_rails, mediate, one_after_another, sorted_at_receiver, stream_order
 from dysharp.systems.building.between.rails import RailLayer

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ns_to_ps
 from dysharp.program import I32, Discipline, Framing, Head, Tail, frozen, place_in
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import Costs, Facts, Moves, Reach, Shown, system

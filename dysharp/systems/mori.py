@@ -1,10 +1,8 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
-from typing import Any
-
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import Batch, Kernels, TwoHop, placed
@@ -56,7 +54,7 @@ FACTS = Facts(
 )
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """A cast needs a copy."""
     if options.zero_copy and options.combine != "rows":
         raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy into the registered buffer)")

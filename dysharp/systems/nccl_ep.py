@@ -9,13 +9,9 @@
 Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.deepep_internode`.
 """
 
-from typing import Any
-
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, ByName, ConfigError, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import HybridInternode, Internode, Kernels
@@ -63,7 +59,7 @@ FACTS = Facts(
 )
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """Buffers have room for the layer."""
     tokens = layer.routing.tokens_per_gpu
     if options.buffer_tokens and options.buffer_tokens < tokens:

@@ -5,7 +5,7 @@ by GPU, it gathers three tensors (rows in BF16, routing map, probabilities), sum
 token. No time of it is published. The collective `nvls-v` has its two kernels.
 """
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import Discipline, Tail, frozen
 from dysharp.specs import Cluster, choice_int, choice_str
 from dysharp.systems import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown, system

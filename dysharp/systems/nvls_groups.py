@@ -9,18 +9,16 @@
 Overlap is that of `fusion-only`. Each member gets all rows of a group, so one offset for all members leaves no holes.
 """
 
-from typing import Any
-
 import numpy as np
 
+from dysharp.base import ByName
 from dysharp.program import I32, I64, Discipline, Framing, Kind, To, frozen, runs, spans
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import MULTIMEM, STORE, WIRE, LayerBuilder, fused, placed
 from dysharp.systems.building.groups import Wanted, multicasts, pieces
 from dysharp.systems.building.windows import sessions_that_fit
-from dysharp.workload import Routing
-from dysharp.workload.traffic import Rows, one_copy_per_gpu
+from dysharp.workload import Routing, Rows, one_copy_per_gpu
 
 
 @frozen
@@ -123,7 +121,7 @@ class _RowUnits:
         rows = p.rows[order]
         template = layer.transfer("combine.pull", Kind.PULL_REDUCE, "combine", "sum", layer.result, "partial", framing=framing)
         to = To(self.count, p.gpu[order], rows, layer.row_of[spans(p.slot_ptr[order], rows)])
-        columns: dict[str, Any] = {"issuer": layer.per_gpu(Discipline.SMALLEST_KEY, "combine")[self.source], "key": self.token, "targets": 1}
+        columns: ByName = {"issuer": layer.per_gpu(Discipline.SMALLEST_KEY, "combine")[self.source], "key": self.token, "targets": 1}
         pulls = layer.add(template, self.source, to=to, **columns, **layer.result_columns)
         layer.limit(self.most(window), "combine_window", self.source, pulls)
         layer.limit(sessions_that_fit(layer.model, layer.cluster, layer.combine_aux), "reduction_table", self.source, pulls)

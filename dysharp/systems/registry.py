@@ -18,17 +18,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dysharp.base.errors import ConfigError, ProgramError, nearest, show
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen_keywords
+from dysharp.base import ConfigError, ProgramError, frozen_keywords, import_all, nearest, show
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
 from dysharp.specs.choices import overridden
 from dysharp.systems.collective_system import REGISTERED, check_owner
 from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
-from dysharp.workload import SCHEMES, Routing
-from dysharp.workload.sublayer import SUB_LAYER
+from dysharp.workload import SCHEMES, SUB_LAYER, Routing
 
 if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
     from dysharp.systems.building.layer import Kernels

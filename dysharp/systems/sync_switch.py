@@ -10,10 +10,10 @@ rows by expert, so that rows need not wait at their sources for DySHARP's exchan
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from dysharp.base import ByName
 from dysharp.program import I32, OTHER, Alloc, Discipline, Kind, To
 from dysharp.specs import choice_int
 from dysharp.systems import Reach, Shown, deepep_v2, kernels, system
@@ -29,7 +29,7 @@ READY_COUNT = 4
 """Bytes of a count of rows in READY."""
 
 
-def _ready(layer: LayerBuilder, name: str, after: I32 | None, columns: dict[str, Any], counts: int = 0) -> I32 | None:
+def _ready(layer: LayerBuilder, name: str, after: I32 | None, columns: ByName, counts: int = 0) -> I32 | None:
     """READY of every GPU for every other GPU, after the op `after[gpu]`: a sum for each destination, `counts` numbers long.
 
     Ops with `columns` wait in the switch for the sum of their destination. Returns `[gpus]` tiles that are ready with it. None: there is one GPU.

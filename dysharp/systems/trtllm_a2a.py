@@ -4,9 +4,8 @@ One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an 
 """
 
 from dataclasses import replace
-from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
@@ -59,7 +58,7 @@ FACTS = Facts(
 )
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """One side or two, and the formats of results that they have."""
     check("trtllm-a2a.sides", options.sides, SIDES)
     if options.combine not in ("rows", "nvfp4"):

@@ -1,11 +1,10 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base import ByName, ConfigError, check_word
 from dysharp.program import I32, I64, Bools, Discipline, Ints, Kind, frozen, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
@@ -13,10 +12,8 @@ from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.ways import ByRail
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing, in_parts
-from dysharp.workload.levels import Levels, by_domain, rail_rows
+from dysharp.workload import Levels, Routing, Rows, by_domain, in_parts, one_copy_per_gpu, rail_rows
 from dysharp.workload.routing import rows_by_source
-from dysharp.workload.traffic import Rows, one_copy_per_gpu
 
 GONE = np.int32(-1)
 COUNT_BYTES = 8  # the largest count, as int64
@@ -144,7 +141,7 @@ class _ByLevel(ByRail):
         return np.zeros(len(node), bool)
 
 
-def _begins(layer: Layer, options: Options) -> dict[str, Any]:
+def _begins(layer: Layer, options: Options) -> ByName:
     """The builder with the all-to-all of `options`."""
     _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")

@@ -5,7 +5,7 @@ Inside an NVLink domain the kernels do what DeepEP's do. Its low-latency kernels
 
 from dataclasses import replace
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.specs import choice_int
 from dysharp.systems import Shown, deepep, kernels
 from dysharp.systems.building import Internode

@@ -1,5 +1,3 @@
 """Tests for code from outside: the conformance suite of systems."""
 
 from dysharp.testing.conformance import conformance
-
-__all__ = ["conformance"]

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dysharp.base.errors import SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import SimulationError, frozen, read_toml
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.check import check_block
 from dysharp.silicon.rtl.formal import proves
-from dysharp.specs.reading import read_toml
 
 
 @frozen

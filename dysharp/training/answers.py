@@ -9,12 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine, number
-from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.layout import Layout
-from dysharp.specs import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.base import Amounts, frozen
+from dysharp.costs import Machine, number
+from dysharp.model import MEGATRON, Layout, model_flops
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.cost import EpTimes
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, step_graph
 from dysharp.training.recipe import TrainingRecipe
@@ -37,8 +35,8 @@ class StepSplit:
     """
 
     total: float
-    ranks: tuple[dict[str, float], ...]
-    path: dict[str, float]
+    ranks: tuple[Amounts, ...]
+    path: Amounts
 
     def mean(self, part: str) -> float:
         """Mean over ranks."""
@@ -60,7 +58,7 @@ def split_step(done: Replay, waits: Waits | None = None) -> StepSplit:
     return StepSplit(done.makespan, tuple(_rank(done, rank, known) for rank in range(n_ranks)), _path(done, known))
 
 
-def _add(parts: dict[str, float], node: Node, time: float, waits: Waits) -> None:
+def _add(parts: Amounts, node: Node, time: float, waits: Waits) -> None:
     """Add the time of a node on a rank's compute to the parts that it consists of."""
     inside = waits.get((node.rank, node.name), {})
     for part, share in inside.items():
@@ -68,7 +66,7 @@ def _add(parts: dict[str, float], node: Node, time: float, waits: Waits) -> None
     parts[node.kind] = parts.get(node.kind, 0.0) + (1 - sum(inside.values())) * time
 
 
-def _rank(done: Replay, rank: int, waits: Waits) -> dict[str, float]:
+def _rank(done: Replay, rank: int, waits: Waits) -> Amounts:
     graph = done.graph
     computed, moved = graph.queues[f"rank {rank} {COMPUTE}"], graph.queues.get(f"rank {rank} data parallel", [])
     own = [(done.start[n], done.end[n]) for n in moved]
@@ -95,9 +93,9 @@ def _awaited(done: Replay, node: int) -> list[Span]:
     return [(done.start[cause], done.start[node])] if cause >= 0 and done.graph.nodes[cause].kind == SEND else []
 
 
-def _path(done: Replay, waits: Waits) -> dict[str, float]:
+def _path(done: Replay, waits: Waits) -> Amounts:
     """The longest path by kind of node."""
-    parts: dict[str, float] = defaultdict(float)
+    parts: Amounts = defaultdict(float)
     path = done.critical_path()
     last = 0.0
     for n in path:
@@ -143,10 +141,10 @@ TWICE, NO_EP, NO_SENDS, NO_TRAFFIC, NO_LAUNCHES = (
 )  # fmt: skip
 
 
-def gains(order: Schedule, times: StepTimes, without: Mapping[str, StepTimes]) -> dict[str, float]:
+def gains(order: Schedule, times: StepTimes, without: Mapping[str, StepTimes]) -> Amounts:
     """{change: relative gain in tokens per second}. `without`: the times of the same step after other changes."""
     base = _makespan(order, times)
-    found: dict[str, float] = {}
+    found: Amounts = {}
     if order.ranks > 1:
         twice = 2 * order.microbatches * order.directions
         found[TWICE] = 2 * base / _makespan(make_schedule(order.name, order.ranks, twice, order.stages // order.ranks), times) - 1
@@ -174,7 +172,7 @@ class Energy:
     pj_per_bit: float
     pj_per_flop: float
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> Amounts:
         """Plain values for JSON."""
         return asdict(self)
 

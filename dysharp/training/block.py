@@ -7,29 +7,9 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dysharp.base.values import frozen
-from dysharp.model.operators import (
-    CONTEXT,
-    CONVOLUTION,
-    CORE,
-    COUNTS,
-    DENSE,
-    EXCHANGE,
-    NORMS,
-    POSITIONS,
-    RESIDUAL,
-    ROUTER,
-    SHARED,
-    TENSOR,
-    UP,
-    LayerOperator,
-    MemoryOp,
-    RowExchange,
-    Sum,
-    Weight,
-    is_routed,
-    operators,
-)
+from dysharp.base import frozen
+from dysharp.model import CORE, DENSE, NORMS, POSITIONS, ROUTER, SHARED, UP, LayerOperator, MemoryOp, RowExchange, Sum, Weight
+from dysharp.model.operators import CONTEXT, CONVOLUTION, COUNTS, EXCHANGE, RESIDUAL, TENSOR, is_routed, operators
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import EpTimes, PassCost, passes
 from dysharp.training.memory import FULL

@@ -2,7 +2,7 @@
 
 from dataclasses import field, fields, replace
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, frozen
 from dysharp.training.recipe import Dispatcher
 from dysharp.training.wires import NOTHING, WireTimes
 
@@ -63,7 +63,7 @@ class PassCost:
     backward_host: float = 0.0
     forward_launches: float = 0.0
     backward_launches: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
+    parts: Amounts = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
     forward_wires: WireTimes = NOTHING
     backward_wires: WireTimes = NOTHING

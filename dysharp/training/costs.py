@@ -8,12 +8,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dysharp.base.units import us_to_ps
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine, number
-from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.state import RankParameters, rank_parameters
-from dysharp.specs.whole import WholeModel
+from dysharp.base import frozen, us_to_ps
+from dysharp.costs import Machine, number
+from dysharp.model import Chunk, Layout, RankParameters, chunks_of, rank_parameters
+from dysharp.specs import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost, passes
 from dysharp.training.graph import StepTimes

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 from dysharp.training.schedules import Cell, Schedule, Slot, Times
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD
 

@@ -12,16 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
-from dysharp.model.layout import count_chunks, layout_of
-from dysharp.specs.reading import parse_json, parse_toml, parse_yaml, read_text
-from dysharp.specs.whole import WholeModel
+from dysharp.base import AnyMapping, ByName, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, read_toml, show
+from dysharp.model import count_chunks, layout_of
+from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL, MODULES
 
 MOST = 1 << 20
 """Largest number of an argument; most bytes of a file."""
-Value = str | bool | tuple[str, ...]
+Value = str | bool | Texts
 Values = dict[str, Value]
 WORDS = {"true": True, "false": False}
 EMPTY = ("", "null", "none", "~", "None")
@@ -71,7 +69,7 @@ def _name(text: object) -> str:
     return str(text).strip().lstrip("-").replace("-", "_")
 
 
-def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+def _leaves(tree: AnyMapping) -> Iterator[tuple[str, Value]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value)
@@ -95,7 +93,7 @@ def _python(content: str, name: str, where: str) -> Values:
         return dict(_leaves(_preset(name, presets)))
     if name not in functions:
         raise ConfigError(f"{where}: found {show(name)}, expected FILE.py:NAME with one of {', '.join([*functions, *presets]) or 'none'}")
-    found: dict[str, Any] = {}
+    found: ByName = {}
     for node in ast.walk(functions[name]):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             found[node.targets[0].attr] = _constant(node.value)
@@ -104,7 +102,7 @@ def _python(content: str, name: str, where: str) -> Values:
     return dict(_leaves(found))
 
 
-def _preset(name: str, presets: Mapping[str, ast.expr]) -> dict[str, Any]:
+def _preset(name: str, presets: Mapping[str, ast.expr]) -> ByName:
     """Keywords of a preset over those of the presets that it names."""
     chain: list[ast.Call] = []
     while name in presets and len(chain) < len(presets):
@@ -126,32 +124,15 @@ def _constant(node: ast.expr) -> Any:
     return sorted(value, key=str) if isinstance(value, set) else list(value) if isinstance(value, tuple) else value
 
 
-DEGREES = {
-    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp", "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp", "virtual_pipeline_model_parallel_size": "vpp", "num_virtual_stages_per_pipeline_rank": "vpp",
-    "micro_batch_size": "mbs", "global_batch_size": "gbs", "world_size": "gpus", "num_gpus": "gpus",
-}  # fmt: skip
+_TABLE = read_toml(Path(__file__).with_suffix(".toml"))
+DEGREES: dict[str, str] = _TABLE["degrees"]
 """Argument -> key of a layout."""
 MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "experts", "num_moe_experts": "experts", "moe_router_topk": "top-k"}
 """Argument -> number of a model that it must equal."""
 SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "use_custom_fsdp")
-TIMED = (
-    "overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "moe_shared_expert_overlap", "tp_comm_overlap", "cuda_graph_impl",
-    "enable_cuda_graph", "cuda_graph_scope", "external_cuda_graph", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
-    "te_precision_config_file", "first_last_layers_bf16", "fp8_param_gather", "cpu_offloading", "fine_grained_activation_offloading",
-    "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep", "cp_comm_type", "overlap_p2p_communication_warmup_flush",
-    "overlap_p2p_comm_warmup_flush", "grad_reduce_in_bf16", "window_size", "moe_latent_size", "moe_router_force_load_balancing",
-    "num_distributed_optimizer_instances", "defer_embedding_wgrad_compute", "recompute_num_layers", "recompute_method",
-    "no_overlap_p2p_communication", "account_for_mtp_in_pipeline_split",
-)  # fmt: skip
+TIMED: Texts = tuple(_TABLE["names"]["timed"])
 """Arguments that change the time of a step and that `step` does not read."""
-READ = (
-    *DEGREES, *MODEL, *SHARDED, *TIMED, "seq_length", "recompute_granularity", "recompute_modules", "recompute_activations", "bf16", "fp16", "fp8",
-    "fp4", "fp8_format", "fp4_format", "fp8_recipe", "mixed_precision", "exp_avg_dtype", "data_parallel_sharding_strategy", "nnodes",
-    "nproc_per_node", "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage", "decoder_first_pipeline_num_layers",
-    "decoder_last_pipeline_num_layers", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "mtp_num_layers",
-)  # fmt: skip
+READ = (*DEGREES, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
 """Every name that changes an answer or a note."""
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
@@ -169,9 +150,9 @@ class _StepArguments:
 
     layout: str
     sequence: int | None = None
-    recompute: tuple[str, ...] = ()
+    recompute: Texts = ()
     precision: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Texts = ()
     overlap_tp: bool = False
     """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
 
@@ -282,7 +263,7 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
     return "E" + "|".join("t" * size for size in sizes) + end
 
 
-def _recompute(values: Values) -> tuple[str, ...]:
+def _recompute(values: Values) -> Texts:
     how, modules = values.get("recompute_granularity"), values.get("recompute_modules")
     if how == "full":
         return (FULL,)
@@ -315,7 +296,7 @@ def _precision(values: Values) -> str:
     return f"{name},state={'bf16' if name == 'bf16' else 'fp8'}-moments" if moments else name
 
 
-def _notes(values: Values) -> tuple[str, ...]:
+def _notes(values: Values) -> Texts:
     """One line that names the arguments that change time and are not read."""
     *how, modules = (values.get(f"recompute_{name}") for name in ("granularity", "method", "modules"))
     timed = [name for name in TIMED if (*how, name[:9]) != ("full", "uniform", "recompute")]  # all layers, as `full` counts them

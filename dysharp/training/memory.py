@@ -14,12 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.units import GiB
-from dysharp.base.values import frozen
-from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.base import Amounts, ConfigError, GiB, Texts, check_word, frozen, show
+from dysharp.model import PLAIN, Chunk, Layout, Recipe, chunks_of, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.model.operators import Cut, LayerOperator, Weight, layer_operators
-from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.specs.fields import check_fields
 from dysharp.specs.whole import Flag, WholeModel
 from dysharp.training.schedules import Schedule
@@ -36,7 +33,7 @@ FC2_OUTPUT = "expert FC2 output"
 class Saving:
     """What is kept between forward and backward pass. Raises `ConfigError`."""
 
-    recompute: tuple[str, ...] = ()
+    recompute: Texts = ()
     """Modules that are computed again; ("full",): whole layers, from their inputs."""
     fc2_output: Flag = False
     """Gate weights are applied behind the experts, so their outputs are kept."""
@@ -177,11 +174,11 @@ class _RankMemory:
     """Bytes of one pipeline rank at its peak."""
 
     rank: int
-    lines: dict[str, float]
+    lines: Amounts
     """{line of `LINES`: bytes}."""
     held: dict[int, int]
     """{chunk: micro-batches whose activations are held at the peak}."""
-    ops: dict[str, float]
+    ops: Amounts
     """{saved tensor: bytes at the peak}: the parts of "activations"."""
     parameters: float
     stages: tuple[int, ...]
@@ -209,7 +206,7 @@ class TrainingMemory:
 
     model: str
     ranks: tuple[_RankMemory, ...]
-    fixed: dict[str, float] = field(default_factory=dict)
+    fixed: Amounts = field(default_factory=dict)
 
     @property
     def peak(self) -> _RankMemory:
@@ -246,7 +243,7 @@ class _Chunk:
     """Bytes of one micro-batch on one chunk."""
 
     chunk: Chunk
-    ops: dict[str, float]
+    ops: Amounts
     for_weights: float
     """Bytes that a delayed weight gradient still needs."""
     again: float
@@ -261,7 +258,7 @@ class _Chunk:
     def of(cls, model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, chunk: Chunk) -> "_Chunk":
         tokens = layout.tokens(sequence)
         kinds = [model.kind(n) for n in chunk.layers()] + [model.kind(model.n_layers)] * chunk.mtp
-        ops: dict[str, float] = {}
+        ops: Amounts = {}
         for_weights = again = transient = 0.0
         for kind in kinds:
             tensors = saved_of_layer(model, layout, kind, saving, recipe)
@@ -302,7 +299,7 @@ def _largest_layer(model: WholeModel, layout: Layout, chunks: Sequence[Chunk]) -
     return max((sum(astuple(rank_parameters(model, layout, [Chunk(layer, 1)]))) for layer in kinds.values()), default=0.0)
 
 
-def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float], int]:
+def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], Amounts, int]:
     """Most bytes of activations that a rank holds in its order, the micro-batches of each chunk then, and the bytes by tensor.
 
     +1 at a forward pass, -1 behind its backward pass. Behind a backward pass without weight gradients, their inputs stay until they are done.
@@ -321,7 +318,7 @@ def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[floa
         if now > best[0]:
             best = (now, dict(counts), dict(waiting))
     bytes_now, held, late = best
-    ops: dict[str, float] = {}
+    ops: Amounts = {}
     for stage, n in held.items():
         for op, one in chunks[stage].ops.items():
             ops[op] = ops.get(op, 0.0) + n * one

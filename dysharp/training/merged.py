@@ -13,10 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, ProgramError
-from dysharp.base.units import us_to_ps
-from dysharp.base.values import frozen
+from dysharp.base import F64, ConfigError, ProgramError, frozen, us_to_ps
 from dysharp.model.operators import CONTEXT, TENSOR
 from dysharp.program import Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template
 from dysharp.program.merge import Cross, Part, merge

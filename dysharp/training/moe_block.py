@@ -7,16 +7,12 @@ measured steps, and searches over layouts.
 from dataclasses import replace
 from typing import Literal
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
+from dysharp.costs import Machine, Routed, gradients, kernels, machine_format, rows_of
 from dysharp.costs import exchange as costs
-from dysharp.costs.layer import Routed, gradients, kernels, machine_format, rows_of
-from dysharp.costs.machine import Machine
-from dysharp.model.batch import StepBatch, prompt_batch
-from dysharp.model.formats import COPIES, Formats, linears
-from dysharp.model.layout import Layout
+from dysharp.model import COPIES, Formats, Layout, StepBatch, linears, prompt_batch
 from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, LayerOperator, Weight, is_routed, operators
-from dysharp.specs.model import Model
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Model, WholeModel
 from dysharp.training.cost import PassCost, passes
 from dysharp.training.recipe import SINGLE, SMS, TrainingRecipe
 

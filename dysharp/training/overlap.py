@@ -6,7 +6,7 @@ Names are autograd's: combine of B runs a dispatch kernel, dispatch of B a combi
 from collections.abc import Sequence
 from dataclasses import fields
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.training.cost import PassCost
 from dysharp.training.graph import Graph, Node, replay
 

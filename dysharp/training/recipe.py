@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from dysharp.base.values import frozen
-from dysharp.model.formats import Formats
+from dysharp.base import Texts, frozen
+from dysharp.model import Formats
 from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
@@ -83,11 +83,11 @@ class TrainingRecipe:
     overlap_tp: bool = False
     overlap_dp: bool = True
     plain_ddp: bool = False
-    graphs: tuple[str, ...] = ()
+    graphs: Texts = ()
     counts: bool = True
     host: bool = False
     frozen: bool = False
-    recompute: tuple[str, ...] = ()
+    recompute: Texts = ()
     context: Literal["a2a", "p2p"] = "p2p"
     tensor: SubLayers | None = None
     router_fusion: bool = True

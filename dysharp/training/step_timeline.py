@@ -3,7 +3,7 @@
 import numpy as np
 
 from dysharp.analysis.timeline.tracks import Slices, Timeline, Track
-from dysharp.base.arrays import I32, I64
+from dysharp.base import I32, I64
 from dysharp.training.graph import Replay
 
 GROUP = "operators"

@@ -6,10 +6,9 @@ Times on one wire add up; wires run side by side.
 import math
 from itertools import accumulate, pairwise
 
-from dysharp.base.values import frozen
-from dysharp.costs.collectives import rail_rings_us
-from dysharp.costs.machine import Machine, number
-from dysharp.model.layout import Layout
+from dysharp.base import frozen
+from dysharp.costs import Machine, number, rail_rings_us
+from dysharp.model import Layout
 
 SUPERCHIPS = ("gh", "gb", "vr")
 """First letters of GPUs that have a CPU beside them, without PCIe between."""

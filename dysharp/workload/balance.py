@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Ints
-from dysharp.base.errors import ConfigError
+from dysharp.base import I32, I64, ConfigError, Ints
 from dysharp.specs import choice_int, choice_str
 
 Chooses = Callable[[I32, I32, I32, int, int], I32]

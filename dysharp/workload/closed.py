@@ -11,9 +11,7 @@ from math import comb
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, ConfigError, frozen
 from dysharp.workload.sampling import draw_group_limited
 
 DRAWN = 1 << 13

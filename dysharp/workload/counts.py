@@ -6,10 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError, entry_of, nearest
-from dysharp.base.values import frozen
-from dysharp.specs.reading import read_text
+from dysharp.base import I64, ConfigError, entry_of, frozen, nearest, read_text
 from dysharp.workload.routing import Placement
 from dysharp.workload.traces import MAX_EXPERTS, copies_max_mean
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.errors import ConfigError
+from dysharp.base import I32, I64, Bools, ConfigError, Texts
 from dysharp.workload.traces import Recording
 
 
-def deal(trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator) -> tuple[I32, tuple[str, ...]]:
+def deal(trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator) -> tuple[I32, Texts]:
     """Expert ids of every GPU's tokens: ([n_gpus * tokens_per_gpu, topk] int32, notes for the header).
 
     window
@@ -49,7 +48,7 @@ def _requests_note(trace: Recording, n_sequences: int, n_tokens: int) -> str:
     return f"{n_tokens} requests stand for one token each, from {n_sequences} recorded sequences"
 
 
-def _repetition(token: I64, n_recorded: int, n_gpus: int) -> tuple[str, ...]:
+def _repetition(token: I64, n_recorded: int, n_gpus: int) -> Texts:
     """A warning where tokens were dealt more than once, else ()."""
     n_distinct = np.unique(token).size
     if n_distinct == token.size:

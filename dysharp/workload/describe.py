@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, ConfigError, f64, frozen
 from dysharp.specs import Model
 from dysharp.workload.closed import expected_copies, uniform_p
 from dysharp.workload.counts import Counts, read_counts
@@ -218,6 +216,6 @@ def _nodes_of(routing: Routing, domain_gpus: int) -> list[NodeRow]:
 
 
 def _load(rows: Rows, routing: Routing) -> _LinkLoad:
-    out, into = (np.asarray(side, np.float64) for side in rows)
+    out, into = (f64(side) for side in rows)
     each = routing.tokens_per_gpu
     return _LinkLoad(float(out.mean()) / each, float(into.mean()) / each, max_over_mean(out), max_over_mean(into))

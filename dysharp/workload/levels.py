@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
-from dysharp.base.errors import ConfigError
+from dysharp.base import I64, Bools, ConfigError
 from dysharp.workload.routing import Routing, needed_gpus
 from dysharp.workload.traffic import Rows, rows_between
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Ints
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import F64, I64, ConfigError, Ints, frozen
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, eplb, replica_loads, replica_slots

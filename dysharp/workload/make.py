@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, Ints
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, ConfigError, Ints, Texts, frozen, show
 from dysharp.specs import Model
 from dysharp.specs.arguments import checked
 from dysharp.workload.counts import load_counts
@@ -33,7 +31,7 @@ class _Choice:
     expert: I32
     description: str
     synthetic: bool
-    notes: tuple[str, ...] = ()
+    notes: Texts = ()
     layer: int | None = None
 
 
@@ -146,7 +144,7 @@ def _stream(seed: int, name: str, layer: int | None = None) -> np.random.Generat
 
 
 def _from_weights(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu: int, seed: int, layer: int | None) -> _Choice:
-    notes: tuple[str, ...] = ()
+    notes: Texts = ()
     taken = layer
     if parsed.name == "counts":
         weight, description, notes, taken = _counted(parsed, model, n_gpus, layer)
@@ -202,7 +200,7 @@ def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None)
     return weight, description
 
 
-def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) -> tuple[F64, str, tuple[str, ...], int]:
+def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) -> tuple[F64, str, Texts, int]:
     table = load_counts(Path(parsed.source), parsed.model)
     row = table.row(layer, auto(table.n_experts, n_gpus))
     count = table.count[row]
@@ -216,11 +214,11 @@ def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) 
     return weight, f"counts {table.model} layer {number}", _cut_note(model) if capped else (), number
 
 
-def _cut_note(model: Model) -> tuple[str, ...]:
+def _cut_note(model: Model) -> Texts:
     return (f"counts above one choice per token at top-{model.topk} were cut",)
 
 
-def _with_loads(parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None) -> tuple[F64, str, tuple[str, ...], int]:
+def _with_loads(parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None) -> tuple[F64, str, Texts, int]:
     """Weights whose draws give the experts of `model` the loads of a recorded layer, and description, notes, layer number."""
     trace = load_trace(parsed.source)
     row = trace.row_of(layer) if layer is not None else median_layer(trace, auto(trace.n_experts, n_gpus))

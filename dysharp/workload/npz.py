@@ -13,11 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
-from dysharp.base.reading import open_regular
-from dysharp.base.units import GiB, MiB
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, GiB, MiB, frozen, open_regular
 
 MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64

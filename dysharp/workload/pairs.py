@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.base.values import frozen
+from dysharp.base import I32, frozen
 from dysharp.workload.routing import Routing
 
 

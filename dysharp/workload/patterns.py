@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Bools, ConfigError, Texts, frozen
 from dysharp.specs import Model
 from dysharp.workload.sampling import draw_uniform
 
@@ -87,7 +85,7 @@ def _pattern(name: str, source: str, *settings: Setting) -> Callable[[Draw], Dra
     return register
 
 
-def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: int, rng: np.random.Generator) -> tuple[I32, str, tuple[str, ...]]:
+def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: int, rng: np.random.Generator) -> tuple[I32, str, Texts]:
     """The choices of a pattern, its description and notes for a header.
 
     Choices: `[n_gpus * tokens, topk]` int32, distinct within a token, -1 = the token is absent. Raises ConfigError for

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, Ints, Reals
-from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base import F64, I32, ByName, ConfigError, Ints, Reals, Texts, check_word, nearest
 from dysharp.base.reading import check_bounded, json_of, parse_toml, read_text
 from dysharp.specs import choice_int, choice_str
 from dysharp.workload.balance import CHOOSES, by_quota, exact_slots
@@ -16,7 +15,7 @@ from dysharp.workload.routing import PREFETCHES, Moved, Placement, Routing
 
 _KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "exact", "NAME:choose=RULE", "FILE.json", "FILE.toml")
 _MAX_SLOTS = 1 << 20
-_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+_OPTIONS: dict[str, dict[str, Texts]] = {
     "eplb": {"slots": (), "nodes": (), "groups": ()},
     "exact": {"slots": (), "least": (), "plan": (), "prefetch": PREFETCHES, "weights": ("direct", "relay")},
 }
@@ -212,8 +211,8 @@ def _placed(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     raise ConfigError(f"unknown placement {name[:60]!r}{nearest(name, _KINDS)}")
 
 
-def _options(kind: str, text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _options(kind: str, text: str) -> ByName:
+    found: ByName = {}
     for part in text.split(",") if text else ():
         key, _, value = part.partition("=")
         check_word(key, tuple(_OPTIONS[kind]), f"placement {kind}: unknown option {key!r}")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64
+from dysharp.base import F64, I64
 
 _COMET_EXPERTS = 8  # experts of the set-up for which a spread of 0.032 was published; see published_spread
 _NODES = 96

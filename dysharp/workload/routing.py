@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools, Ints, Reals
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import I32, I64, Bools, ConfigError, Ints, Reals, Texts, frozen
 
 PREFETCHES = ("before", "beside", "hidden")
 """When weights of replicas move: before Dispatch, on the links beside it, or earlier at no cost."""
@@ -68,7 +66,7 @@ class Routing:
     description: str
     synthetic: bool
     """False: the expert ids were recorded from a model."""
-    notes: tuple[str, ...]
+    notes: Texts
     layer: int | None = None
     """The model's layer that the choices stand for. None: no layer was named."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, I32
+from dysharp.base import F64, I32
 
 _BLOCK = 1 << 15
 _DENSE_BLOCK = 1 << 12
@@ -60,19 +60,15 @@ def draw_group_limited(rng: np.random.Generator, n_tokens: int, weight: F64, top
     chosen = np.empty((n_tokens, topk), dtype=np.int32)
     for start, arrival in _arrivals(rng, n_tokens, weight):
         by_group = arrival.reshape(-1, n_group, size)
-        group = _best_groups(by_group, topk_group)
+        # [tokens, topk_group] groups with the best sum of two scores. A score is minus ln(arrival).
+        n_best = min(2, by_group.shape[2])
+        first_two = np.partition(by_group, n_best - 1, axis=2)[:, :, :n_best]
+        group = np.argpartition(np.log(first_two).sum(axis=2), topk_group - 1, axis=1)[:, :topk_group]
         pool = np.take_along_axis(by_group, group[:, :, None], axis=1).reshape(group.shape[0], -1)
         best = _first_arrivals(pool, topk)
         expert = np.take_along_axis(group, best // size, axis=1) * size + best % size
         chosen[start : start + len(expert)] = expert
     return chosen
-
-
-def _best_groups(arrival: NDArray[np.float32], topk_group: int) -> NDArray[np.intp]:
-    """[tokens, topk_group] groups with the best sum of two scores. A score is minus ln(arrival)."""
-    n_best = min(2, arrival.shape[2])
-    first_two = np.partition(arrival, n_best - 1, axis=2)[:, :, :n_best]
-    return np.argpartition(np.log(first_two).sum(axis=2), topk_group - 1, axis=1)[:, :topk_group]
 
 
 def _redraws_much(weight: F64, topk: int) -> bool:

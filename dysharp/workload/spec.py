@@ -2,8 +2,7 @@
 
 import math
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, Texts, check_word, frozen
 from dysharp.workload.patterns import PATTERNS, Setting
 from dysharp.workload.traces import packaged_traces
 
@@ -12,7 +11,7 @@ _TAKES_SOURCE = {"counts": "FILE", "loads": "NAME or FILE", "trace": "NAME or FI
 DISTRIBUTIONS = ("uniform", *_TAKES_NUMBER, *PATTERNS, "loads")
 """Names that need a model for experts and top-k."""
 _NAMES = tuple(dict.fromkeys((*DISTRIBUTIONS, *_TAKES_SOURCE)))
-_OPTIONS: dict[str, tuple[str, ...]] = {
+_OPTIONS: dict[str, Texts] = {
     **dict.fromkeys(("uniform", *_TAKES_NUMBER), ("group-limited",)),
     **{name: tuple(s.name for s in pattern.settings if s.name) for name, pattern in PATTERNS.items()},
     "counts": ("layer", "model", "group-limited"),

@@ -4,10 +4,8 @@ import functools
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
-from dysharp.specs.reading import DATA, read_toml
+from dysharp.base import F64, ConfigError, check_word, frozen, read_toml
+from dysharp.specs.reading import DATA
 from dysharp.workload.collective import ELEMENT_BYTES, Collective
 
 SUB_LAYER = "sub-layer"

@@ -2,22 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from dysharp.base import AnyPath, ByName, ConfigError, Texts, check_destination, frozen, json_of, nearest, one_line, show, write_file, write_text
 from dysharp.base.arrays import I64, Array, Bools, Floats, Ints
-from dysharp.base.errors import ConfigError, nearest, one_line, show
-from dysharp.base.files import check_destination, write_file, write_text
-from dysharp.base.reading import json_of
-from dysharp.base.values import AnyPath, frozen
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
 
 _DATA = Path(__file__).with_name("data")
 _TASKS = ("intent", "law", "summary", "translation")
-_PACKAGED: dict[str, tuple[str, ...]] = {
+_PACKAGED: dict[str, Texts] = {
     "deepseek-v2-lite": tuple(f"deepseek_v2_lite_{task}.npz" for task in _TASKS),
     **{f"deepseek-v2-lite-{task}": (f"deepseek_v2_lite_{task}.npz",) for task in _TASKS},
     "gpt-oss-20b": ("gpt_oss_20b_decode.npz",),
@@ -68,7 +64,7 @@ class Recording:
         return np.asarray((self.expert[row] >= 0).all(axis=1))
 
 
-def packaged_traces() -> tuple[str, ...]:
+def packaged_traces() -> Texts:
     """Names of the recordings that ship with the package."""
     return tuple(_PACKAGED)
 
@@ -156,7 +152,7 @@ def _read(path: Path, name: str) -> Recording:
     return Recording(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
 
 
-def _need(path: Path, arrays: dict[str, Array], names: tuple[str, ...]) -> None:
+def _need(path: Path, arrays: dict[str, Array], names: Texts) -> None:
     for name in names:
         if name not in arrays:
             raise ConfigError(f"{path}: array {name!r} is missing, found {', '.join(sorted(arrays))}")
@@ -168,14 +164,14 @@ def _one_number(path: Path, value: Array) -> int:
     return int(value.reshape(-1)[0])
 
 
-def _meta(path: Path, value: Array) -> dict[str, Any]:
+def _meta(path: Path, value: Array) -> ByName:
     if value.size != 1 or value.dtype.kind != "U":
         raise ConfigError(f"{path}: meta of {_form(value)}, expected one JSON text")
     meta = json_of(str(value.reshape(-1)[0]), f"{path}: meta")
     return meta if isinstance(meta, dict) else {}
 
 
-def _experts_of_meta(path: Path, meta: dict[str, Any]) -> int:
+def _experts_of_meta(path: Path, meta: ByName) -> int:
     n_experts = meta.get("E")
     if type(n_experts) is not int:
         raise ConfigError(f'{path}: meta has no whole number "E", expected the number of experts')
@@ -291,9 +287,9 @@ def save_text(text: str, path: AnyPath, ending: str) -> Path:
     return write_text(path, text)
 
 
-def _arrays(trace: Recording) -> dict[str, Any]:
+def _arrays(trace: Recording) -> ByName:
     meta = {"model": trace.name, "k": trace.topk, "E": trace.n_experts, "origin": trace.origin, "synthetic": trace.synthetic}
-    arrays: dict[str, Any] = {"expert": trace.expert, "layer_id": np.array(trace.layers, dtype=np.int32)}
+    arrays: ByName = {"expert": trace.expert, "layer_id": np.array(trace.layers, dtype=np.int32)}
     if trace.weight is not None:
         arrays["weight"] = trace.weight
     if trace.seq_len is not None:

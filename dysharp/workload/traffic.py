@@ -8,8 +8,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
-from dysharp.base.errors import entry_of
+from dysharp.base import I64, Bools, entry_of
 from dysharp.workload.routing import Routing, needed_gpus, rows_by_source
 
 

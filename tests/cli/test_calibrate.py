@@ -17,6 +17,7 @@ import dysharp as ds
 from dysharp.api import measuring
 from dysharp.api.calibration import calibrate
 from dysharp.base.errors import ConfigError
+from dysharp.base.reading import parse_toml, read_text
 from dysharp.costs.collectives import collective_us
 from dysharp.costs.operators import gemm_us, grouped_gemm_us
 from dysharp.measured.measurements import COLUMNS
@@ -24,7 +25,6 @@ from dysharp.specs import load_cluster
 from dysharp.specs.catalog import cluster_from_toml
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
-from dysharp.specs.reading import parse_toml, read_text
 from tests.measured.csv_lines import HEADER, Measured, line, write_own
 
 Call = Callable[..., Any]

@@ -8,7 +8,6 @@ from dysharp.systems.building.schema import LAYER_SCHEMA
 MAY_KNOW = ("workload", "systems", "functional")
 OTHER_MEANINGS = {
     "isa/packets.py": "a field of a packet",
-    "isa/commands.py": "a field of a command",
     "specs/hf.py": "a part of names in configs",
     "silicon/rtl/al_tlb.py": "pins",
 }

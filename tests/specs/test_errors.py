@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dysharp.base.errors import ConfigError, DysharpError, MissingExtra, SimulationError, nearest
+from dysharp.base.reading import MAX_FILE_BYTES
 from dysharp.specs import load_cluster, load_model
-from dysharp.specs.reading import MAX_FILE_BYTES
 
 MODEL = """
 name = "mine"

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.reading import parse_json
 from dysharp.specs import Choice, Cluster, Model, WholeModel, load_cluster, load_model
 from dysharp.specs.catalog import cluster_from_toml, model_from_toml
 from dysharp.specs.cluster import ClusterFile
@@ -17,7 +18,6 @@ from dysharp.specs.fitted import Fitted
 from dysharp.specs.hf import ALIASES, LAYERS, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.numbers import KINDS, _ListedNumber
-from dysharp.specs.reading import parse_json
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

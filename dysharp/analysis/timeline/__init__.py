@@ -2,5 +2,3 @@
 
 from dysharp.analysis.timeline.record import Recording, record
 from dysharp.analysis.timeline.tracks import Timeline, Window, make_timeline
-
-__all__ = ["Recording", "Timeline", "Window", "make_timeline", "record"]

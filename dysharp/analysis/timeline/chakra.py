@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from dysharp.analysis.timeline.task_graph import TaskGraph
-from dysharp.base.files import make_folder, write_file
-from dysharp.base.units import PS_PER_US
-from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.tables import Program, Template
+from dysharp.base import PS_PER_US, ByName, make_folder, write_file
+from dysharp.program import PULLS, PUSHES, Program, Template
 
 COMP, SEND, RECV = 4, 5, 6  # NodeType
 SCHEMA = "0.0.4"
@@ -35,7 +33,7 @@ class ChakraNode:
     name: str
     type: int
     after: list[int]
-    attributes: dict[str, Any]
+    attributes: ByName
 
     @property
     def duration_ps(self) -> int:
@@ -166,7 +164,7 @@ def _framed(message: Any) -> bytes:
 
 
 @cache
-def _messages() -> dict[str, Any]:
+def _messages() -> ByName:
     """The classes of the messages, from the published field numbers."""
     pb, pool = import_module("google.protobuf.descriptor_pb2"), import_module("google.protobuf.descriptor_pool")
     file = pb.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")

@@ -6,10 +6,8 @@ import numpy as np
 from dysharp.analysis.count import remote_members
 from dysharp.analysis.timeline.links import Trains, link_groups
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import F64, I64, Array, Ints
-from dysharp.base.values import frozen
-from dysharp.program.csr import owners
-from dysharp.program.tables import Kind, Program
+from dysharp.base import F64, I64, Array, Ints, frozen
+from dysharp.program import Kind, Program, owners
 
 BINS = 500
 """Samples of a counter that changes at every train."""

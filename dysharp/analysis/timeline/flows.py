@@ -4,11 +4,8 @@ import numpy as np
 
 from dysharp.analysis.timeline.links import RESPONSE, Trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I64, Bools, Ints
-from dysharp.base.values import by_key, frozen
-from dysharp.program.builder import PUSHES
-from dysharp.program.csr import owners
-from dysharp.program.tables import Kind, Program
+from dysharp.base import I64, Bools, Ints, by_key, frozen
+from dysharp.program import PUSHES, Kind, Program, owners
 
 IDS_PER_TOKEN = 4096  # flows of a token have ids of their own, one for each GPU
 

@@ -8,14 +8,9 @@ import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.analysis.timeline.record import Log, Recording
-from dysharp.base.arrays import I64
-from dysharp.base.errors import SimulationError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
-from dysharp.program.builder import PULLS
-from dysharp.program.csr import owners
+from dysharp.base import I64, PS_PER_US, SimulationError, frozen
+from dysharp.program import PULLS, Program, owners
 from dysharp.program.payload import sides_of
-from dysharp.program.tables import Program
 
 UP, DOWN = 0, 1
 DATA, REQUEST, RESPONSE, RESULT, ACKS = range(5)

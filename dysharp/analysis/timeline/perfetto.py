@@ -14,13 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.counters import Counter
-from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.analysis.timeline.links import GROUPS
 from dysharp.analysis.timeline.tracks import Timeline
-from dysharp.base.arrays import I64, Ints
-from dysharp.base.files import write_file
-from dysharp.base.units import ps_to_us
-from dysharp.base.values import by_key
+from dysharp.base import I64, Ints, by_key, ps_to_us, write_file
 
 U8 = NDArray[np.uint8]
 SEQUENCE = 1
@@ -114,7 +110,7 @@ def _head(timeline: Timeline, description: str) -> bytes:
 
 def _slices(timeline: Timeline) -> Iterator[bytes]:
     """Packets of all slices, begin and end side by side, in the order of tracks and time. Slices with flows are written one by one."""
-    flows = _flow_ids(timeline.flows)
+    flows = by_key((place, flow.id) for flow in timeline.flows for place in flow.slices)
     cuts = [*sorted({*flows, *range(0, len(timeline.slices), _CHUNK)}), len(timeline.slices)]
     for first, last in pairwise(cuts):
         if first in flows:
@@ -122,10 +118,6 @@ def _slices(timeline: Timeline) -> Iterator[bytes]:
         rest = slice(first + (first in flows), last)
         if rest.stop > rest.start:
             yield _packets(timeline, rest).tobytes()
-
-
-def _flow_ids(flows: tuple[TokenFlow, ...]) -> dict[int, list[int]]:
-    return by_key((place, flow.id) for flow in flows for place in flow.slices)
 
 
 def _with_flows(timeline: Timeline, i: int, ids: list[int]) -> bytes:

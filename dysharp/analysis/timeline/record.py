@@ -6,16 +6,11 @@ from collections.abc import Callable
 import numpy as np
 
 from dysharp.analysis import program_bound
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import I64, PS_PER_US, ConfigError, SimulationError, frozen
 from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
 from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
-from dysharp.program.builder import ProgramBuilder
-from dysharp.program.tables import Program
-from dysharp.program.trace import Trace
+from dysharp.program import Program, ProgramBuilder, Trace
 
 SAMPLES = 1000
 """Samples of the hubs' tables in the time that the busiest resource needs."""

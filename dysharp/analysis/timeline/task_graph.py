@@ -7,12 +7,9 @@ Rows lie in the tiles where the run has bound them.
 import numpy as np
 
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I64, Ints
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
-from dysharp.program.builder import PUSHES
+from dysharp.base import I64, ConfigError, Ints, frozen
+from dysharp.program import PUSHES, Head, Kind, Program, Tail
 from dysharp.program.csr import chain_steps, place_in, spans
-from dysharp.program.tables import Head, Kind, Program, Tail
 
 Pairs = tuple[I64, I64]
 

@@ -9,11 +9,8 @@ from dysharp.analysis.timeline.counters import Counter, counters
 from dysharp.analysis.timeline.flows import TokenFlow, steps_of, token_rows
 from dysharp.analysis.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base.arrays import I32, I64, Bools, Ints
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
-from dysharp.program.schema import Operator
-from dysharp.program.tables import Kind, Program
+from dysharp.base import I32, I64, Bools, ConfigError, Ints, Texts, frozen
+from dysharp.program import Kind, Operator, Program
 from dysharp.workload import Routing
 
 MOST_SLICES = 1_000_000
@@ -67,7 +64,7 @@ class Timeline:
     n_gpus: int
     time_ps: int
     tracks: tuple[Track, ...]
-    names: tuple[str, ...]
+    names: Texts
     slices: Slices
     flows: tuple[TokenFlow, ...]
     counters: tuple[Counter, ...]

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dysharp.analysis.load import MOST_GPUS, Load
-from dysharp.base.columns import Column, Columns
-from dysharp.base.values import frozen
+from dysharp.base import Column, Columns, Texts, frozen
 from dysharp.planning.advice.advise import PARTS, Advice
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.runs.causes import cause_names
@@ -21,9 +20,9 @@ class _Block:
     """A titled table with lines below it. The first `left` columns are text."""
 
     title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[str, ...] = ()
+    heads: Texts
+    rows: tuple[Texts, ...]
+    lines: Texts = ()
     left: int = 1
 
 

@@ -4,8 +4,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
+from dysharp.base import Texts, by_key
 from dysharp.base.text import table as plain
-from dysharp.base.values import by_key
 from dysharp.planning.advice.advise import PARTS, Advice, percent
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.what_if import WhatIf
@@ -75,7 +75,7 @@ def _ranking(ranking: Sequence[Predicted]) -> list[str]:
     return lines
 
 
-def _ranked(entry: Predicted) -> tuple[str, ...]:
+def _ranked(entry: Predicted) -> Texts:
     bar, fused = entry.bar(), entry.one_kernel_us()
     width = f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else UNKNOWN
     known = entry.parts_us() if fused is None else {"GEMMs": fused["GEMMs"]}
@@ -118,7 +118,7 @@ def _what_ifs(done: Advice) -> list[str]:
     return table(heads, [_changed(entry) for entry in done.what_if], last=True)
 
 
-def _changed(entry: WhatIf) -> tuple[str, ...]:
+def _changed(entry: WhatIf) -> Texts:
     change = percent(entry.difference_us / entry.best_us)
     difference = "0" if abs(entry.difference_us) < 0.5 else f"{entry.difference_us:+.0f}"
     return (entry.change, f"{entry.predicted.time_us:.0f}", difference, change, _note(entry))

@@ -8,7 +8,7 @@ from dysharp.api import Comparison
 from dysharp.api.comparison import COMPARED, marked, out_of_ranking, stops_of
 from dysharp.api.gain_map import GainMap
 from dysharp.api.why import Part, Why
-from dysharp.base.columns import Column, Columns
+from dysharp.base import Column, Columns
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.planning.advice.tuning import BUDGET
 from dysharp.planning.gain import EVEN, MECHANISMS

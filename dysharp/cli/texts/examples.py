@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dysharp.base.reading import read_toml
+from dysharp.base import read_toml
 
 EXAMPLES: dict[str, list[str]] = read_toml(Path(__file__).with_suffix(".toml"))
 """Command -> lines that can be typed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dysharp.base import Texts
 from dysharp.cli.texts.advice_text import table, wrapped
 from dysharp.planning.advice.libraries import Call, LibraryAdvice, LibraryCell
 
@@ -16,7 +17,7 @@ def screen(done: LibraryAdvice) -> list[str]:
     return [*lines, *wrapped([_without(done.cells)]), "More: --json (every library, its bar, and why a library has no kernel)"]
 
 
-def _cells(cell: LibraryCell) -> tuple[str, ...]:
+def _cells(cell: LibraryCell) -> Texts:
     if not cell.calls:
         return str(cell.gpus), str(cell.nodes), str(cell.tokens), "none has a kernel", "-", "-", ""
     first, ties = cell.calls[0], cell.ties()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from dysharp.base import ByName, Texts
 from dysharp.show.output import print_lines, print_table
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _print_memory(done: Description) -> None:
     print_lines(["", f"outside the allocator: {fixed}"])
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: ByName) -> Texts:
     sizes = (*_in_columns(row["gib"]), row["allocated"])
     return (str(row["rank"]), _holds(row), str(row["in_flight"]), *(f"{n:.2f}" for n in sizes))
 
@@ -125,6 +126,6 @@ def _in_columns(lines: Mapping[str, float]) -> tuple[float, ...]:
     return (*(lines.get(name, 0.0) for name in OWN), sum(n for name, n in lines.items() if name not in OWN))
 
 
-def _holds(row: dict[str, Any]) -> str:
+def _holds(row: ByName) -> str:
     layers = f"t*{row['layers']}" if row["layers"] else ""
     return " ".join(filter(None, ("E" * row["embedding"], layers, "m" * row["mtp"], "L" * row["head"])))

@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from dysharp.base.values import by_key
+from dysharp.base import ByName, by_key
 from dysharp.cli.flags import numbers_of
 from dysharp.show.output import print_lines, print_table
-from dysharp.workload import GpuRow, LayerRow
-from dysharp.workload.describe import SCHEMES, NodeRow
+from dysharp.workload.describe import SCHEMES, GpuRow, LayerRow, NodeRow
 
 
 def counts_of(text: str) -> list[int]:
@@ -16,7 +14,7 @@ def counts_of(text: str) -> list[int]:
     return numbers_of("--gpus", text, "GPU counts such as 8,16,32")
 
 
-def routing_dict(source: str, rows: Sequence[LayerRow]) -> dict[str, Any]:
+def routing_dict(source: str, rows: Sequence[LayerRow]) -> ByName:
     """`experts topk tokens` (None where layers differ or it is not known), `layers` one by one, and over all layers by GPU count
     `imbalance` (copies and tokens, largest over mean: mean and max of the layers) and `distinct_gpus` (mean, uniform routing)."""
     by_count = by_key((gpu.n_gpus, gpu) for row in rows for gpu in row.gpus)

@@ -1,9 +1,9 @@
 """One Row as text: name, value, unit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dysharp.analysis import Row
+from dysharp.base import AnyMapping, Texts
 from dysharp.measured.trust import eager_is_known
 from dysharp.program.nets import INSIDE, NET_KINDS
 from dysharp.runs.causes import STALLS, answer_of, short_names
@@ -60,7 +60,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _nvlink_sides(row: Row) -> tuple[str, ...]:
+def _nvlink_sides(row: Row) -> Texts:
     """Link directions of NVLink; () in a fabric without a switch."""
     return tuple(side for side in near_sides(row) if side in ("up", "down"))
 
@@ -119,7 +119,7 @@ def _window_facts(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _block_facts(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _block_facts(blocks: AnyMapping) -> list[tuple[str, str]]:
     """Counts of the fabric's blocks at packet level; idle blocks are left out."""
     if "al_tlb" not in blocks:
         return []

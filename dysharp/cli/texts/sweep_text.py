@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.text import csv_text
+from dysharp.base import AnyMapping, ByName, csv_text
 from dysharp.show.output import print_lines, print_table
 from dysharp.silicon.cluster_area import area_columns
 from dysharp.specs import load_cluster
@@ -13,7 +13,7 @@ from dysharp.specs import load_cluster
 if TYPE_CHECKING:
     from dysharp.figures import Point
 
-Rows = Mapping["Point", Mapping[str, Any]]
+Rows = Mapping["Point", AnyMapping]
 AXES = ("system", "model", "cluster", "gpus", "tokens", "routing", "seed", "direction", "fidelity")
 NUMBERS = {"time_us": "layer us", "bound_us": "bound us", "exposed_comm_us": "exposed comm us"}
 IN_ROW = {"gpus": "gpus", "tokens": "tokens_per_gpu"}
@@ -22,9 +22,9 @@ RESULTS = ("time_us", "exposed_comm_us", "bound_us", "bound_resource", "workload
 AREAS = ("area_gpu_mm2", "area_switch_mm2")
 
 
-def _values(point: Point, row: Mapping[str, Any]) -> dict[str, Any]:
+def _values(point: Point, row: AnyMapping) -> ByName:
     """Everything that tells a point: the axes, keys of the cluster that differ from its base, options, choices."""
-    values: dict[str, Any] = {name: getattr(point, name) for name in AXES}
+    values: ByName = {name: getattr(point, name) for name in AXES}
     for axis, key in IN_ROW.items():
         values[axis] = row.get(key) if values[axis] is None else values[axis]
     values["routing"] = point.routing or "of the model"

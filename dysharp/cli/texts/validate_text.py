@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dysharp.base.columns import Columns
-from dysharp.base.reading import read_toml
+from dysharp.base import AnyMapping, ByName, Columns, read_toml
 from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from dysharp.api.run_validation import ServingReport, TrainingReport
     from dysharp.measured.validation import Validation
 
-FAMILIES: dict[str, Any] = read_toml(Path(__file__).with_name("families.toml"))
+FAMILIES: ByName = read_toml(Path(__file__).with_name("families.toml"))
 """What was measured, by family of measurements; "training": by family of training runs. "groups": rows that are left out of the bars, by their note.
 "above": the words above a table of `print_bars`."""
 OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")
@@ -57,7 +56,7 @@ def print_own_rows(done: Validation, data: str) -> None:
     )
 
 
-def _errors(told: Sequence[Mapping[str, Any]]) -> str:
+def _errors(told: Sequence[AnyMapping]) -> str:
     """The median error of a user's rows, and how many are outside their interval."""
     judged = [row for row in told if not row["note"]]
     if not judged:
@@ -89,7 +88,7 @@ def print_families(done: Validation) -> None:
         print_columns(Columns("what=what", "regime=regime", "rows=n:", *ERRORS, "bias %=bias:.1f"), done.calls, whole=1)
 
 
-def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_families(rows: Sequence[AnyMapping]) -> None:
     named = [{**row, "words": FAMILIES.get(row["family"], "")} for row in rows]
     print_columns(Columns("what=family", "that is=words", "in scope=n_rows:", "predicted=n:", *ERRORS), named, whole=1)
 
@@ -174,7 +173,7 @@ def _print(done: Validation, *names: str) -> None:
         _print_rows(getattr(done, name), name)
 
 
-def _print_rows(rows: Iterable[Mapping[str, Any]], name: str, *without: str) -> None:
+def _print_rows(rows: Iterable[AnyMapping], name: str, *without: str) -> None:
     print_columns(TABLES[name].columns.without(*without), rows)
     click.echo()
 

@@ -2,17 +2,14 @@
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ProgramError
+from dysharp.base import Array, ProgramError
 from dysharp.base.threads import at_once, in_parts
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState, Clock, IssuerState, Links, MemberState, OpState, PoolState, StoreState, SwitchState, TableState
 from dysharp.engine.burst.lower_bulk import pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
-from dysharp.program.builder import PULLS
-from dysharp.program.csr import csr_ptr, group, owners
+from dysharp.program import PULLS, Alloc, Discipline, Head, Kind, Point, Program, Tail, csr_ptr, group, owners
 from dysharp.program.names import edge_name
-from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
 
 
 def _unsupported(program: Program) -> str | None:

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 from dysharp.engine.blocks import columns as col
-from dysharp.program.csr import owners
-from dysharp.program.tables import Program
+from dysharp.program import Program, owners
 
 SPARE_PIECES = 4  # of a bulk op besides those that are on links and in buffers
 ENDLESS_TRAINS = 256  # of a bulk op that wait in a buffer without end

@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import HoldState, Links, Loads, Points, Releases
 from dysharp.engine.burst.lower_bulk import bulk_state
-from dysharp.program.csr import group, owners
+from dysharp.program import Chaining, Discipline, Head, Kind, Point, Program, Tail, group, owners
 from dysharp.program.shares import more_of
-from dysharp.program.tables import Chaining, Discipline, Head, Kind, Point, Program, Tail
 
 HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/engine/blocks/points.py
 

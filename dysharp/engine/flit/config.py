@@ -3,8 +3,7 @@
 import math
 from dataclasses import field
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, Texts, check_word, frozen
 
 ALLOCATORS = ("separable_input_first", "islip")
 TOPOLOGIES = ("fly", "fattree", "ring")
@@ -18,7 +17,7 @@ def _whole(owner: str, name: str, value: object, low: int, high: int) -> None:
         raise ConfigError(f"{owner}.{name} is {value!r}, expected a whole number from {low} to {high}")
 
 
-def _one_of(owner: str, name: str, value: str, known: tuple[str, ...]) -> None:
+def _one_of(owner: str, name: str, value: str, known: Texts) -> None:
     check_word(value, known, f"{owner}.{name} is {value!r}")
 
 

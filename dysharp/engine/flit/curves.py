@@ -14,10 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError
-from dysharp.base.reading import read_text
-from dysharp.base.values import by_key, frozen
+from dysharp.base import F64, ConfigError, by_key, frozen, read_text
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
 

@@ -8,13 +8,10 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, field
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import I64, ByName, ConfigError, SimulationError, frozen
 from dysharp.engine.cycles import first_cycle
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
@@ -209,7 +206,7 @@ def measure_run(run: NetworkRun, progress: Callable[[int, int], None] | None = N
     if protocol.check:
         run.drain()
     rates = accepted / cycles
-    row: dict[str, Any] = {
+    row: ByName = {
         "load": run.load, "seed": run.seed, "injected": sent / cycles / n, "accepted": float(rates.mean()),
         "accepted_min": float(rates.min()), "accepted_max": float(rates.max()), **_latencies(stats),
         "hops": _mean(stats[u.STAT_HOPS], stats[u.STAT_N]), "n_packets": int(stats[u.STAT_N]), "measured_cycles": cycles,

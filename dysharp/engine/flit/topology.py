@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.arrays import I64
-from dysharp.base.values import frozen
+from dysharp.base import I64, frozen
 from dysharp.engine.flit.config import NetworkConfig
 
 NOBODY = -(1 << 40)

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64, Bools
-from dysharp.base.errors import ConfigError
+from dysharp.base import F64, I64, Bools, ConfigError
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 
 NEVER = 1 << 60

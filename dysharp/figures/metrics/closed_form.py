@@ -2,13 +2,13 @@
 
 from dataclasses import asdict
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, frozen
 from dysharp.figures.metric import calculated
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.runs.point import Point
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.fields import Entries, Experts, Text
-from dysharp.workload.closed import uniform_traffic
+from dysharp.workload import uniform_traffic
 
 
 @frozen
@@ -19,7 +19,7 @@ class _Choices:
 
 
 @calculated("closed-form", options=_Choices, metrics={"redundant_share": "redundant_share", "ideal_speedup": "ideal speed-up"})
-def _closed_form(point: Point, choices: _Choices) -> dict[str, float]:
+def _closed_form(point: Point, choices: _Choices) -> Amounts:
     """The closed forms for the model and the GPUs of a point: token rows per token, shares and ratios."""
     model = load_model(point.model)
     gpus = load_cluster(point.cluster).n_gpus if point.gpus is None else point.gpus
@@ -43,7 +43,7 @@ METRICS = {
 
 
 @calculated("packet-format", options=_StoreOptions, metrics=METRICS)
-def _packet_format(point: Point, store: _StoreOptions) -> dict[str, float]:
+def _packet_format(point: Point, store: _StoreOptions) -> Amounts:
     """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
     closed = closed_efficiency(store.format, store.granularity, targets)

@@ -4,13 +4,9 @@ from typing import Annotated
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen
+from dysharp.base import F64, I64, PS_PER_US, Amounts, frozen
 from dysharp.figures.metric import calculated
-from dysharp.program import Program
-from dysharp.program.csr import owners
-from dysharp.program.trace import Trace
+from dysharp.program import Program, Trace, owners
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.point import Point
 from dysharp.runs.run import planned
@@ -35,7 +31,7 @@ class _PollingForm:
 
 
 @calculated("hub-shares", options=_PollingForm, metrics=METRICS)
-def _hub_shares(point: Point, options: _PollingForm) -> dict[str, float]:
+def _hub_shares(point: Point, options: _PollingForm) -> Amounts:
     """Means over all rows of all GPUs; of a tile the thread block that starts first counts."""
     own, hardware = _parts_us(point, options.form), _parts_us(point, HARDWARE[options.form])
     total = own.sum()

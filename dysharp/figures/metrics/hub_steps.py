@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import choice_str, load_cluster, load_whole

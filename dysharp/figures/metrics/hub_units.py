@@ -8,7 +8,7 @@ the producers in turn. The count is no timing model: it says what the tables do.
 from collections import deque
 from collections.abc import Iterator
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol import aau, rpm
 from dysharp.runs.point import Point
@@ -42,7 +42,7 @@ METRICS = {
 
 
 @calculated("hub-units", options=_HubUnits, metrics=METRICS)
-def _hub_units(point: Point, units: _HubUnits) -> dict[str, float]:
+def _hub_units(point: Point, units: _HubUnits) -> Amounts:
     """Run all rows of all producers through the units."""
     producers = [_packets(p, units) for p in range(PRODUCERS)]
     total = PRODUCERS * units.rows

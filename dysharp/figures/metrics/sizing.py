@@ -7,8 +7,8 @@ has the most entries: an AL TLB of any size reads memory for every first touch.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
+from dysharp.base import ByName
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.protocol import aau, al_table, reduction
 from dysharp.runs.point import Point
@@ -199,11 +199,11 @@ def _least(sizes: Iterable[int]) -> float | None:
     return min((float(size) for size in sizes if size), default=None)
 
 
-def _visits(here: Seen) -> dict[str, Any]:
+def _visits(here: Seen) -> ByName:
     return here.block("al_tlb").get("rows") or {}
 
 
-def _sessions(here: Seen) -> dict[str, Any]:
+def _sessions(here: Seen) -> ByName:
     table = here.block("reduction")
     return table if table.get("sessions") else {}
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from dysharp.base.values import frozen
+from dysharp.base import Amounts, frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol.aau import APT
 from dysharp.protocol.dam import TILE_COUNTER
@@ -49,11 +49,11 @@ class _HubSizes:
 
 
 @calculated("dysharp-area", options=_Queues, metrics=DYSHARP)
-def _dysharp_sram(point: Point, options: _Queues) -> dict[str, float]:
+def _dysharp_sram(point: Point, options: _Queues) -> Amounts:
     return dysharp_area(load_cluster(point.cluster), options.queues, options.misses)
 
 
 @calculated("hub-area", options=_HubSizes, metrics=HUB)
-def _hub_sram(point: Point, sizes: _HubSizes) -> dict[str, float]:
+def _hub_sram(point: Point, sizes: _HubSizes) -> Amounts:
     banks = choice_int("moe_hub.rat_banks") * choice_int("moe_hub.rat_bank_entries")
     return hub_area(**asdict(sizes) | {"rat_entries": banks if sizes.rat_entries is None else sizes.rat_entries})

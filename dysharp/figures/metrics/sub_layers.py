@@ -3,21 +3,21 @@
 from dataclasses import replace
 from statistics import mean, pstdev
 
+from dysharp.base import Amounts, Texts
 from dysharp.figures.metric import Seen, calculated, metric, quotient
 from dysharp.measured.measurements import read_measurements
 from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
-from dysharp.specs import choice, load_cluster
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES, choice, load_cluster
 from dysharp.systems.collective_system import NoOptions
-from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
+from dysharp.workload import SUB_LAYER, parse_sub_layer, shapes
 
 PREFILL, TRAINING = ("L1", "L2"), ("L1", "L2", "L3", "L4")
 BACKWARD = 3.5
 """Attention's operations, forward and backward, over forward alone: 2 products forward, 5 backward (FlashAttention-2, arXiv 2307.08691)."""
 
 
-def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
+def _seen_at(here: Seen, layers: Texts) -> list[Seen] | None:
     """The points of all `layers` beside the point of the first; None elsewhere, and where one of them was not run."""
     first = f":{layers[0]}"
     if first not in here.point.model:
@@ -27,7 +27,7 @@ def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
     return seen if len(seen) == len(layers) else None
 
 
-def _layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
+def _layer_us(here: Seen, layers: Texts) -> float | None:
     """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and the GEMMs for the gradients of rows.
 
     Beside them: causal attention, and in training the gradients of weights, as many operations as the forward GEMMs. All at `tp.gemm_part`.
@@ -142,7 +142,7 @@ _SPREAD = {f"{side}_{end}_mm2": f"area of CAIS in a {side} ({end}, mm2)" for sid
 
 
 @calculated("cais-area", options=NoOptions, metrics=_SPREAD)
-def _area(point: Point, options: NoOptions) -> dict[str, float]:
+def _area(point: Point, options: NoOptions) -> Amounts:
     """Merge units, merge tables and group table of a switch; synchronizer of a GPU; in 12 nm."""
     found = cais_area(load_cluster(point.cluster))
     return {f"{side}_{end}_mm2": getattr(spread, end) for side, spread in found.items() for end in ("low", "middle", "high")}

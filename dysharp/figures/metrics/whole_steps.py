@@ -7,17 +7,14 @@ one.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
-from dysharp.base.units import PS_PER_US
-from dysharp.costs.attention import AttentionCall as Call
-from dysharp.costs.attention import Direction, attention_flops
-from dysharp.costs.machine import Machine, number
+from dysharp.base import PS_PER_US, ByName
+from dysharp.costs import AttentionCall as Call
+from dysharp.costs import Direction, Machine, attention_flops, number
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
-from dysharp.specs import choice_int, choice_str, load_cluster, load_model
+from dysharp.specs import Attention, WholeModel, choice_int, choice_str, load_cluster, load_model
 from dysharp.specs.choices import Scalar, overridden
-from dysharp.specs.whole import Attention, WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import EpTimes, PassCost
 from dysharp.training.costs import step_costs
@@ -115,7 +112,7 @@ def _forward_times(here: Seen) -> tuple[float, float, float] | None:
     return time, exposed, wire
 
 
-def _three(row: dict[str, Any]) -> tuple[float, float, float]:
+def _three(row: ByName) -> tuple[float, float, float]:
     phases = [row["phases_us"][name] for name in ("dispatch", "combine")]
     span = max(phase["end"] for phase in phases) - min(phase["start"] for phase in phases)
     return float(row["time_us"]), float(row["exposed_comm_us"]), min(span, sum(phase["busy"] for phase in phases))

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.base.errors import ConfigError, MissingExtra, check_word, nearest, show
-from dysharp.base.processes import Runner, here, in_processes
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, ConfigError, MissingExtra, Runner, check_word, here, in_processes, nearest, parse_toml, read_text, show
+from dysharp.base.values import ByName, Texts, frozen
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
 from dysharp.figures.origin import row_of
@@ -20,7 +19,6 @@ from dysharp.runs.on_dask import on_dask
 from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Simulate, point_task, why
 from dysharp.runs.store import key_of
-from dysharp.specs.reading import parse_toml, read_text
 
 OBJECTIVES = {"latin-hypercube": 0, "tpe": 1, "nsga2": 2}
 """{method: columns that it minimises}."""
@@ -42,8 +40,8 @@ class Draw:
     method: str
     n: Whole
     range: dict[str, list[Number]]
-    log: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ()
-    minimize: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ("time_us",)
+    log: Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ()
+    minimize: Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ("time_us",)
     seed: Whole = 0
 
 
@@ -52,7 +50,7 @@ class Study:
     """`points`: tables of points. `draw` None: their product is the grid."""
 
     name: str
-    tables: tuple[dict[str, Any], ...]
+    tables: tuple[ByName, ...]
     draw: Draw | None
 
     def grid(self) -> tuple[Point, ...]:
@@ -89,7 +87,7 @@ def load_study(path: str) -> Study:
     return study
 
 
-def _draw(table: dict[str, Any], where: str) -> Draw:
+def _draw(table: ByName, where: str) -> Draw:
     draw = typed(Draw, table, f"{where}: draw")
     check_word(draw.method, OBJECTIVES, f"{where}: draw.method: found {draw.method[:40]!r}")
     if not 1 <= draw.n <= MAX_POINTS or not draw.range:
@@ -133,7 +131,7 @@ def run_study(
     `scheduler`: address of a dask scheduler, whose workers then run the points. `simulate`: what makes a Row of a point; None = `row_of`.
     """
     outcome = _StudyOutcome()
-    local: Runner[dict[str, Any]] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
+    local: Runner[ByName] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
     try:
         with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
             todo = _Todo(folder, run, simulate or row_of, outcome)
@@ -155,11 +153,11 @@ class _Todo:
     """Where points run, and where their Rows go."""
 
     folder: StudyFolder
-    run: Runner[dict[str, Any]]
+    run: Runner[ByName]
     simulate: Simulate
     outcome: _StudyOutcome
 
-    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, dict[str, Any] | Exception]]:
+    def finished(self, points: Iterable[Point], progress: Progress | None, total: int) -> Iterator[tuple[Point, ByName | Exception]]:
         """Run points and keep their Rows; yields (point, Row or why it failed) in the order in which they finish."""
         asked = [(key_of(point).digest, point) for point in points]
         todo = [(key, point) for key, point in asked if not self.folder.has(key)]
@@ -213,7 +211,7 @@ def _one_point(study: Study, values: Mapping[str, Number]) -> Point:
     return points[0]
 
 
-def _objectives(draw: Draw, record: Mapping[str, Any]) -> tuple[float, ...] | None:
+def _objectives(draw: Draw, record: AnyMapping) -> tuple[float, ...] | None:
     """What the search minimises. None: the point failed."""
     if not record:
         return None
@@ -233,7 +231,7 @@ def _suggest(trial: Any, draw: Draw, name: str) -> Number:
     return value
 
 
-def _stored(folder: StudyFolder) -> dict[str, dict[str, Any]]:
+def _stored(folder: StudyFolder) -> dict[str, ByName]:
     """Finished records by key."""
     try:
         found = folder.connect().sql("select * exclude (row) from runs")

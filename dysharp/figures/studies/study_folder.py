@@ -14,15 +14,13 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dysharp.base.errors import ConfigError, MissingExtra
-from dysharp.base.files import make_folder, write_file
-from dysharp.base.sources import code_digest
+from dysharp.base import Amounts, AnyMapping, ByName, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
 from dysharp.silicon.cluster_area import area_columns
@@ -90,7 +88,7 @@ class StudyFolder:
         """Whether the point with this key is finished."""
         return key in self._keys
 
-    def put(self, key: str, point: Point, row: Mapping[str, Any]) -> None:
+    def put(self, key: str, point: Point, row: AnyMapping) -> None:
         """Keep a finished point."""
         assert self._journal is not None, "opened by writing()"
         record = record_of(key, point, row)
@@ -113,7 +111,7 @@ class StudyFolder:
                 self._write_part(records)
             (self.folder / JOURNAL).unlink(missing_ok=True)
 
-    def _write_part(self, records: list[dict[str, Any]]) -> None:
+    def _write_part(self, records: Rows) -> None:
         name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
         with tempfile.TemporaryDirectory() as private:  # not in the study's folder: DuckDB writes through a link there
             source, written = _json_source(Path(private) / JOURNAL, records), Path(private) / "part"
@@ -124,7 +122,7 @@ class StudyFolder:
             if other != part:
                 other.unlink()
 
-    def _records(self) -> Iterator[dict[str, Any]]:
+    def _records(self) -> Iterator[ByName]:
         """Undamaged lines of the journal, each key once. The last line may be cut off by a kill."""
         seen: set[str] = set()
         journal, damaged = self.folder / JOURNAL, 0
@@ -250,7 +248,7 @@ def _hold(lock: IO[str], folder: Path) -> None:
         raise ConfigError(f"study {folder}: another process writes to it; wait for it, or take another --folder") from None
 
 
-def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", finished: float | None = None) -> dict[str, Any]:
+def record_of(key: str, point: Point, row: AnyMapping, code: str = "", finished: float | None = None) -> ByName:
     """One line of the journal, which becomes one line of a part: numbers of the Row, what tells the point apart, and the whole Row as JSON.
 
     `code`: digest of the code that made the Row, "" = this one. `finished`: when, in seconds since 1970; None = now.
@@ -285,7 +283,7 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
     return {**own, **{name: value for name, value in told.items() if name not in own and name != "row"}, "row": json.dumps(row)}
 
 
-def _areas(point: Point) -> dict[str, float]:
+def _areas(point: Point) -> Amounts:
     """Area of what DySHARP adds to the point's cluster; nothing for a cluster that cannot be read."""
     try:
         return area_columns(load_cluster(point.cluster))
@@ -308,7 +306,7 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _record(line: str) -> ByName | None:
     """The record of a line of the journal; None: a damaged one."""
     try:
         record = json.loads(line)
@@ -326,7 +324,7 @@ def _content(file: Path) -> str:
         return ""
 
 
-def _stored(folder: Path) -> Iterator[dict[str, Any]]:
+def _stored(folder: Path) -> Iterator[ByName]:
     """The records of a `Store` of any version. The Row of a Point that this version does not know is left out."""
     for path, stored in Store(folder).records():
         try:
@@ -335,7 +333,7 @@ def _stored(folder: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _json_source(file: Path, records: list[dict[str, Any]]) -> str:
+def _json_source(file: Path, records: Rows) -> str:
     """Write the records to a file, and say how duckdb reads it, with the type of each column."""
     file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     columns: dict[str, str] = {}

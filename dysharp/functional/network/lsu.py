@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Generic
 
-from dysharp.base.errors import EmulationMismatch
+from dysharp.base import EmulationMismatch
 from dysharp.functional.network.core import LIST, RETRY, Network
 from dysharp.functional.network.transaction import T
 from dysharp.protocol import lsu

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.values import frozen
+from dysharp.base import Array, ByName, frozen
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.sums import Expression, add_in_order
@@ -122,7 +121,7 @@ def answer(request: Packet, op: Command, count: int, payload: bytes = b"", addre
     `address`, `dtype`: default is the request's.
     """
     if op in WITHOUT_COUNT:
-        fields: dict[str, Any] = {"further": request.further}
+        fields: ByName = {"further": request.further}
     else:
         # Plain loads have no stage bit; only Combine reads.
         fields = {"stage": Stage.COMBINE if request.op in PLAIN_LOADS else request.stage, "count": count}

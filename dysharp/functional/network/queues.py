@@ -6,7 +6,7 @@ Packets in different queues overtake each other.
 from collections import deque
 from typing import Any, NamedTuple
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 from dysharp.functional.orders import Event, Pool
 
 

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from dysharp.base.values import frozen_keywords
+from dysharp.base import frozen_keywords
 from dysharp.isa.commands import Command, Dtype, Stage
 
 MAX_TAGS = 1 << 20  # the tag field of a packet

@@ -2,5 +2,3 @@
 
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.packets.driver import run_packets
-
-__all__ = ["Statistics", "run_packets"]

@@ -8,5 +8,3 @@ from dysharp.functional.torch.experts import ModuleExperts
 from dysharp.functional.torch.machine import MoeMachine
 from dysharp.functional.torch.routers import capture
 from dysharp.functional.torch.wrap import wrap
-
-__all__ = ["BLOCKS", "ModuleExperts", "MoeMachine", "capture", "make_block", "wrap"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, check_word, frozen
 from dysharp.functional.torch.extra import require_transformers
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _groups(n_experts: int, topk: int) -> tuple[int, int]:
     return n_group, max(n_group // 2, 1, -(-topk * n_group // n_experts))
 
 
-_PLAIN: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
+_PLAIN: dict[str, tuple[str, str, str, str, ByName]] = {
     "gpt-oss": ("gpt_oss", "GptOss", "MLP", "intermediate_size num_local_experts", {}),
     "mixtral": ("mixtral", "Mixtral", "SparseMoeBlock", "intermediate_size num_local_experts", {}),
     "qwen3-moe": ("qwen3_moe", "Qwen3Moe", "SparseMoeBlock", "moe_intermediate_size num_experts", {"norm_topk_prob": True}),

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ByName, ConfigError
 from dysharp.functional.torch.arrays import check_tensor, dtype_name, to_array, to_tensor
 from dysharp.functional.torch.experts import ModuleExperts, layout_of
 from dysharp.functional.torch.machine import MoeMachine
@@ -57,7 +56,7 @@ class MachineExperts(torch.nn.Module):
         out: torch.Tensor = _OnMachine.apply(self._machine, experts, ids, hidden, weight, *parameters)  # type: ignore[no-untyped-call]
         return out
 
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _arguments(self, args: tuple[Any, ...], kwargs: ByName) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         try:
             bound = tuple(self._signature.bind(*args, **kwargs).arguments.values())
         except TypeError as error:

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import Array, ConfigError, Texts, frozen
 from dysharp.functional.torch.arrays import check_tensor
 from dysharp.functional.torch.extra import require_torch
 
@@ -23,7 +21,7 @@ class _Layout:
     `gated`: W1 holds gate and up. `transposed`: matrices are `[in, out]` (gpt-oss), else `[out, in]` as in `nn.Linear`.
     """
 
-    names: tuple[str, ...]
+    names: Texts
     gated: bool
     transposed: bool
 

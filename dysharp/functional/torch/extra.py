@@ -3,7 +3,7 @@
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 
 OLDEST_TRANSFORMERS = 5  # 4.x has other routers, other return orders, and lists of expert modules
 

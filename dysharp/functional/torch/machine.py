@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 
 if TYPE_CHECKING:
     from dysharp.functional.torch.experts import ModuleExperts

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base.arrays import I64
-from dysharp.base.errors import ConfigError
+from dysharp.base import I64, ByName, ConfigError, parse_json, read_text
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
-from dysharp.specs.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import torch
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 _N_BYTES = 256
-_SAFE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+_SAFE: ByName = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_pretrained(folder: Path, layers: tuple[int, ...] | None = None) -> torch.nn.Module:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ByName, ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
-from dysharp.workload.traces import Recording, check_weights, checked_ids
+from dysharp.workload import Recording, check_weights, checked_ids
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +32,7 @@ class _Recorder:
     weights: list[Array] = field(default_factory=list)
     n_rows: int = 0
 
-    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(self, args: tuple[Any, ...], kwargs: ByName) -> None:
         """Keep expert ids and gate weights, both `[tokens, topk]`, from the arguments of one call."""
         import torch
 

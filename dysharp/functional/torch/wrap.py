@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
 from dysharp.functional.torch.machine import MoeMachine
 

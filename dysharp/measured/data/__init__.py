@@ -3,7 +3,7 @@
 import gzip
 from importlib.resources import files
 
-from dysharp.base.errors import check_word
+from dysharp.base import check_word
 
 TABLES = ("measurements", "operators", "calls", "collectives", "training", "serving", "residuals")
 

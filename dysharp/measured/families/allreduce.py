@@ -9,18 +9,15 @@ all_reduce_utils.py); SGLang custom_all_reduce_v2.py; TensorRT-LLM cpp/tensorrt_
 import re
 from collections.abc import Mapping
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US, KiB, MiB
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, PS_PER_US, KiB, MiB, frozen_keywords
 from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, check_cluster, family, gpu_of, number, whole
 from dysharp.measured.predictions import hashable_constants
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.workload.collective import even
+from dysharp.workload import even
 
 LOAD_BYTES = 16  # bytes that one thread loads at a time
 CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos

@@ -4,14 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64
+from dysharp.base import F64, Amounts
 from dysharp.costs import attention, moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
+from dysharp.specs import Gpu, load_gpu
 
 KINDS = (
     "attention_context", "attention_generation", "attention_bidirectional", "attention_train_fwd", "attention_train_bwd",
@@ -126,7 +125,7 @@ def _masked(m: Measurement, gpu: Gpu) -> bool:
     return heads == kv_heads or heads / kv_heads > XQA_HEADS or cyclic or blocks * XQA_BLOCKS < gpu.n_sms
 
 
-def _widths(m: Measurement, kernel: str) -> dict[str, float]:
+def _widths(m: Measurement, kernel: str) -> Amounts:
     if m.kind.startswith("mla"):
         # SGLang's FlashAttention backend absorbs the projections in prefill, too.
         if m.kind == "mla_generation" or kernel == "flash_attention":

@@ -11,24 +11,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
-from dysharp.costs.attention import AttentionCall
-from dysharp.costs.layer import SPARSE_HEADS, OpTime, Routed, gradients, kernels, rows_of
-from dysharp.costs.machine import Machine
-from dysharp.costs.operators import light_us
+from dysharp.base import F64, frozen_keywords
+from dysharp.costs import SPARSE_HEADS, AttentionCall, Machine, OpTime, Routed, gradients, kernels, light_us, rows_of
 from dysharp.costs.regime import Name, regime_of
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
-from dysharp.model.batch import StepBatch, prompt_batch
-from dysharp.model.formats import Formats
+from dysharp.measured.families import CLUSTERS, Case, Constants, Measurement, Unsupported, check_cluster, family, gpu_of, number, whole
+from dysharp.model import Formats, StepBatch, prompt_batch
 from dysharp.model.operators import ACTIVATION, DENSE, POSITIONS, LayerOperator, MemoryOp, RowExchange, Weight, is_routed, operators
 from dysharp.serving.layer import attention_ops, layer_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
-from dysharp.specs import list_whole_models, load_cluster, load_whole
-from dysharp.specs.gpu import Gpu, load_gpu
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Gpu, WholeModel, list_whole_models, load_cluster, load_gpu, load_whole
 
 MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}

@@ -1,13 +1,11 @@
 """DeepEP's normal kernels inside one NVLink domain: Dispatch and Combine, each a family."""
 
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, sent_rows, verb_of
-from dysharp.measured.family import Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, label, number, whole
-from dysharp.specs.gpu import Gpu
+from dysharp.measured.families import Constants, Measurement, Unsupported, family, label, number, whole
+from dysharp.specs import Gpu
 
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
 

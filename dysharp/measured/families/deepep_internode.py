@@ -9,14 +9,12 @@
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, f64, frozen_keywords
 from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, sent_rows, verb_of
+from dysharp.measured.families import Constants, Measurement, Unsupported, family, label, number, spans_domains, whole
 from dysharp.measured.families.deepep import DeepEpCase
-from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
-from dysharp.measured.measurements import Measurement, Unsupported, label, number, spans_domains, whole
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 KERNELS = ("DeepEP-normal", "DeepEP V1 normal", "DeepEP V1 (NVSHMEM host proxy)", "DeepEP V2")
 """Starts of the column `system`."""
@@ -60,7 +58,7 @@ def _excluded(m: Measurement) -> str:
 
 def _closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """SMs beside the NIC (`internode.two_hop_us`)."""
-    sizes = (np.asarray(x, np.float64) for x in (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
+    sizes = map(f64, (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
     return two_hop_us(constants, case.verb, *sizes)
 
 
@@ -71,7 +69,7 @@ def _program_us(case: _InternodeCase, constants: Constants) -> float:
 
 def _notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
-    doublings = np.log2(np.asarray(case.gpus, np.float64) / NODE_GPUS)
+    doublings = np.log2(f64(case.gpus) / NODE_GPUS)
     out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
     return out
 

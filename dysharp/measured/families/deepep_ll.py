@@ -2,14 +2,13 @@
 
 from functools import partial
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, sent_dtypes, sent_rows, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import NO_DOMAIN, Measurement, Unsupported, experts_of, label, number, spans_domains
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 MOST_GPUS = 8  # with more GPUs the kernels use RDMA instead of NVLink
 NO_NVLINK = "pure RDMA"

@@ -3,14 +3,12 @@
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, f64, frozen_keywords
 from dysharp.costs import moe, operators
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, dtype_of, family, gpu_of, number
 from dysharp.measured.families.operator import is_training_gemm
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
-from dysharp.model.formats import FORMATS
-from dysharp.specs.gpu import Gpu
+from dysharp.model import FORMATS
+from dysharp.specs import Gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 """Serving engines: their FP8 and FP4 linear layers take BF16 inputs."""
@@ -49,7 +47,7 @@ def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
     time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library, weight_bytes=case.weight_bytes)
     if case.eager:
         return moe.linear_us(gpu, constants, time, case.m, case.k)
-    values = np.asarray(case.m * case.k, np.float64)
+    values = f64(case.m * case.k)
     searched = np.where(np.asarray(case.scale_kernels) > 0, operators.hbm_us(gpu, constants, SCALED_BYTES * values), 0.0)
     scale = case.scale_kernels * operators.launch_us(gpu, constants) + searched
     if not case.quantises:

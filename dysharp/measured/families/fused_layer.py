@@ -1,15 +1,12 @@
 """One kernel per MoE layer: Mega MoE and its variants."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, PS_PER_US, AnyMapping, Texts, frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
@@ -17,8 +14,7 @@ from dysharp.measured.expert_loads import LayerCase, expert_loads, layer_fields
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label
 from dysharp.measured.predictions import HashableConstants, hashable_constants
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model
 from dysharp.systems import get_system
 from dysharp.workload import Routing, make_routing, routing_from
 
@@ -150,7 +146,7 @@ def _loaded_routing(loads: F64, gpus: int, topk: int, tokens: int) -> Routing:
     return routing_from(expert, len(loads), gpus)
 
 
-def _dtypes_of(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _dtypes_of(model: Model, options: AnyMapping) -> Texts:
     """Data types of the dispatched rows and of the weights."""
     weights = options.get("weights")
     return sent_dtype("dispatch", model, options), f"weights {model.gemm_dtype if weights in (None, 'model') else weights}"

@@ -1,15 +1,12 @@
 """RMSNorm beside multimem all-reduces, in one kernel or behind them (TokenWeave), beyond the bars."""
 
-from __future__ import annotations
-
-from dysharp.base.values import frozen_keywords
-from dysharp.costs.operators import launch_us, memory_kernel_us
+from dysharp.base import frozen_keywords
+from dysharp.costs import launch_us, memory_kernel_us
+from dysharp.measured.families import Case, Constants, Measurement, family
 from dysharp.measured.families.multimem import MultimemCase, vector_of
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import load_gpu
 
 PASSES = 4
 """Rows that the kernel moves for each token: the row and its residual, read and written (vLLM fused_add_rms_norm)."""

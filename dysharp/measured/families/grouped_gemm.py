@@ -1,17 +1,11 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
-from collections.abc import Mapping
-from typing import Any
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
-from dysharp.costs import moe, operators
-from dysharp.costs.gemm import narrow_bytes
+from dysharp.base import F64, AnyMapping, Texts, frozen_keywords
+from dysharp.costs import moe, narrow_bytes, operators
+from dysharp.measured.families import Case, Constants, Measurement, dtype_of, family, gpu_of, label, number
 from dysharp.measured.families.operator import is_training_gemm
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, Model, load_gpu
 
 BLOCK_ROWS = 128
 """Rows that the benchmark of the grouped MLP deals to an expert at once."""
@@ -52,7 +46,7 @@ def _closed_us(case: _GroupedCase | _MlpCase, gpu: Gpu, constants: Constants) ->
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)
 
 
-def _operand_dtypes(model: Model, _: Mapping[str, Any]) -> tuple[str, ...]:
+def _operand_dtypes(model: Model, _: AnyMapping) -> Texts:
     """Type of the products of a layer, and of its weights where memory holds narrower ones."""
     return (f"weights {model.checkpoint}",) if narrow_bytes(model) else (model.gemm_dtype,)
 

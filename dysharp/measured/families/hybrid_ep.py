@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dysharp.base.values import frozen_keywords
+from dysharp.base import frozen_keywords
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import check_nodes, domains_of, machine

@@ -3,12 +3,11 @@
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
-from dysharp.costs.collectives import link_us
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
-from dysharp.specs.gpu import Gpu
+from dysharp.base import F64, f64, frozen_keywords
+from dysharp.costs import link_us
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
+from dysharp.measured.measurements import nic_GBps
+from dysharp.specs import Gpu
 
 RAILS = {"mooncake": 1.0, "nixl": 2.0}
 """Library -> NICs of a transfer: Mooncake takes the NIC next to the GPU (Transfer Engine, topology), NIXL's UCX two (UCX_MAX_RNDV_RAILS)."""
@@ -25,7 +24,7 @@ class _TransferCase(Case):
 
 def _closed_us(case: _TransferCase, gpu: Gpu, constants: Constants) -> F64:
     """NICs take all pieces one behind the other; copies over NVLink wait for the host, which a serving engine's launch measures."""
-    size, nic = np.asarray(case.n_bytes, np.float64), np.asarray(case.nic_GBps, np.float64)
+    size, nic = f64(case.n_bytes), f64(case.nic_GBps)
     copied = np.maximum(link_us(gpu, constants, size), case.copies * constants["serving.launch_us"])
     return np.asarray(np.where(nic > 0, size / (1e3 * np.maximum(nic, 1.0)), copied))
 

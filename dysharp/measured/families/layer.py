@@ -2,11 +2,8 @@
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, PS_PER_US, ByName, frozen_keywords
 from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
@@ -15,7 +12,7 @@ from dysharp.measured.families.grouped_gemm import _operand_dtypes
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number
 from dysharp.measured.predictions import hashable_constants
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.specs import Gpu, load_gpu
 from dysharp.systems import get_system
 from dysharp.workload import expected_copies, make_routing
 
@@ -121,7 +118,7 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     """The layer under uniform routing: its Program, kernels that only training or un-gated experts have, and the host."""
     cluster = cluster_of(case.gpu, case.gpus, hashable_constants(constants))
     model = case.model(case.tokens, 3 if case.gated else 2, case.dtype)
-    own: dict[str, Any] = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
+    own: ByName = {"n_sm": case.n_sm, "dispatch": "fp8" if case.fp8_rows else "rows"}
     options = own if case.system == "deepep" else {}
     system, routing = get_system(case.system), make_routing("uniform", model, case.gpus, case.tokens)
     chosen = system.options(form="real", **options)

@@ -21,15 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base.values import frozen_keywords
-from dysharp.costs.operators import launch_us
+from dysharp.base import frozen_keywords
+from dysharp.costs import launch_us
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
-from dysharp.measured.family import Constants, family
+from dysharp.measured.families import CLUSTERS, Constants, Measurement, Unsupported, check_cluster, dtype_of, family, label, number
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
-from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
 from dysharp.measured.predictions import HashableConstants
-from dysharp.specs import Cluster, load_cluster
-from dysharp.specs.gpu import load_gpu
+from dysharp.specs import Cluster, load_cluster, load_gpu
 from dysharp.systems.nccl_ep import RELEASED
 
 KINDS = {"ep_dispatch": "dispatch", "ep_combine": "combine", "ep_roundtrip": "roundtrip"}

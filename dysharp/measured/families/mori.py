@@ -9,18 +9,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, PS_PER_US, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
-from dysharp.measured.family import Constants, family
+from dysharp.measured.families import CLUSTERS, Constants, Measurement, Unsupported, check_cluster, dtype_of, family, label, number
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
-from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
 from dysharp.measured.predictions import HashableConstants, hashable_constants
-from dysharp.specs import Cluster, load_cluster
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Cluster, Gpu, load_cluster
 
 NEAR, FAR = 128, 256
 """Tokens per GPU of the two runs of the line."""

@@ -1,16 +1,12 @@
 """All-reduces, all-gathers and reduce-scatters by multimem kernels on symmetric memory, beyond the bars: Programs of `nvls-two-shot`."""
 
-from __future__ import annotations
-
-from dysharp.base.units import PS_PER_US, KiB
-from dysharp.base.values import frozen_keywords
+from dysharp.base import PS_PER_US, KiB, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, check_cluster, family, gpu_of, number, whole
 from dysharp.measured.predictions import hashable_constants
 from dysharp.systems.collectives import get_collective
-from dysharp.workload.collective import even
+from dysharp.workload import even
 
 MOST_BYTES = 1 << 33
 """Largest number of bytes of all GPUs, because a Program has one op per train."""

@@ -5,12 +5,11 @@ import re
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, f64, frozen_keywords
 from dysharp.costs import collectives
 from dysharp.measured.family import Case, Constants, family
 from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu
 
 KINDS = ("nccl_all_gather", "nccl_all_reduce", "nccl_reduce_scatter", "nccl_alltoall")
 PREFIX, TORCH = "nccl_", "torch_"
@@ -108,7 +107,7 @@ class _FarCase(Case):
 
 def _far_us(case: _FarCase, gpu: Gpu, constants: Constants) -> F64:
     """The start of an alltoall, then rows to the own node over NVLink beside rows to other nodes over the NIC."""
-    n, size = np.asarray(case.gpus, np.float64), np.asarray(case.n_bytes, np.float64)
+    n, size = f64(case.gpus), f64(case.n_bytes)
     near, far = (GPUS_PER_NODE - 1) / n, (n - GPUS_PER_NODE) / n
     moved = np.maximum(collectives.link_us(gpu, constants, size * near), size * far / (1e3 * np.asarray(case.nic)))
     return np.asarray(collectives.alltoall_start_us(gpu, constants, size, size / n) + moved)

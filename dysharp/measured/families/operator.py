@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, f64, frozen_keywords
 from dysharp.costs import operators
 from dysharp.costs.attention import passes_us
-from dysharp.measured.family import Case, Constants, family
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
-from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
+from dysharp.specs import Gpu, load_gpu
 
 PASSES = {
     ("rmsnorm", "liger"): 2.0,
@@ -102,7 +100,7 @@ def _closed_us(case: GemmsCase | _MemoryCase, gpu: Gpu, constants: Constants) ->
     kept = operators.kept_part(gpu, constants, case.dtype, "cublas") if case.steady else 1.0
     one, fresh = (operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=part) for part in (kept, 1.0))
     one = np.where(LOOP * one * np.asarray(case.calls) < POWER_WINDOW_US, np.sqrt(one * fresh), one)
-    values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
+    values, start = f64(case.m) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
     summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])
     if case.short:  # sums behind the products, in place of the results that `gemm_us` stores
@@ -118,7 +116,7 @@ def _near(gpu: str, read: float, written: float) -> float:
 
 def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
     """The cast of a batched GEMM's input, with a thread block for each row: the scale is found first, by atomics (`SCALE_KERNELS`)."""
-    blocks = np.asarray(case.cast_rows, np.float64) / (BLOCKS_PER_CLOCK * gpu.boost_MHz)
+    blocks = f64(case.cast_rows) / (BLOCKS_PER_CLOCK * gpu.boost_MHz)
     own = SCALE_KERNELS * operators.light_us(gpu, constants) + SCALE_PASSES * blocks
     quantised = operators.quantise_us(gpu, constants, case.cast_values)
     return np.asarray(np.where(case.cast_rows > 0, own, 0.0) + np.where(case.cast_values > 0, quantised, 0.0))

@@ -4,17 +4,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dysharp.base.arrays import F64
-from dysharp.base.values import frozen_keywords
+from dysharp.base import F64, Texts, frozen_keywords
 from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, dtype_of, label
-from dysharp.specs import Model
-from dysharp.specs.gpu import Gpu
+from dysharp.specs import Gpu, Model
 from dysharp.workload import Routing, routing_from
 
-KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+KINDS: Mapping[str, tuple[str, Texts]] = {
     "ep_prepare": ("prepare", ("bf16", "fp8", "nvfp4")),
     "ep_dispatch": ("dispatch", ("bf16", "fp8", "nvfp4")),
     "ep_combine": ("combine", ("bf16",)),

@@ -3,19 +3,15 @@
 A reader takes what the log states. What it does not state is asked for by name; a number that its tool marks as wrong is a row with the reason.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.base.values import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, check_word, frozen, read_text, show
 from dysharp.measured.formats import deepep_test, megatron_log, nccl_tests, serving_json, torchtitan_log
 from dysharp.measured.formats.log import Log
-from dysharp.specs.reading import read_text
 
 FORMATS = (nccl_tests, deepep_test, torchtitan_log, megatron_log, serving_json)
 

@@ -6,8 +6,8 @@
 import re
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
+from dysharp.base import ByName
 from dysharp.measured.formats.log import Log, lacking, measurement, number
 
 NAME = "output of DeepEP's tests"
@@ -30,7 +30,7 @@ def fits(text: str) -> bool:
 
 def read(text: str, given: Mapping[str, str]) -> Log:
     """Rows of all best settings, or of the low-latency kernels as the median of their ranks."""
-    config: dict[str, Any] = {}
+    config: ByName = {}
     if stated := CONFIG.search(text):
         config = {"tokens_per_rank": stated[1], "hidden": stated[2], "topk_groups": stated[3], "topk": stated[4]}
     by_rank = {found[1]: (found[2], found[3]) for found in RANK.finditer(text)}
@@ -47,7 +47,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     return Log(NAME, rows, lacking(NEEDED, {**config, **given}), (*NEEDED, "system", "nodes"))
 
 
-def _internode(config: dict[str, Any], rdma: bool) -> dict[str, Any]:
+def _internode(config: ByName, rdma: bool) -> ByName:
     ep = int(config["ep"] or 0) if config["ep"].isdigit() else 0
     nodes = -(-ep // NODE) if rdma else 1
     groups = config.get("topk_groups")
@@ -55,7 +55,7 @@ def _internode(config: dict[str, Any], rdma: bool) -> dict[str, Any]:
     return config | {"nodes": nodes, "refused": f"tokens limited to {groups} of {nodes} nodes" if odd else ""}
 
 
-def _add(rows: list[dict[str, str]], given: Mapping[str, str], verb: str, config: dict[str, Any], us: str, rate: str) -> None:
+def _add(rows: list[dict[str, str]], given: Mapping[str, str], verb: str, config: ByName, us: str, rate: str) -> None:
     """A time where the test prints one, else a rate."""
     value = number(us or rate)
     if not value:

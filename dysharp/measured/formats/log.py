@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, frozen
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
@@ -48,7 +48,7 @@ def lacking(names: Sequence[str], cells: Mapping[str, str]) -> list[str]:
     return [name for name in names if not cells.get(name)]
 
 
-def measurement(n: int, of: str, cells: Mapping[str, str], config: Mapping[str, Any], value: float) -> dict[str, str]:
+def measurement(n: int, of: str, cells: Mapping[str, str], config: AnyMapping, value: float) -> dict[str, str]:
     """A row of `Measurement`; `cells`: kind, system, hardware, metric, unit."""
     keys = json.dumps({key: _as_number(one) for key, one in config.items() if one not in ("", None)}, sort_keys=True)
     return {"id": f"{of}-{n}", **cells, "config_json": keys, "value": repr(value), "source": of}

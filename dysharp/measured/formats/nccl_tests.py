@@ -7,8 +7,8 @@ reduce-scatter; all-gather and all-to-all print alike, so the name is asked for.
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
+from dysharp.base import ByName
 from dysharp.measured.formats.log import TAG, Log, measurement, number
 
 NAME = "output of nccl-tests"
@@ -56,7 +56,7 @@ def _rows(
     hardware = given.get("hardware") or (f"{gpus}x{ranks[0][1]}" if ranks else "")
     absent = {"gpus": gpus, "op": op, "hardware": hardware}
     missing.update(dict.fromkeys(name for name, value in absent.items() if not value))
-    config: dict[str, Any] = {"gpus": gpus, "nodes": len({host for host, _ in ranks}) or given.get("nodes"), "regime": "chained"}
+    config: ByName = {"gpus": gpus, "nodes": len({host for host, _ in ranks}) or given.get("nodes"), "regime": "chained"}
     cells = {"kind": f"nccl_{op}", "system": given.get("system", "NCCL"), "hardware": hardware, "metric": "latency", "unit": "us"}
     wrong = failed or any(number(fields[-5]) for fields in table)
     marks = {"refused": WRONG if wrong else "", "quality": UNCHECKED if number(table[-1][-5]) is None else ""}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dysharp.base import AnyMapping, ByName, Rows
 from dysharp.measured.formats.log import Log, lacking, number, whole
 
 NAME = "a result of a serving benchmark"
@@ -36,7 +37,7 @@ def fits(text: str) -> bool:
     return BLOCK.search(text) is not None or any(key in one for one in _objects(text) for key in keys)
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
+def _objects(text: str) -> Rows:
     """Objects of JSON or of JSON lines; lines that are none are left out."""
     if not text.lstrip().startswith("{"):
         return []
@@ -52,11 +53,11 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return [_summary(one) if "input_config" in one else one for one in found if isinstance(one, dict)]
 
 
-def _summary(one: dict[str, Any]) -> dict[str, Any]:
+def _summary(one: ByName) -> ByName:
     """A summary of AIPerf with the keys of the others; its inter-token latency is the time per output token of a request."""
     records = one["records"] if isinstance(one.get("records"), dict) else one
     config, keys = json.dumps(one["input_config"]), {"inter_token_latency": "tpot_ms", "time_to_first_token": "ttft_ms"}
-    found: dict[str, Any] = {"inter_token_latency": None}
+    found: ByName = {"inter_token_latency": None}
     for name, key in (
         keys.items()
         | {"input_sequence_length": "isl", "output_sequence_length": "osl", "request_count": "completed", "error_request_count": "failed"}.items()
@@ -77,7 +78,7 @@ def _summary(one: dict[str, Any]) -> dict[str, Any]:
 def read(text: str, given: Mapping[str, str]) -> Log:
     """Every run of a file."""
     models: list[Any] = re.findall(r"Namespace\(.*?\bmodel='([^']+)'", text)
-    blocks: list[dict[str, Any]] = [
+    blocks: Rows = [
         {key: number(found[1]) for line, key in LINES.items() if (found := re.search(re.escape(line) + r":\s+(\S+)", block))}
         for block in BLOCK.findall(text)
     ]
@@ -88,19 +89,19 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     return Log(NAME, rows, tuple(missing), KNOWN)
 
 
-def _value(one: Mapping[str, Any], *keys: str) -> float | None:
+def _value(one: AnyMapping, *keys: str) -> float | None:
     """The first of `keys` that holds a finite number above 0."""
     found = (one.get(key) for key in keys)
     return next((float(v) for v in found if isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < 1e15), None)
 
 
-def _ms(one: Mapping[str, Any], name: str) -> float | None:
+def _ms(one: AnyMapping, name: str) -> float | None:
     """Milliseconds of a median, else of a mean; without a unit in its name a time is in seconds."""
     ms, s = _value(one, f"median_{name}_ms", f"mean_{name}_ms"), _value(one, f"median_{name}", f"mean_{name}")
     return ms if ms is not None or s is None else 1e3 * s
 
 
-def _row(n: int, one: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+def _row(n: int, one: AnyMapping, given: Mapping[str, str]) -> dict[str, str]:
     done, dp = _value(one, "completed"), one.get("dp_attention") in (True, "true")
     sent, got = _value(one, "total_input_tokens"), _value(one, "total_output_tokens")
     disagg = one.get("disagg")
@@ -118,7 +119,7 @@ def _row(n: int, one: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, 
     return row | {"model": _model(row["model"]), "refused": _refusal(one, row)}
 
 
-def _text(one: Mapping[str, Any], key: str) -> str:
+def _text(one: AnyMapping, key: str) -> str:
     return str(one.get(key) or "").removeprefix("cluster:")
 
 
@@ -128,7 +129,7 @@ def _model(path: str) -> str:
     return cached[1].rpartition("--")[2] if cached else path.rpartition("/")[2] if path.startswith("/") else path
 
 
-def _refusal(one: Mapping[str, Any], row: Mapping[str, str]) -> str:
+def _refusal(one: AnyMapping, row: Mapping[str, str]) -> str:
     """Why a run is no row, or "": the file marks it, or does not say what a row needs."""
     failed, asked, done = (_value(one, key) for key in ("failed", "num_prompts", "completed"))
     gap, token, chunk = _value(one, "mean_itl_ms"), _value(one, "mean_tpot_ms"), _value(one, "accept_length")

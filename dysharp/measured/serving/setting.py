@@ -3,18 +3,15 @@
 import re
 from dataclasses import replace
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
-from dysharp.costs.machine import machine_of
+from dysharp.base import ConfigError, frozen
+from dysharp.costs import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model.batch import StepBatch, prompt_batch
-from dysharp.model.formats import Formats, formats_of
+from dysharp.model import Formats, StepBatch, formats_of, prompt_batch
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica, Scenario
-from dysharp.specs import list_clusters, load_cluster, load_whole
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import WholeModel, list_clusters, load_cluster, load_whole
 
 STEPS = ("decode only", "prefill only")
 """Modes of rows that measure steps without a scheduler: tokens per second of a GPU with `batch` requests (tokens of prompts) on each."""

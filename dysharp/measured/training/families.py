@@ -10,15 +10,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from statistics import median
-from typing import Any
 
-from dysharp.base.units import GiB
-from dysharp.base.values import by_key, frozen_keywords
-from dysharp.costs.machine import Machine
+from dysharp.base import ByName, GiB, by_key, frozen_keywords
+from dysharp.costs import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
-from dysharp.model.flops import model_flops
-from dysharp.model.layout import layout_of
+from dysharp.model import layout_of, model_flops
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
 from dysharp.training.cost import PassCost
@@ -51,7 +48,7 @@ class RunCase:
         return self.predicted is not None and not self.note
 
 
-def summarise(family: str, cases: Iterable[RunCase], bar: float | None) -> dict[str, Any]:
+def summarise(family: str, cases: Iterable[RunCase], bar: float | None) -> ByName:
     """Rows, judged rows, and in percent: median, 90th percentile and largest of absolute errors, median of errors (bias), and the median's bar.
 
     `bar` None: of all predicted rows, judged or not.

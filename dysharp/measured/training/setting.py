@@ -3,17 +3,12 @@
 import re
 from dataclasses import replace
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
-from dysharp.costs.machine import Machine
+from dysharp.base import ConfigError, Texts, frozen
+from dysharp.costs import Machine
 from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model.flops import CONVENTIONS, Convention
-from dysharp.model.layout import Layout, check_layout
-from dysharp.model.state import RECIPES, Recipe
-from dysharp.specs import load_cluster
-from dysharp.specs.catalog import load_whole
-from dysharp.specs.whole import WholeModel
+from dysharp.model import CONVENTIONS, RECIPES, Convention, Layout, Recipe, check_layout
+from dysharp.specs import WholeModel, load_cluster, load_whole
 from dysharp.training.memory import FULL, MODULES, Saving
 from dysharp.training.recipe import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe
 
@@ -243,7 +238,7 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool, hybrid: bool) -> Dispa
     return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("etp") > NODE else "alltoall"
 
 
-def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
+def _preset(row: TrainingRow, gpu: str) -> tuple[Texts, bool]:
     """Graphs and overlap of a row that should name a preset and does not."""
     if row.text("note") or not row.text("software").startswith(NAMELESS):
         return (), False
@@ -264,7 +259,7 @@ def _is_new(row: TrainingRow) -> bool:
     return recipe is not None and (release is None or (int(release[1]), int(release[2])) >= NEW_FROM)
 
 
-def _graphs(row: TrainingRow, recipe: bool) -> tuple[str, ...]:
+def _graphs(row: TrainingRow, recipe: bool) -> Texts:
     """Parts that graphs replay."""
     note = row.text("note")
     if "cuda_graph_impl=none" in note.replace('"', ""):

@@ -11,22 +11,16 @@ A replay of a few micro-batches is enough: once the pipeline is full, each furth
 import re
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen, frozen_keywords
-from dysharp.costs.machine import Machine
+from dysharp.base import PS_PER_US, Amounts, ByName, ConfigError, Rows, frozen, frozen_keywords
+from dysharp.costs import Machine
 from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, setting_of, training_recipe_of
-from dysharp.model.flops import core_flops, flops_of, mean_context
-from dysharp.model.layout import Layout, chunks_of
+from dysharp.model import Layout, chunks_of, core_flops, flops_of, mean_context, rank_parameters
 from dysharp.model.operators import CORE, operators
-from dysharp.model.state import rank_parameters
-from dysharp.specs.cluster import Cluster
-from dysharp.specs.whole import WholeModel
+from dysharp.specs import Cluster, WholeModel
 from dysharp.training.costs import StepCosts, step_costs
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.recipe import TrainingRecipe
@@ -45,7 +39,7 @@ class Estimate:
     tokens_per_s_gpu: float
     costs: StepCosts
 
-    def parts(self) -> dict[str, float]:
+    def parts(self) -> Amounts:
         """Microseconds of the slowest pipeline rank's work by part, over the step."""
         layout = self.costs.layout
         ranks = [self.costs.stages[rank :: layout.pp] for rank in range(layout.pp)]
@@ -114,7 +108,7 @@ def _plain_us(setting: Setting, machine: Machine, training_recipe: TrainingRecip
     return one * (layout.micro_batches + (layout.pp - 1) / layout.vpp) + traffic + update
 
 
-def _forward(setting: Setting) -> dict[str, float]:
+def _forward(setting: Setting) -> Amounts:
     """FLOPs of a token's forward pass by part; core attention sees the tokens before it."""
     forward = dict(flops_of(setting.model, setting.sequence).forward)
     if setting.model.attention.window == 0:
@@ -256,7 +250,7 @@ def votes(cases: Sequence[StepCase], plain: bool = False) -> dict[tuple[str, str
     return {cell: median(errors) for cell, errors in cells.items()}
 
 
-def judge_groups(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
+def judge_groups(cases: Sequence[StepCase]) -> Rows:
     """One entry per group: rows, votes, medians of absolute errors (`floor_median_ape`: by plain rates), largest, bias, bar and whether it holds."""
     entries = []
     for group, bar in BARS.items():
@@ -275,7 +269,7 @@ def judge_groups(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
     return entries
 
 
-def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
+def slopes(cases: Sequence[StepCase]) -> Rows:
     """Rows that differ in micro-batches only: ms per micro-batch between the fewest and the most, and the rest, measured and predicted."""
     same: dict[str, dict[int, StepCase]] = {}
     for case in cases:
@@ -286,7 +280,7 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
         if len(by_count) < 2:
             continue
         few, many = by_count[min(by_count)], by_count[max(by_count)]
-        entry: dict[str, Any] = {"case": f"{few.model} {few.case}", "gpu": few.gpu, "rows": [few.id, many.id]}
+        entry: ByName = {"case": f"{few.model} {few.case}", "gpu": few.gpu, "rows": [few.id, many.id]}
         for name, of in (("measured", "measured"), ("predicted", "predicted"), ("floor", "plain")):
             first, last = (float(getattr(one, of)) * 1e3 for one in (few, many))
             slope = (last - first) / (many.micro_batches - few.micro_batches)

@@ -1,20 +1,16 @@
 """`advise`: which EP system to run on a machine, what limits it, and what would help; the answer is three lines that a person can paste."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
-from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.base import AnyMapping, ByName, ConfigError, DysharpError, Texts, frozen, named, plain
 from dysharp.base.text import sentences, table
-from dysharp.base.values import frozen, named, plain
-from dysharp.costs.gemm import narrow_bytes
-from dysharp.costs.machine import Machine
+from dysharp.costs import Machine, narrow_bytes
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
-from dysharp.model.formats import Formats, formats_of, trained
+from dysharp.model import Formats, formats_of, trained
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
@@ -130,10 +126,10 @@ class Advice:
     load: tuple[Load, ...]
     what_if: tuple[WhatIf, ...]
     no_what_if: Mapping[str, str]
-    header: tuple[str, ...]
-    layers: Mapping[str, Any] | None
+    header: Texts
+    layers: AnyMapping | None
     host: str
-    formats: Mapping[str, Any]
+    formats: AnyMapping
 
     @property
     def best(self) -> Predicted:
@@ -150,7 +146,7 @@ class Advice:
         bars = [(entry, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
         return tuple(entry for entry, bar in bars[1:] if bar[0] <= bars[0][1][1])
 
-    def limits(self) -> dict[str, Any]:
+    def limits(self) -> ByName:
         """Where the time of the best system goes, as plain values."""
         row = self.best.row
         bounds = named(row, "system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us")
@@ -167,7 +163,7 @@ class Advice:
     def __repr__(self) -> str:
         return f"<Advice: {', '.join(entry.row.system for entry in self.ranking)}; print() shows the ranking, to_dict() all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         found = named(self, "answer", "ranking", "unjudged", "limits", "what_if", "no_what_if")
         found["ties"] = [entry.system for entry in self.ties()]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.measured.family import all_families
 from dysharp.runs.options import Value, options_by_system, split_options
 from dysharp.runs.phase import Phase

@@ -1,12 +1,8 @@
 """Which library's Dispatch and Combine are fastest, by machine, number of GPUs and tokens per GPU, with error bars from measured round trips."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import frozen, named
+from dysharp.base import ByName, ConfigError, DysharpError, Texts, frozen, named
 from dysharp.measured.calls import interval_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine
@@ -56,7 +52,7 @@ class Call:
         """(low, high) in us: nine of ten measured round trips are within this range of their prediction."""
         return None if self.interval is None else self.interval.around(self.us)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         (low, high), e = self.bar() or (None, None), self.interval
         errors = {} if e is None else {"median_error": 100 * e.typical, "p90_error": e.usual, "rows": e.n, "own_rows": e.near}
@@ -79,13 +75,13 @@ class LibraryCell:
         bars = [(call, bar) for call in self.calls if (bar := call.bar()) is not None]
         return tuple(call for call, bar in bars[1:] if bar[0] <= bars[0][1][1])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         ties = {"ties": [call.library for call in self.ties()]}
         return named(self, "cluster", "gpus", "nodes", "tokens", "calls") | ties | named(self, "without")
 
     @property
-    def pools(self) -> tuple[str, ...]:
+    def pools(self) -> Texts:
         """The libraries on which sources disagree here, with by how much."""
         return tuple(f"{call.library} on {self.gpus} GPUs of {self.cluster}: {call.pool}" for call in self.calls if call.pool)
 
@@ -97,9 +93,9 @@ class LibraryAdvice:
     model: str
     regime: str
     cells: tuple[LibraryCell, ...]
-    notes: tuple[str, ...]
+    notes: Texts
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         return named(self, "model", "regime", "cells", "notes")
 

@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
-from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen, named, plain
+from dysharp.base import Amounts, ByName, DysharpError, Texts, frozen, named, plain
 from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, eager_is_known, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
@@ -44,8 +42,8 @@ class Predicted:
     tokens: int
     formats: str
     interval: Interval | None
-    families: tuple[str, ...]
-    warnings: tuple[str, ...]
+    families: Texts
+    warnings: Texts
     has_eager: bool
     tried: Mapping[int, float]
     edge: str = ""
@@ -75,14 +73,14 @@ class Predicted:
         """Of all GPUs."""
         return self.row.gpus * self.tokens / self.time_us * 1e6
 
-    def parts_us(self) -> dict[str, float]:
+    def parts_us(self) -> Amounts:
         """The critical path by operator, and the surroundings; the sum is `time_us`."""
         path = (self.row.window or {}).get("path_us", self.row.path_us)
         gemms = path["gemm1"] + path["gemm2"]
         kernels = {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"]}
         return kernels | {"around": max(0.0, self.time_us - sum(kernels.values()))}
 
-    def one_kernel_us(self) -> dict[str, float] | None:
+    def one_kernel_us(self) -> Amounts | None:
         """Where one kernel is the whole layer: its GEMMs, its copies, and waits. None for other systems.
 
         GEMMs: busy time of the SMs or of the memory of the busiest GPU, the longer of both. Copies: busy time of the
@@ -103,7 +101,7 @@ class Predicted:
     def __repr__(self) -> str:
         return f"<Predicted: {self.row.system} {self.time_us:.1f} us; to_dict() shows all>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         low, high = self.bar() or (None, None)
         found = named(self.row, "system", "form", "options") | named(self, "formats", "time_us") | {"low_us": low, "high_us": high}
@@ -194,6 +192,6 @@ class AdviceRuns:
         )
 
 
-def _numerics_warning(row: Row, model: Model) -> tuple[str, ...]:
+def _numerics_warning(row: Row, model: Model) -> Texts:
     weights = weights_of(row.system, row.options)
     return (f"weights in {weights} instead of the model's {model.gemm_dtype.upper()}: numerics change",) if weights else ()

@@ -4,11 +4,9 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen, named
+from dysharp.base import ByName, DysharpError, frozen, named
 from dysharp.measured.trust import measured_range
 from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
@@ -61,7 +59,7 @@ class TuningSearch:
     tokens: int
     overruled: Mapping[str, int] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         tried = [{"setting": dict(setting), "time_us": us} for setting, us in self.tried]
         return named(self, "best", "overruled", "runs", "tokens") | {"tried": tried}

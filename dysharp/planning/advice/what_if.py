@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
-from dysharp.base.errors import ConfigError, DysharpError
-from dysharp.base.values import frozen, named
+from dysharp.base import ByName, ConfigError, DysharpError, frozen, named
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.runs.formats import KNOB
 from dysharp.runs.job import Job
@@ -61,7 +60,7 @@ class WhatIf:
         """The change in a sentence: "EPLB", "EP4"."""
         return self.change.removesuffix("-style replicas")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         """Plain values for JSON."""
         own = named(self, "change", "assumes", "speedup", "difference_us")
         return own | named(self.predicted.row, "cluster", "gpus") | self.predicted.to_dict()
@@ -175,7 +174,7 @@ def _needs(system: System, cluster: Cluster) -> str:
     return f"; needs {system.reach.assumes}" if system.reach.assumes and cluster.domains > 1 else ""
 
 
-def _formats(row: Row, system: System) -> dict[str, Any]:
+def _formats(row: Row, system: System) -> ByName:
     """Options that give `system` the formats of `row`, so that a comparison shows the change and not the formats."""
     dispatch = row.options.get("dispatch", "rows")
     formats = {"dispatch": dispatch if dispatch in system.moves.formats else "rows", "weights": row.options.get("weights", "model")}
@@ -189,7 +188,7 @@ def _sizes(cluster: Cluster) -> list[int]:
     return [size for size in (n // 2, 2 * n) if 2 <= size <= most]
 
 
-def _given(row: Row) -> dict[str, Any]:
+def _given(row: Row) -> ByName:
     """Options of a Row as `options_of` takes them: without defaults, because a default may lie outside a choice's range (automatic)."""
     defaults = {f.name: f.default for f in dataclasses.fields(get_system(row.system).options)}
     return {key: value for key, value in row.options.items() if value != defaults[key] or key in ("n_sm", "dispatch")}

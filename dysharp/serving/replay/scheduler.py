@@ -16,11 +16,11 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dysharp.base import read_toml
 from dysharp.base.errors import entry_of, show
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import beside_caches_us
 from dysharp.serving.replay.prefixes import PrefixCache
-from dysharp.specs.reading import read_toml
 
 if TYPE_CHECKING:
     from dysharp.serving.replay.prices import StepPrices

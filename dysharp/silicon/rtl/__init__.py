@@ -1,1 +1,19 @@
-"""Blocks of hardware in Amaranth (extra "rtl"), each with a cycle-exact model on `protocol/`."""
+"""Blocks of hardware in Amaranth (extra "rtl"), each with a cycle-exact model on `protocol/`. What they share loads when first used."""
+
+from typing import TYPE_CHECKING
+
+from dysharp.base import loader
+
+if TYPE_CHECKING:
+    from dysharp.silicon.rtl.blocks import Block
+    from dysharp.silicon.rtl.check import BlockModel, SpillModel, Values
+    from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, live_slots, slots
+    from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, Table, check_slots, lowest, memory, slot_bits
+
+_HOME = {
+    "blocks": "Block",
+    "check": "BlockModel SpillModel Values",
+    "formal": "OrderProof Proof WatchedList live_slots slots",
+    "parts": "Cam Machine OrderList Table check_slots lowest memory slot_bits",
+}
+__getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})

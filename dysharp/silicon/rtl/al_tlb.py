@@ -1,19 +1,16 @@
 """The AL TLB of a hub with its miss registers and waiting packets. Model: `protocol.al_table`; the table itself lies in memory."""
 
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import al_table
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import OrderProof, Proof
-from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, check_slots, lowest, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, OrderList, OrderProof, Proof, Values, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -45,7 +42,7 @@ class AlTlb(Machine):
     Out, held until `out_ready`: `out_valid`, `out_packet`, `out_layout`, `out_unbound`.
     """
 
-    def pins(self, p: _TlbParameters) -> dict[str, Any]:
+    def pins(self, p: _TlbParameters) -> ByName:
         self.expert_bits = e = slot_bits(p.experts)
         miss = slot_bits(p.misses)
         return {

@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dysharp.base.errors import MissingExtra, check_word
-from dysharp.base.values import frozen
+from dysharp.base import MissingExtra, check_word, frozen
 
 if TYPE_CHECKING:
     from random import Random

@@ -10,8 +10,7 @@ from amaranth.hdl import ResetInserter, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
-from dysharp.base.errors import SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import SimulationError, frozen
 from dysharp.silicon.rtl.blocks import Block, Pin
 
 Values = Mapping[str, int]

@@ -12,8 +12,8 @@ from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.parts import Machine, Table
+from dysharp.base import ByName
+from dysharp.silicon.rtl import Machine, SpillModel, Table, Values
 
 
 class CounterTable(Machine):
@@ -24,7 +24,7 @@ class CounterTable(Machine):
     `taken` in that cycle: the entry is on chip or complete now, and memory drops it.
     """
 
-    def pins(self, p: Any) -> dict[str, Any]:
+    def pins(self, p: Any) -> ByName:
         self.key_bits, counts, self.event, given = self.counted(p)
         key_bits, self.shape = self.key_bits, data.StructLayout(counts)
         bits = self.shape.size
@@ -40,7 +40,7 @@ class CounterTable(Machine):
         """Bits of the key, of the counts of an entry, of the pins of an event, and of other pins."""
         raise NotImplementedError
 
-    def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
+    def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
         """(entry after the event, out kind (0 = none), whether the entry is complete, whether the event changes nothing)."""
         raise NotImplementedError
 

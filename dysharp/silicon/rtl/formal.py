@@ -12,12 +12,10 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from dysharp.base.errors import SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import ByName, SimulationError, frozen, read_text
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.parts import Machine, OrderList
 from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
-from dysharp.specs.reading import read_text
 
 
 class _Wrapped(wiring.Component):
@@ -127,7 +125,7 @@ class OrderProof(Proof, OrderList, of=3):
 class WatchedList(OrderList):
     """An order list whose links an invariant of a larger block may read: `links` = (following, previous) by slot."""
 
-    def pins(self, n: int) -> dict[str, Any]:
+    def pins(self, n: int) -> ByName:
         found = super().pins(n)
         self.links = tuple([Signal(self.width, name=f"{name}_{i}") for i in range(n)] for name in ("after", "before"))
         return found

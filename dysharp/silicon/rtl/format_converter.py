@@ -6,11 +6,8 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof
-from dysharp.silicon.rtl.parts import Machine
+from dysharp.base import ByName, frozen
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
 from dysharp.specs import Cluster
 
 TOP, MOST = 8, 0x7E
@@ -35,7 +32,7 @@ class FormatConverter(Machine):
     `out_ready`: `out_valid`, `out_codes`, `out_scale`, `out_sums`; those of the other way stay.
     """
 
-    def pins(self, p: ConverterParameters) -> dict[str, Any]:
+    def pins(self, p: ConverterParameters) -> ByName:
         n = p.block
         self.fresh, self.by = [Signal(7, name=f"fresh_{i}") for i in range(n)], Signal(8)
         return {

@@ -1,19 +1,16 @@
 """CAIS' merge unit: loads of one address share a request and a response; sums share the places. Model: `protocol.merging`."""
 
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import merging
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, slots
-from dysharp.silicon.rtl.parts import Machine, OrderList, Table, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, slot_bits, slots
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
@@ -42,7 +39,7 @@ class MergeUnit(Machine):
     the data of `slot`), `has_place` (of event 2), `dropped` (a cached line left early).
     """
 
-    def pins(self, p: _MergeParameters) -> dict[str, Any]:
+    def pins(self, p: _MergeParameters) -> ByName:
         self.width = slot_bits(p.places)
         self.oldest = Signal(self.width)
         self.n_loads, self.n_sums, self.room = Signal(bits_for(p.places)), Signal(bits_for(p.places)), Signal()

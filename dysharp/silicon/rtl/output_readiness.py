@@ -5,13 +5,10 @@ from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import readiness
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, slot_bits, slots
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
-from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import check_slots, slot_bits
 from dysharp.specs import Cluster
 
 
@@ -38,7 +35,7 @@ class OutputReadiness(CounterTable):
     def counted(self, p: _ReadinessParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
         return p.token_bits, {"notices": p.topk}, {"place": slot_bits(p.topk), "expected": p.topk.bit_length()}, {}
 
-    def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
+    def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
         notice, after = Signal(self.parameters.topk), Signal(self.shape)
         m.d.comb += [notice.eq(1 << held["place"]), after.notices.eq(entry.notices | notice)]
         full = Signal(self.parameters.topk)

@@ -9,13 +9,10 @@ from amaranth.lib import data
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof, slots
-from dysharp.silicon.rtl.parts import Cam, Machine, lowest, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, Proof, Values, lowest, memory, slot_bits, slots
 from dysharp.specs import Cluster
 
 
@@ -44,7 +41,7 @@ class Partition(Machine):
     Send: `may` (some line may leave), `chosen`; `take` frees it. A line that is taken in this cycle is no hit.
     """
 
-    def pins(self, p: _PacketParameters) -> dict[str, Any]:
+    def pins(self, p: _PacketParameters) -> ByName:
         self.width = slot_bits(p.entries)
         n = p.entries
         self.rows, self.since = ([Signal(bits, name=f"{name}_{i}") for i in range(n)] for name, bits in (("row", p.row_bits), ("since", p.age_bits)))
@@ -120,7 +117,7 @@ class PacketManager(Machine):
     stores, whole lines before partial ones, the smallest row, the oldest.
     """
 
-    def pins(self, p: _PacketParameters) -> dict[str, Any]:
+    def pins(self, p: _PacketParameters) -> ByName:
         peer, n = slot_bits(p.peers), p.line_bytes
         self.now = Signal(p.age_bits)
         self.last = Signal(peer, init=p.peers - 1)  # the peer that was served last

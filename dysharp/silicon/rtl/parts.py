@@ -8,9 +8,8 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, ceil_log2
 
-from dysharp.base.errors import ConfigError
-from dysharp.specs import Cluster
-from dysharp.specs.cluster import file_values
+from dysharp.base import ByName, ConfigError
+from dysharp.specs import Cluster, file_values
 
 MACRO = "macro"
 """The platform with which a CAM elaborates to a black box `cam`, for counting what is around it."""
@@ -54,7 +53,7 @@ class Machine(wiring.Component):
         self.parameters = parameters
         super().__init__(self.pins(parameters))
 
-    def pins(self, p: Any) -> dict[str, Any]:
+    def pins(self, p: Any) -> ByName:
         """The pins by name, in the order of the Verilog."""
         raise NotImplementedError
 
@@ -76,7 +75,7 @@ class OrderList(Machine):
     Each register file has 1 read and 2 write ports.
     """
 
-    def pins(self, n: int) -> dict[str, Any]:
+    def pins(self, n: int) -> ByName:
         if n < 2:
             raise ValueError(f"an order list has {n} slots, expected at least 2")
         self.n, self.width = n, slot_bits(n)

@@ -1,21 +1,17 @@
 """MoE-Hub's readiness counters (DAM): bytes and source records per tile, announced totals. Model: `protocol.dam`."""
 
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof, slots
-from dysharp.silicon.rtl.parts import Machine, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, memory, slot_bits, slots
 from dysharp.specs import Cluster
 
 
@@ -48,7 +44,7 @@ class Readiness(Machine):
     `ready` is 0 meanwhile. `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
     """
 
-    def pins(self, p: _DamParameters) -> dict[str, Any]:
+    def pins(self, p: _DamParameters) -> ByName:
         self.walks = Signal()
         self.begun = Signal()  # the counters are written after reset
         self.shift = p.tile_rows.bit_length() - 1

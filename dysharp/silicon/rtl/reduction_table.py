@@ -3,23 +3,19 @@
 from collections.abc import Sequence
 from enum import IntEnum
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.errors import SimulationError
-from dysharp.base.units import KiB
-from dysharp.base.values import frozen
-from dysharp.program.constants import sessions_of_table
+from dysharp.base import ByName, KiB, SimulationError, frozen
+from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
+from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, live_slots, slot_bits, slots
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
-from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import Machine, Table, check_slots, slot_bits
-from dysharp.specs import Cluster
-from dysharp.specs.cluster import session_bytes
+from dysharp.specs import Cluster, session_bytes
 
 
 class _AdderStep(IntEnum):
@@ -58,7 +54,7 @@ class ReductionTable(Machine):
     breaks the protocol: a request of a live session or of no target, a response with more targets than are left or with none.
     """
 
-    def pins(self, p: _ReductionParameters) -> dict[str, Any]:
+    def pins(self, p: _ReductionParameters) -> ByName:
         self.width = slot_bits(p.entries)
         return {
             "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),

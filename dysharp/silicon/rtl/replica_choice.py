@@ -1,16 +1,13 @@
 """The choice among replicas of an expert: the GPU with the smallest counter, one choice per cycle. Rule: `workload.balance`, choose=switch."""
 
 from random import Random
-from typing import Any, Self
+from typing import Self
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof
-from dysharp.silicon.rtl.parts import Machine, slot_bits
+from dysharp.base import ByName, frozen
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -34,7 +31,7 @@ class ReplicaChoice(Machine):
     equal counters take turns; `clear`, with which no request is taken. Out, a cycle later, held until `out_ready`: `out_valid`, `out_gpu`.
     """
 
-    def pins(self, p: ChoiceParameters) -> dict[str, Any]:
+    def pins(self, p: ChoiceParameters) -> ByName:
         self.width = slot_bits(p.gpus)
         self.counts = [Signal(p.bits, name=f"count_{i}") for i in range(p.gpus)]
         self.chosen, self.best = Signal(self.width), Signal(p.bits)

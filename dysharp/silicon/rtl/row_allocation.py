@@ -12,13 +12,10 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import SpillModel, Values
-from dysharp.silicon.rtl.formal import Proof, slots
-from dysharp.silicon.rtl.parts import Machine, memory, slot_bits
+from dysharp.silicon.rtl import Block, Machine, Proof, SpillModel, Values, memory, slot_bits, slots
 from dysharp.specs import Cluster, choice_int
 
 
@@ -51,7 +48,7 @@ class RowAllocation(Machine):
     `set` writes a region and begins it anew; no row of it may be live.
     """
 
-    def pins(self, p: _RowParameters) -> dict[str, Any]:
+    def pins(self, p: _RowParameters) -> ByName:
         self.region_bits = r = slot_bits(p.regions)
         self.waits = Signal()  # a packet waits for the map
         return {

@@ -12,12 +12,10 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ByName, ConfigError, frozen, read_text
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
 from dysharp.silicon.rtl.yosys import MemoryBits, memory_of, rtlil_of, run_yosys
-from dysharp.specs.reading import read_text
 
 GE = {
     "$_NOT_": 0.67, "$_NAND_": 1.0, "$_NOR_": 1.0, "$_XOR_": 2.33, "$_MUX_": 2.33, "$_AOI3_": 1.33, "$_OAI3_": 1.33, "$_AOI4_": 1.67,
@@ -65,7 +63,7 @@ class Synthesized:
         """Area in `node` (12 or 7) nm."""
         return total(self.parts_mm2(node))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ByName:
         areas = {f"mm2_{node}nm": self.mm2(node)._asdict() | {"parts": {k: v.middle for k, v in self.parts_mm2(node).items()}} for node in GE_PER_MM2}
         return asdict(self) | {"kge": self.kge, "sram_bits": self.sram_bits} | areas
 
@@ -105,7 +103,7 @@ def library_kge(component: Any, library: tuple[str, float]) -> float:
     return float(area) / nand / 1000
 
 
-def _path(module: dict[str, Any]) -> tuple[int, int]:
+def _path(module: ByName) -> tuple[int, int]:
     """(gates, macros) on the path with most gates and macros. A read of a memory or a search of a CAM is one macro."""
     driver: dict[int, str] = {}
     inputs: dict[str, list[int]] = defaultdict(list)
@@ -130,7 +128,7 @@ def _path(module: dict[str, Any]) -> tuple[int, int]:
     return max(longest.values(), default=(0, 0))
 
 
-def _memory_ports(name: str, cell: dict[str, Any], driver: dict[int, str], inputs: dict[str, list[int]]) -> None:
+def _memory_ports(name: str, cell: ByName, driver: dict[int, str], inputs: dict[str, list[int]]) -> None:
     """Each read port is a node of its own: from its address to its data."""
     addresses, data = cell["connections"]["RD_ADDR"], cell["connections"]["RD_DATA"]
     ports = int(cell["parameters"]["RD_PORTS"], 2)

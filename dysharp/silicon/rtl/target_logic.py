@@ -6,12 +6,9 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.isa.packets import IDS_PER_FLIT
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import BlockModel, Values
-from dysharp.silicon.rtl.formal import Proof
-from dysharp.silicon.rtl.parts import Machine
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
 from dysharp.specs import Cluster
 
 ID_BITS = 16
@@ -39,7 +36,7 @@ class TargetLogic(Machine):
     per port). `error` (with the copies): a target twice or beyond the last port; its packet must not be replicated.
     """
 
-    def pins(self, p: _TargetParameters) -> dict[str, Any]:
+    def pins(self, p: _TargetParameters) -> ByName:
         self.shift = p.experts_per_gpu.bit_length() - 1
         if 1 << self.shift != p.experts_per_gpu:
             raise ValueError(f"experts_per_gpu: found {p.experts_per_gpu}, expected a power of two")

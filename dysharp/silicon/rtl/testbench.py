@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from dysharp.base import read_text
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values, check, pins_of
 from dysharp.silicon.rtl.yosys import verilog_of
-from dysharp.specs.reading import read_text
 
 
 def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> str:

@@ -6,13 +6,10 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 
-from dysharp.base.values import frozen
+from dysharp.base import ByName, frozen
 from dysharp.protocol import tracker
-from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, memory, slot_bits, slots
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
-from dysharp.silicon.rtl.formal import OrderProof, Proof, live_slots, slots
-from dysharp.silicon.rtl.parts import check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 
 
@@ -46,7 +43,7 @@ class TileStatus(CounterTable):
         register = {"set": 1, "set_expert": expert, "set_last": p.tile_bits, "set_packets": p.packet_bits}
         return expert + p.tile_bits, {"packets": p.packet_bits, "gemm1": p.block_bits, "gemm2": p.block_bits}, {"op": 2}, constant | register
 
-    def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
+    def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
         p = self.parameters
         _, read, write = memory(m, "last", data.StructLayout({"tile": p.tile_bits, "packets": p.packet_bits}), p.experts)
         m.d.comb += [

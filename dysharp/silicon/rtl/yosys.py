@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import MissingExtra, SimulationError
-from dysharp.base.values import frozen
+from dysharp.base import MissingExtra, SimulationError, Texts, frozen
 from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"
@@ -39,7 +38,7 @@ def rtlil_of(component: Any, name: str, platform: str | None = None) -> str:
     return text
 
 
-def run_yosys(script: str, rtlil: str, results: tuple[str, ...] = (), given: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
+def run_yosys(script: str, rtlil: str, results: Texts = (), given: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
     """The log of `script` on the design `in.il` beside files `given`, and the text of the files `results` that it wrote.
 
     Raises MissingExtra, SimulationError.

@@ -10,11 +10,3 @@ from dysharp.systems.building.formats import ROWS_OR_FP8, check
 from dysharp.systems.building.layer import DYMULTIMEM, MULTIMEM, STORE, Kernels, LayerBuilder
 from dysharp.systems.building.paper_layers import ROWS, WIRE, mediate, sorted_at_receiver
 from dysharp.systems.building.software_steps import SoftwareSteps
-
-__all__ = [
-    "DYMULTIMEM", "MULTIMEM", "ROWS", "ROWS_OR_FP8", "STORE", "WIRE", "Batch", "CommStream", "Group", "HybridInternode", "Internode", "Kernels",
-    "LayerBuilder",
-    "NcclStream", "Sends", "SoftwareSteps", "Transfers", "TwoHop", "as_tiles_fill", "blocks_in_order", "by_rails", "check", "collective", "fused",
-    "in_groups", "in_pairs", "mediate", "one_after_another", "pairs_of_sms", "placed", "sorted_at_receiver", "stages", "stream_order",
-
-]  # fmt: skip

@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError, ProgramError
-from dysharp.base.units import PS_PER_US, ns_to_ps
-from dysharp.costs import Tiling
+from dysharp.base import I32, I64, PS_PER_US, ByName, ConfigError, Ints, ProgramError, ns_to_ps
+from dysharp.costs import WIDENED_ROWS, Tiling, machine_of
 from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
-from dysharp.costs.machine import WIDENED_ROWS, machine_of
-from dysharp.program import I32, I64, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Ints, Kind, Tail, Template
-from dysharp.program.csr import runs, spans, stable_order
+from dysharp.program import REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, Tail, Template, runs, spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Landing, Returns, Sends, Transfers, ids, placed
 from dysharp.systems.building.formats import ROW_BYTES
@@ -104,8 +101,8 @@ class LayerBase(GpuBuilder):
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
-        self.row_columns: dict[str, Any] = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
-        self.result_columns: dict[str, Any] = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
+        self.row_columns: ByName = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
+        self.result_columns: ByName = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
         self.dispatched: list[Sends] = []
         self.returned: list[Returns] = []
         self.gemms: list[tuple[Any, I32, I32]] = []

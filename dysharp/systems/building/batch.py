@@ -9,8 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64, Ints
-from dysharp.base.values import frozen, frozen_keywords
+from dysharp.base import I32, I64, Ints, frozen, frozen_keywords
 
 Number = TypeVar("Number", bound=np.integer)
 

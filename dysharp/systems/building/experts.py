@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError, f64
 from dysharp.costs import GemmTask, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
-from dysharp.program import F64, I32, LAYER, Kind, Nature, Operator, Tail, Template, frozen
-from dysharp.program.schema import BESIDE
+from dysharp.program import BESIDE, F64, I32, LAYER, Kind, Nature, Operator, Tail, Template, frozen
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import placed
@@ -35,19 +34,19 @@ CAST_ROWS = 8
 
 def _permuted_bytes(model: Model, copies: ArrayLike, rows: ArrayLike, *, fp8_rows: bool) -> tuple[F64, F64]:
     """Bytes (reads plus writes) of the scatter of `copies` rows to `rows` rows in expert order, and of the weighted BF16 gather back."""
-    values = (np.asarray(copies, np.float64) + np.asarray(rows, np.float64)) * model.hidden
+    values = (f64(copies) + f64(rows)) * model.hidden
     return values * (1 + SCALE_BYTES if fp8_rows else 2.0), values * 2.0
 
 
 def cast_bytes(model: Model, rows: ArrayLike, *, fp8_rows: bool) -> F64:
     """Bytes of the cast of `rows` rows to FP8; 0 where rows or GEMMs need none."""
     needed = model.gemm_dtype == "fp8" and not fp8_rows
-    return np.asarray(rows, np.float64) * (model.hidden * CAST_BYTES if needed else 0.0)
+    return f64(rows) * (model.hidden * CAST_BYTES if needed else 0.0)
 
 
 def activation_bytes(model: Model, rows: ArrayLike) -> F64:
     """Bytes of the activation between two forward GEMMs."""
-    return np.asarray(rows, np.float64) * model.expert_hidden * (2.0 * (2 if model.gated else 1) + ELEMENT_BYTES[model.gemm_dtype])
+    return f64(rows) * model.expert_hidden * (2.0 * (2 if model.gated else 1) + ELEMENT_BYTES[model.gemm_dtype])
 
 
 class MemoryKernels:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.isa.framing import AS_IS, Cast
 from dysharp.specs import Model
 

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, ConfigError, Texts
+from dysharp.costs import arch_of, hbm_us, launch_us, permute_us
 from dysharp.costs import collectives as times
-from dysharp.costs.moe import permute_us
-from dysharp.costs.operators import arch_of, hbm_us, launch_us
 from dysharp.costs.transfer import fifo_copy_us
 from dysharp.program import CLASSES, I32, I64, Discipline, Framing, Head, Ints, Kind, ProgramBuilder, Tail, Template, To, hardware_of
 from dysharp.specs import Cluster
@@ -134,7 +132,7 @@ class Software:
 class GpuBuilder:
     """Issuers, ops and waits. `gpus`: `[gpus]` int32, 0, 1, 2, ... Heads wait for tails; tails that are None hold nothing back."""
 
-    def __init__(self, cluster: Cluster, n_gpus: int, classes: tuple[str, ...] = CLASSES, **program: Any) -> None:
+    def __init__(self, cluster: Cluster, n_gpus: int, classes: Texts = CLASSES, **program: Any) -> None:
         """`program`: further arguments of `ProgramBuilder`; the hardware is the cluster's by default."""
         self.b = ProgramBuilder(program.pop("hardware", None) or hardware_of(cluster), n_gpus, classes, **program)
         self.cluster, self.n_gpus, self.gpus = cluster, n_gpus, ids(0, n_gpus)

@@ -7,10 +7,9 @@ from itertools import combinations
 
 import numpy as np
 
-from dysharp.base.arrays import I64, Bools
+from dysharp.base import I64, Bools
 from dysharp.program import frozen, place_in
-from dysharp.workload import Routing
-from dysharp.workload.routing import needed_gpus
+from dysharp.workload import Routing, needed_gpus
 
 FEW, HISTORY, ROUNDS, CHUNK = 10, 8192, 6, 4096
 """Largest number of GPUs for which every set may become a group; tokens of a history; rounds in which groups are chosen; tokens covered at once."""

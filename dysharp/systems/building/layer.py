@@ -8,11 +8,10 @@ methods: output gradients go out, input gradients come back (docs/design/0005-ba
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dysharp.base.units import ns_to_ps
+from dysharp.base import ByName, ns_to_ps
 from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Discipline, Framing, Ints, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE
@@ -21,9 +20,7 @@ from dysharp.systems.building.formats import packet_in
 from dysharp.systems.building.software_steps import SoftwareBase
 from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.facts import Moves
-from dysharp.workload import Scheme
-from dysharp.workload.levels import LEVELS, Levels, between_rails
-from dysharp.workload.traffic import scheme_rows
+from dysharp.workload import LEVELS, Levels, Scheme, between_rails, scheme_rows
 
 __all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "MULTIMEM", "RDMA", "STORE", "Kernels", "LayerBuilder"]
 
@@ -101,7 +98,7 @@ class LayerBuilder(SoftwareBase):
         if at_once > 1:
             discipline, prio = Discipline.SMALLEST_KEY, _side_by_side(source, n, at_once)
         train, issuer = np.tile(np.arange(n), len(order)), self.per_gpu(discipline, "dispatch")
-        columns: dict[str, Any] = {"issuer": issuer[source], "key": self.p.row_token[sent], "prio": prio, "offset": offset[train] if n > 1 else 0}
+        columns: ByName = {"issuer": issuer[source], "key": self.p.row_token[sent], "prio": prio, "offset": offset[train] if n > 1 else 0}
         template = self._row_template("dispatch.row", Kind.PUT, framing, table)
         op = self.puts(template, source, gpu, self.row_of[sent], bytes=n_bytes[train], aux_bytes=aux[train], **columns)
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=sent, unit_rows=_flat_ones(len(order))))
@@ -251,7 +248,7 @@ class LayerBuilder(SoftwareBase):
                 prio = _turns_by(issuer, order)
             template = self.transfer(name, Kind.PUT, "combine", fn, self.result, "partial", framing=framing)
             turn = prio if np.ndim(prio) == 0 else np.asarray(prio)[order]
-            own: dict[str, Any] = {"issuer": issuers[node[order]], "key": token[order], "prio": turn}
+            own: ByName = {"issuer": issuers[node[order]], "key": token[order], "prio": turn}
             op = self.puts(template, node[order], home[order], into[order], **self.result_columns, **own)
             batches.append(Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
         self.returned += batches

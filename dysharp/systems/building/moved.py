@@ -12,7 +12,7 @@ The bytes are control words: the functional machine takes weights from the exper
 
 import numpy as np
 
-from dysharp.base.units import us_to_ps
+from dysharp.base import us_to_ps
 from dysharp.costs.gemm import ACCUMULATOR_BYTES
 from dysharp.program import I32, Head, Kind, Tail, place_in
 from dysharp.systems.building.batch import Batch, ids, placed

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.base import PS_PER_US, ByName, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, Discipline
 from dysharp.specs import choice_int
@@ -25,7 +25,7 @@ from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Facts, Layer
 
-Begins = Callable[[Layer, Any], dict[str, Any]]
+Begins = Callable[[Layer, Any], ByName]
 """(layer, options) -> keywords of `begun` and of the builder. Raises ConfigError for options that contradict each other."""
 
 
@@ -108,7 +108,7 @@ def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerB
     One kernel (`Facts.is_one_kernel`) has tiles of a fused kernel, other systems those of a GEMM library. `kind`, `more`: another builder, and its
     further keywords. Raises ConfigError for a format that the system does not have.
     """
-    chosen: dict[str, Any] = {"dispatch": "rows", "combine": "rows", "sums": "rows", "compute": True, "weights": "", "al_misses": 0, "gemms": ""}
+    chosen: ByName = {"dispatch": "rows", "combine": "rows", "sums": "rows", "compute": True, "weights": "", "al_misses": 0, "gemms": ""}
     chosen = {option: getattr(options, option, usual) for option, usual in chosen.items()}
     dispatch, weights = chosen["dispatch"], chosen["weights"]
     sent = row_bytes(f"{name}.dispatch", dispatch, facts.moves.formats, layer.model)

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, ConfigError
 from dysharp.costs import collectives as times
 from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind
 from dysharp.systems.building.base import CONTROL, LayerBase

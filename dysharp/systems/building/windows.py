@@ -13,11 +13,9 @@ One rule for every model, top-k, routing and cluster (docs/design/0010-tables-an
 
 import math
 
-from dysharp.base.units import PS_PER_US, ns_to_ps
-from dysharp.base.values import frozen
+from dysharp.base import PS_PER_US, frozen, ns_to_ps
 from dysharp.isa.framing import Framing, push_train
-from dysharp.specs import Cluster, Model, choice_int
-from dysharp.specs.cluster import PACKET_BYTES
+from dysharp.specs import PACKET_BYTES, Cluster, Model, choice_int
 
 PUBLISHED_SUMS, PUBLISHED_ROWS = 256, 512
 """Entries of the published tables, a reduction table of 64 KB and an AL TLB. Sources keep to them whatever the sizes of the simulated tables."""

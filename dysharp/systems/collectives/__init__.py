@@ -3,13 +3,10 @@ of sub-layers: `_scan` imports every module of this folder and of `systems/tp`, 
 
 from functools import cache
 
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.lazy import import_all
+from dysharp.base import ConfigError, entry_of, import_all
 from dysharp.systems.collective_system import REGISTERED, CollectiveSystem, collective
 from dysharp.systems.registry import all_systems
-from dysharp.workload.sublayer import SUB_LAYER
-
-__all__ = ["CollectiveSystem", "all_collectives", "all_tensor_parallel", "collective", "get_collective"]
+from dysharp.workload import SUB_LAYER
 
 
 @cache

@@ -10,13 +10,13 @@
 
 from functools import partial
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.costs.allreduce import IN_FLIGHT
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.systems.collective_system import NoOptions, check_range, collective
-from dysharp.workload.collective import Collective
+from dysharp.workload import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 MOST_BLOCKS = 1024

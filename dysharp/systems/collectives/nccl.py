@@ -7,10 +7,9 @@ have under way. Two turns fill and empty the pipeline: they have no transfers he
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, ConfigError, Texts, check_word, nearest
+from dysharp.costs import arch_of
 from dysharp.costs import collectives as times
-from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
@@ -20,7 +19,7 @@ from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, SUM, VEC
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
 from dysharp.systems.building.layer import RDMA
 from dysharp.systems.collective_system import NoOptions, collective
-from dysharp.workload.collective import OPERATIONS, Collective
+from dysharp.workload import OPERATIONS, Collective
 
 RELAY = f"{SCRATCH}first"
 
@@ -148,7 +147,7 @@ def _place_of(name: str) -> int:
     return list(NAMES).index(name)
 
 
-def _says(protocol: str, at: int) -> tuple[str, ...]:
+def _says(protocol: str, at: int) -> Texts:
     return (f"NCCL's tuner takes protocol {list(NAMES)[at]}",) if protocol == "auto" else ()
 
 
@@ -258,7 +257,7 @@ def _choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, 
     return ("nvls", "simple") if chosen == times.NVLS else ("ring", names[chosen])
 
 
-def _told(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...]:
+def _told(work: Collective, cluster: Cluster, options: Options) -> Texts:
     """The choice."""
     algorithm, protocol = _choice(work, cluster, options)
     return (f"NCCL's tuner takes {algorithm} with protocol {protocol}",)

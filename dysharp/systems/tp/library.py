@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
-from dysharp.costs.gemm import gemm_gang
+from dysharp.base import PS_PER_US
+from dysharp.costs import gemm_gang
 from dysharp.program import I32, Tail, frozen
 from dysharp.systems.building.tp import GATHERED, ROWS, SUMS, Ways, sub_layer
 from dysharp.systems.collectives.multimem import BLOCK_BYTES
 from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 TOKENWEAVE = "https://github.com/microsoft/tokenweave"
 FLUX = "https://github.com/bytedance/flux"

@@ -5,7 +5,7 @@ In software: CoCoNet and FuseLib, with rings and with NVLS. In hardware: T3's tr
 
 import numpy as np
 
-from dysharp.costs.gemm import gemm_gang
+from dysharp.costs import gemm_gang
 from dysharp.program import I32, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems.building.tp import GATHERED, PARTIAL, ROWS, SUM, SUMS, Ways, sub_layer

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dysharp.base import AnyMapping
 from dysharp.testing.conformance.rule import Finding, Report
 
 if TYPE_CHECKING:
     from dysharp.specs import Cluster, Model
     from dysharp.workload import Routing
 
-__all__ = ["Finding", "Report", "conformance"]
-
 
 def conformance(
     system: str, model: Model | None = None, cluster: Cluster | None = None, routing: Routing | None = None, direction: str = "both",
-    options: Mapping[str, Any] | None = None, rules: Sequence[str] | None = None,
+    options: AnyMapping | None = None, rules: Sequence[str] | None = None,
 ) -> Report:  # fmt: skip
     """The faults of a registered system, rule by rule. `print` shows the Report.
 

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from dysharp.base.errors import DysharpError
+from dysharp.base import DysharpError, Texts
 from dysharp.runs.options import parse_set
 from dysharp.systems.registry import import_systems
 from dysharp.testing.conformance import conformance
@@ -15,7 +15,7 @@ from dysharp.testing.conformance import conformance
 @click.option("--import", "modules", multiple=True, metavar="FILE|MODULE", help="Import this first, so that it registers the system.")
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of the system.")
 @click.option("--rule", "rules", multiple=True, metavar="RULE", help="Run only this rule; repeatable. A slow rule runs only if it is named.")
-def main(name: str, modules: tuple[str, ...], options: tuple[str, ...], rules: tuple[str, ...]) -> None:
+def main(name: str, modules: Texts, options: Texts, rules: Texts) -> None:
     """Try the system NAME on small layers and print its faults. Exit code 1: a rule failed, or no rule ran; 2: wrong input."""
     try:
         for module in modules:

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.analysis import traffic_bytes
-from dysharp.base.arrays import Array
+from dysharp.base import Array
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Head, Kind, Program, Tail, Template
-from dysharp.program.csr import owners
+from dysharp.program import Head, Kind, Program, Tail, Template, owners
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.building.formats import ROW_BYTES

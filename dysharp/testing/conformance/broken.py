@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import DysharpError, ProgramError, SimulationError
+from dysharp.base import Array, DysharpError, ProgramError, SimulationError
 from dysharp.engine.burst.run import run_burst
 from dysharp.functional.machine import Pass as EmulatedPass
 from dysharp.functional.reference import dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
-from dysharp.program import Kind, Program
-from dysharp.program.csr import owners
+from dysharp.program import Kind, Program, owners
 from dysharp.program.names import member_owner, op_name
 from dysharp.program.verify import verify
 from dysharp.testing.conformance.case import CheckedPass, SystemCase, layer_case, run_case

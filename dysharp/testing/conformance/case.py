@@ -1,6 +1,5 @@
 """The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use. Layers are small."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis import Row, RunInputs, measure
-from dysharp.base.arrays import Array
-from dysharp.base.values import frozen
+from dysharp.base import AnyMapping, Array, frozen
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
@@ -74,7 +72,7 @@ def row_format(options: Any, operator: str) -> str:
 class SystemCase:
     """A system with its options. Rules make their own tensors and layers."""
 
-    def __init__(self, system: System, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, system: System, options: AnyMapping | None = None) -> None:
         self.system = system
         self.options: Any = options_of(system, options or {})
         self.given = {name: getattr(self.options, name) for name in options or {}}
@@ -91,7 +89,7 @@ class CheckedPass(SystemCase):
     `packets`: Trace at packet level.
     """
 
-    def __init__(self, system: System, layer: SmallLayer, direction: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, system: System, layer: SmallLayer, direction: str, options: AnyMapping | None = None) -> None:
         super().__init__(system, options)
         self.direction = direction
         self.layer = replace(layer, routing=system.served(layer.routing, self.options))
@@ -125,7 +123,7 @@ class CheckedPass(SystemCase):
 class Passes:
     """Both directions of a layer."""
 
-    def __init__(self, system: System, layer: SmallLayer, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, system: System, layer: SmallLayer, options: AnyMapping | None = None) -> None:
         self.system, self.layer = system, layer
         self.forward, self.backward = (CheckedPass(system, layer, direction, options) for direction in ("fwd", "bwd"))
 

@@ -10,7 +10,7 @@ import numpy as np
 from dysharp.analysis.attribution import attribute
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.count import TERMS, group_transfers, traffic_bytes, wire_table
-from dysharp.base.errors import DysharpError
+from dysharp.base import DysharpError
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
@@ -18,19 +18,16 @@ from dysharp.functional.collective import CollectiveEmulation, emulate_collectiv
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Program, Tail, Trace
-from dysharp.program.builder import PUSHES
+from dysharp.program import LATE, PUSHES, Kind, Program, Tail, Trace
 from dysharp.program.names import op_name
 from dysharp.program.payload import moved_bytes
-from dysharp.program.schema import LATE
 from dysharp.program.skew import START
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.collectives import CollectiveSystem
 from dysharp.testing.conformance.rows import given_too_early, not_of_the_cluster
 from dysharp.testing.conformance.rule import Lines, rule
-from dysharp.workload.collective import Collective, even
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work
+from dysharp.workload import SUB_LAYER, Collective, SubLayer, Work, even
 
 SAMPLED = 12
 """Ops of each case whose data are taken away, one at a time."""

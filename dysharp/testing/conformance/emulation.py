@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ConfigError, Texts
 from dysharp.engine.burst.run import run_burst
 from dysharp.functional.experts import Experts, IntegerExperts
 from dysharp.functional.faults import MACHINE, ROUTING, machine_faults, routing_cases
@@ -30,7 +29,7 @@ from dysharp.testing.conformance.rule import Lines, NotRun, rule
 EMULATED_OPS = 20_000
 """Largest number of ops for the row path, which takes minutes above."""
 UNTIMED = tuple(sorted(set(ORDERS) - {"trace"}))
-FAULTS: tuple[tuple[str, ...], ...] = ((), *((kind,) for kind in MACHINE), tuple(MACHINE))
+FAULTS: tuple[Texts, ...] = ((), *((kind,) for kind in MACHINE), tuple(MACHINE))
 FLOATS = ("float32", "bfloat16")
 HALF_ULP = {"float32": 1e-6, "bfloat16": 2.0**-7}
 """A GEMM with other rows in its tile may differ in the last bit."""
@@ -190,7 +189,7 @@ def _engine_order_binds_the_trace_rows(case: SystemCase) -> Lines:
 
 
 @rule("system", over=FAULTS)
-def _packets_equal_rows(case: SystemCase, faults: tuple[str, ...]) -> Lines:
+def _packets_equal_rows(case: SystemCase, faults: Texts) -> Lines:
     """On the packet path with any faults, integers of both passes equal the row path."""
     expected = run_case(layer_case("int32"), machine_of(case, "row"), backward=True)
     results = run_case(layer_case("int32"), machine_of(case, "packet", faults=machine_faults(faults)), backward=True)

@@ -5,12 +5,10 @@ from dataclasses import asdict
 import numpy as np
 
 from dysharp.analysis.count import group_transfers, sums_that_passed, wire_table
-from dysharp.base.arrays import Array
-from dysharp.program import Kind, Program, Trace, hardware_of
-from dysharp.program.builder import PULLS, PUSHES
-from dysharp.program.csr import owners
+from dysharp.base import Array
+from dysharp.program import PULLS, PUSHES, Kind, Point, Program, Trace, hardware_of, owners
 from dysharp.program.names import op_name
-from dysharp.program.tables import ALL_COLUMNS, ColumnRange, Point
+from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.specs import Cluster
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import CheckedPass, row_format

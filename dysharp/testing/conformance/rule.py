@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dysharp.base.values import frozen
+from dysharp.base import frozen
 
 Lines = Iterable[str]
 Check = Callable[..., Lines]

@@ -8,12 +8,10 @@ import numpy as np
 from dysharp.analysis import CAUSES, attribute, program_bound, traffic_bytes, wire_table
 from dysharp.analysis.attribution import OWN_CAUSES, critical_path
 from dysharp.analysis.count import TERMS, group_transfers, sums_that_passed
-from dysharp.base.errors import SimulationError
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US, SimulationError
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Nature, Program, Trace
-from dysharp.program.csr import owners
+from dysharp.program import Kind, Nature, Program, Trace, owners
 from dysharp.program.payload import sides_of
 from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model

@@ -2,13 +2,13 @@
 
 import importlib
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, DysharpError, check_word
+from dysharp.base import AnyMapping, ConfigError, DysharpError, Texts, check_word
 from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
@@ -25,7 +25,7 @@ DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 
 
 def run_suite(
-    name: str, model: Model | None, cluster: Cluster | None, routing: Routing | None, direction: str, options: Mapping[str, Any] | None,
+    name: str, model: Model | None, cluster: Cluster | None, routing: Routing | None, direction: str, options: AnyMapping | None,
     rules: Sequence[str] | None,
 ) -> Report:  # fmt: skip
     """See `dysharp.testing.conformance`."""
@@ -43,7 +43,7 @@ def run_suite(
     return Report(name, suite.ran, tuple(suite.failed), tuple(suite.not_run))
 
 
-def _collective_suite(system: CollectiveSystem, options: Mapping[str, Any] | None, rules: Sequence[str] | None) -> Report:
+def _collective_suite(system: CollectiveSystem, options: AnyMapping | None, rules: Sequence[str] | None) -> Report:
     suite = _Suite(None, options, _chosen(rules))
     for case in cases_of(system, options_of(system, options or {})):
         legal = suite.ask(LEGAL, case.name, (f"found {case.trace.time_ps} ps" for _ in range(1) if case.trace.time_ps < 0))
@@ -72,14 +72,14 @@ def _layers(system: System, model: Model | None, cluster: Cluster | None, routin
 class _Suite:
     """The findings so far. `system`: of layers; None: a system of collectives."""
 
-    def __init__(self, system: System | None, options: Mapping[str, Any] | None, rules: dict[Rule, str]) -> None:
+    def __init__(self, system: System | None, options: AnyMapping | None, rules: dict[Rule, str]) -> None:
         self.system, self.options, self.rules = system, options, rules
         self.ran: dict[str, int] = {}
         self.failed: list[Finding] = []
         self.not_run: list[Finding] = []
         self.legal = True
 
-    def try_layer(self, layer: SmallLayer, directions: tuple[str, ...]) -> None:
+    def try_layer(self, layer: SmallLayer, directions: Texts) -> None:
         assert self.system is not None
         passes = Passes(self.system, layer, self.options)
         legal = [self._try_pass(one) for one in (passes.forward, passes.backward) if one.direction in directions]
@@ -101,7 +101,7 @@ class _Suite:
         assert self.system is not None
         self.ask_all("system", SystemCase(self.system, self.options), "", "" if self.legal else "a Program of the system is not legal")
 
-    def list_unasked(self, directions: tuple[str, ...]) -> None:
+    def list_unasked(self, directions: Texts) -> None:
         """Add the rules that `directions` leave out to the rules that did not run."""
         for r in self.rules:
             if r.direction and r.direction not in directions:

@@ -2,8 +2,3 @@
 
 from dysharp.training.schedules.cells import Cell, Schedule, ScheduleShape, Slot, Times, equal_times, in_flight
 from dysharp.training.schedules.registry import ScheduleFamily, all_schedules, get_schedule, make_schedule, usual_schedule
-
-__all__ = [
-    "Cell", "Schedule", "ScheduleFamily", "ScheduleShape", "Slot", "Times", "all_schedules", "equal_times", "get_schedule", "in_flight",
-    "make_schedule", "usual_schedule",
-]  # fmt: skip

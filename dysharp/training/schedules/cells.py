@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, frozen
 
 FORWARD, BACKWARD, DGRAD, WGRAD = "F", "B", "I", "W"
 """Kinds of cells. B is the whole backward pass: I (gradient of the input) and W (gradient of the weights) as one op."""

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, ScheduleShape, Slot
 from dysharp.training.schedules.registry import schedule
 

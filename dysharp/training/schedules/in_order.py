@@ -1,7 +1,7 @@
 """Schedules with fixed orders: one stage per rank (GPipe, 1F1B, ZB-H1, ZB-H2), and several chunks of a rank in loops (interleaved 1F1B, the same with
 split weight gradients, and breadth first)."""
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, ScheduleShape, Slot
 from dysharp.training.schedules.registry import schedule
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from dysharp.base.errors import ConfigError, entry_of
-from dysharp.base.lazy import import_all
-from dysharp.base.values import frozen
+from dysharp.base import ConfigError, entry_of, frozen, import_all
 from dysharp.training.schedules.cells import Cell, Schedule, ScheduleShape, Slot, Times, equal_times
 
 Build = Callable[[ScheduleShape], Sequence[Sequence[Slot | Cell]]]

@@ -65,7 +65,8 @@ class _Greedy:
         for i in range(1, self.n):
             for rank, wanted in enumerate(self._forwards()):
                 if wanted:
-                    self._make_room(rank)
+                    while self._held(rank) + 2 > self.most:
+                        self._put(rank, WGRAD)
                     self._fill_wait(rank, FORWARD)
                     self._put(rank, FORWARD)
             for rank in reversed(range(len(self.rows))):
@@ -99,10 +100,6 @@ class _Greedy:
     def _held(self, rank: int) -> int:
         """Half chunks of activations: a forward pass takes two, each half of a backward pass gives one back."""
         return 2 * self.done[FORWARD][rank] - self.done[DGRAD][rank] - self.done[WGRAD][rank]
-
-    def _make_room(self, rank: int) -> None:
-        while self._held(rank) + 2 > self.most:
-            self._put(rank, WGRAD)
 
     def _fill_wait(self, rank: int, kind: str) -> None:
         """Weight gradients that end before the input arrives, and one more where the wait would make this rank the slowest."""

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, Texts, check_word
 from dysharp.workload.importers.dump import Dump, read_dump
 from dysharp.workload.importers.pieces import Hints, Imported, joined
 
@@ -17,8 +16,6 @@ from dysharp.workload.importers.pieces import Hints, Imported, joined
 FORMATS = ("vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts")
 BARE = ("eplb", "deepep")
 """Formats that write a bare array of integers with two axes."""
-
-__all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
 
 
 def import_trace(paths: Sequence[AnyPath], format: str = "auto", hints: Hints | None = None) -> Imported:
@@ -40,7 +37,7 @@ def import_trace(paths: Sequence[AnyPath], format: str = "auto", hints: Hints | 
     return parts[0] if len(parts) == 1 else joined(parts)
 
 
-def sniff(path: AnyPath, max_bytes: int = Hints().max_bytes) -> tuple[str, ...]:
+def sniff(path: AnyPath, max_bytes: int = Hints().max_bytes) -> Texts:
     """The formats whose names and shapes fit the file. Raises ConfigError for a file that cannot be a dump."""
     return _fitting(read_dump(Path(path), max_bytes))
 
@@ -54,7 +51,7 @@ def _module(format: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{format.replace('-', '_')}")
 
 
-def _fitting(dump: Dump) -> tuple[str, ...]:
+def _fitting(dump: Dump) -> Texts:
     return tuple(name for name in FORMATS if _module(name).sniff(dump))
 
 
@@ -70,7 +67,7 @@ def _only(dump: Dump, hints: Hints) -> str:
     return fitting[0]
 
 
-def _by_columns(dump: Dump, hints: Hints) -> tuple[str, ...]:
+def _by_columns(dump: Dump, hints: Hints) -> Texts:
     """The format of a bare array with two axes, if a hint decides it. Empty: no hint decides.
 
     Loads (eplb) have one column per expert. Ids (deepep) have one column per choice of a token.

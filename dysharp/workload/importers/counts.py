@@ -1,6 +1,6 @@
 """Counts per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from dysharp.base.errors import ConfigError, entry_of, nearest
+from dysharp.base import ConfigError, entry_of, nearest
 from dysharp.workload.counts import read_counts
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported, imported_counts

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 

@@ -12,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
-from dysharp.base.reading import decode_utf8, json_of, open_regular, read_bytes
-from dysharp.base.values import frozen
+from dysharp.base import Array, ByName, ConfigError, decode_utf8, frozen, json_of, open_regular, read_bytes
 from dysharp.workload.importers.torch_file import read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
@@ -43,7 +40,7 @@ class Dump:
     kind: str
     content: Any
 
-    def mapping(self) -> dict[str, Any]:
+    def mapping(self) -> ByName:
         """The names at the top of an `.npz` or torch file. Empty for other kinds."""
         return self.content if isinstance(self.content, dict) else {}
 
@@ -117,7 +114,7 @@ def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) ->
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "int16", "int32", "int64")}
 
 
-def answers(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
+def answers(dump: Dump) -> Iterator[tuple[str, ByName]]:
     """(where, object) of every JSON object of the file, and of every object in a list at the top of the file."""
     for index, document in enumerate(dump.content if dump.kind == "json" else ()):
         listed = document if isinstance(document, list) else [document]
@@ -132,7 +129,7 @@ def child(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def choices(answer: dict[str, Any]) -> list[Any]:
+def choices(answer: ByName) -> list[Any]:
     """The list `choices` of an answer. Empty if the answer has none."""
     listed = child(answer, "choices")
     return listed if isinstance(listed, list) else []

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.workload.importers.dump import Dump, answers, base64_bytes, checked_array, child, choices
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
@@ -32,7 +32,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
     return imported("dynamo", dump, pieces, hints, notes=tuple(dict.fromkeys(notes)))
 
 
-def _objects(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
+def _objects(dump: Dump) -> Iterator[tuple[str, ByName]]:
     for where, answer in answers(dump):
         for place in (answer, child(answer, "nvext"), *choices(answer)):
             for item in (place, child(place, "routed_experts")):
@@ -47,7 +47,7 @@ def _shape(where: str, value: list[Any]) -> tuple[int, int, int]:
     return value[0], value[1], value[2]
 
 
-def _numbers(where: str, item: dict[str, Any], shape: tuple[int, int, int]) -> Any:
+def _numbers(where: str, item: ByName, shape: tuple[int, int, int]) -> Any:
     if "dtype" in item:
         return checked_array(base64_bytes(item["data"], where), where, item["dtype"], shape)
     try:

@@ -5,7 +5,7 @@ It holds a list with one array [tokens, topk] per MoE layer, or one array [token
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 

@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32, I64, Array, Floats, Ints, Reals
-from dysharp.base.errors import ConfigError
-from dysharp.base.values import frozen
+from dysharp.base import F64, I32, I64, Array, ConfigError, Floats, Ints, Reals, Texts, frozen
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.npz import MAX_BYTES
 from dysharp.workload.traces import Recording, check_weights, checked_ids
@@ -74,12 +72,12 @@ class Imported:
 
     trace: Recording
     format: str
-    notes: tuple[str, ...]
+    notes: Texts
 
 
 def imported(
     format_name: str, dump: Dump, pieces: Sequence[Piece], hints: Hints, n_experts: int = 0, *, layers: tuple[int, ...] | None = None,
-    notes: tuple[str, ...] = (),
+    notes: Texts = (),
 ) -> Imported:  # fmt: skip
     """The checked recording of `pieces`, joined along the tokens, without layers that route nothing.
 
@@ -246,9 +244,7 @@ def scaled(load: F64, n_choices: int) -> I64:
     return np.asarray(count)
 
 
-def imported_counts(
-    format_name: str, where: str, name: str, count: Reals, layers: tuple[int, ...], hints: Hints, notes: tuple[str, ...] = ()
-) -> Imported:
+def imported_counts(format_name: str, where: str, name: str, count: Reals, layers: tuple[int, ...], hints: Hints, notes: Texts = ()) -> Imported:
     """A Recording that is drawn from `count` [layers, experts]. Each layer has its own random stream.
 
     Layers without any load are left out. Without `hints.tokens` the counts must be whole numbers, and the drawn tokens have exactly these counts.

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, show
-from dysharp.base.values import AnyPath
+from dysharp.base import AnyPath, ConfigError, show
 from dysharp.workload.importers.dump import Dump, integer_array, read_dump
 from dysharp.workload.npz import MAX_BYTES
 

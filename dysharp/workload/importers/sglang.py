@@ -5,7 +5,7 @@ The numbers are int32 unless the answer names another dtype, as newer servers do
 
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ByName, ConfigError
 from dysharp.workload.importers.dump import Dump, answers, base64_bytes, checked_array, child, choices, item_bytes
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
@@ -31,7 +31,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
     return imported("sglang", dump, pieces, hints)
 
 
-def _metas(answer: dict[str, Any]) -> list[Any]:
+def _metas(answer: ByName) -> list[Any]:
     return [child(holder, "meta_info") for holder in (answer, *choices(answer))]
 
 

@@ -1,11 +1,8 @@
 """SGLang's expert distribution recorder: `.pt` files of the modes stat, stat_approx, per_token and per_pass."""
 
-from typing import Any
-
 import numpy as np
 
-from dysharp.base.arrays import I64, Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import I64, Array, ByName, ConfigError, Rows
 from dysharp.workload.importers.dump import Dump, integer_array
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported, imported_counts, summed
 
@@ -41,7 +38,7 @@ def _counted(dump: Dump, count: Array, hints: Hints) -> Imported:
     return imported_counts("sglang-recorder", str(dump.path), dump.path.stem, count, tuple(range(len(count))), hints)
 
 
-def _per_pass(where: str, records: list[dict[str, Any]], logical: Array) -> I64:
+def _per_pass(where: str, records: Rows, logical: Array) -> I64:
     """Counts [layers, logical experts]: counts of physical experts, summed over passes and copies."""
     steps = []
     for i, record in enumerate(records):
@@ -55,7 +52,7 @@ def _per_pass(where: str, records: list[dict[str, Any]], logical: Array) -> I64:
     return out
 
 
-def _piece(where: str, record: dict[str, Any], logical: Array) -> Piece:
+def _piece(where: str, record: ByName, logical: Array) -> Piece:
     ids = integer_array(record["topk_ids_of_layer"], f"{where}: topk_ids_of_layer", (3,), "[layers, tokens, topk]")
     if ids.shape[0] != logical.shape[0]:
         raise ConfigError(f"{where}: topk_ids_of_layer of {ids.shape[0]} layers, expected {logical.shape[0]} as last_physical_to_logical_map")

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError, MissingExtra
-from dysharp.base.units import MiB
+from dysharp.base import Array, ConfigError, MiB, MissingExtra
 from dysharp.workload.npz import DAMAGE, reason_of
 
 _MAX_PICKLE_BYTES = 64 * MiB

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import Array
-from dysharp.base.errors import ConfigError
+from dysharp.base import Array, ByName, ConfigError
 from dysharp.workload.importers.dump import Dump, answers, child, choices, integer_array, npy_of
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
@@ -45,7 +44,7 @@ def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, Array]]:
             yield from _of_answer(where, answer, hints)
 
 
-def _of_answer(where: str, answer: dict[str, Any], hints: Hints) -> Iterator[tuple[str, Array]]:
+def _of_answer(where: str, answer: ByName, hints: Hints) -> Iterator[tuple[str, Array]]:
     prompt = _decoded(child(answer, "prompt_routed_experts"), f"{where}: prompt_routed_experts", hints)
     for number, choice in enumerate(choices(answer)):
         here = f"{where}: choice {number}"

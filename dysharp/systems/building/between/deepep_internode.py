@@ -17,7 +17,7 @@ Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP 
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base import ConfigError
 from dysharp.program import I32, I64, Discipline, Ints, place_in, runs, spans, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop

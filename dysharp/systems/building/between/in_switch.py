@@ -16,10 +16,9 @@ request takes one way.
 NVLS over domains has the same steps with every token and every GPU: whole-group operations, which in-network sums of today have.
 """
 
-from typing import Any
-
 import numpy as np
 
+from dysharp.base import ByName
 from dysharp.program import BETWEEN_NET, I32, I64, Discipline, Framing, Kind, Tail, To, spans
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop
@@ -92,7 +91,7 @@ class _Units:
         node = hop.relay[units]
         return layer.add(template, node, issuer=issuer[node], key=hop.token[units], **self._members(units), **layer.row_columns)
 
-    def _members(self, units: I64) -> dict[str, Any]:
+    def _members(self, units: I64) -> ByName:
         """Columns of ops that go to, or pull from, all copies of `units`."""
         copies = spans(self.first_copy[units], self.hop.copies[units])
         rows = self.rows[copies]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dysharp.base import ByName
 from dysharp.program import BETWEEN_NET, I32, Ints, Template
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.layer import RDMA, LayerBuilder
@@ -43,7 +44,7 @@ class RailLayer(LayerBuilder):
         two = self.ways.far(node, to) & ~self.ways.leaves(node, to)
         op = np.empty(len(node), np.int32)
         for mine, put in ((~two, super().puts), (two, self._two_hops)):
-            own: dict[str, Any] = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
+            own: ByName = {name: np.asarray(column)[mine] if np.ndim(column) else column for name, column in columns.items()}
             op[mine] = put(template, node[mine], to[mine], row[mine], **own)
         return op
 
@@ -82,7 +83,7 @@ class TwoLevelLayer(RailLayer):
             self.wait_each(last[two], done[rail[two]])
 
 
-def by_rails(layer: Layer, options: Any) -> dict[str, Any]:
+def by_rails(layer: Layer, options: Any) -> ByName:
     """The builder of a system whose rows travel by NCCL's all-to-all: by rails where there are several NVLink domains, unless `pxn` is False."""
     rails = layer.cluster.domains > 1 and layer.cluster.n_switches and getattr(options, "pxn", True)
     return {"kind": RailLayer, "ways": ByRail} if rails else {}

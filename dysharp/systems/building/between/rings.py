@@ -12,7 +12,7 @@ import numpy as np
 from dysharp.program import BETWEEN_NET, I32, I64, Bools, Kind, frozen, spans
 from dysharp.systems.building.batch import Sends, placed
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.workload.levels import rail_rings
+from dysharp.workload import rail_rings
 
 
 @frozen

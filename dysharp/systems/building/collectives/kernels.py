@@ -7,7 +7,7 @@ from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching
-from dysharp.workload.collective import Collective
+from dysharp.workload import Collective
 
 WHOLE = ("pull", "put all", "get all")
 """Steps that deal out no shares."""

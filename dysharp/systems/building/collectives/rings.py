@@ -11,14 +11,13 @@ The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives`
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import placed
 from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, reaching
-from dysharp.workload.collective import Collective
-from dysharp.workload.levels import rail_rings
+from dysharp.workload import Collective, rail_rings
 
 NAMES = {"ll": times.LL, "ll128": times.LL128, "simple": times.SIMPLE}
 """Values of the option `protocol` besides "auto"."""

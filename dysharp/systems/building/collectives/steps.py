@@ -36,16 +36,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError, ProgramError
+from dysharp.base import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import I32, I64, OTHER, REQUESTS, RESPONSES, Alloc, Declared, Ints, Kind, Program, Template, frozen, nets_of, runs, spans
-from dysharp.program.schema import Buffer, Function, Nature, Operator, Schema
+from dysharp.program import I32, I64, OTHER, REQUESTS, RESPONSES, Buffer, Function, Ints, Nature, Operator, Schema, frozen, nets_of, runs, spans
+from dysharp.program.tables import Alloc, Declared, Kind, Program, Template
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software_steps import WORD_BYTES
-from dysharp.workload.collective import Collective
+from dysharp.workload import Collective
 
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
 SCRATCH = "scratch."

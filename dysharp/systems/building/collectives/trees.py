@@ -5,11 +5,11 @@ Inside an NVLink domain NCCL's tree is a chain. Between domains it is binary, wi
 
 import numpy as np
 
-from dysharp.base.units import PS_PER_US
+from dysharp.base import PS_PER_US
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching
-from dysharp.workload.collective import Collective
+from dysharp.workload import Collective
 
 PIECES = 8
 """Least number of chunks of a tree, so that short vectors overlap on the way too."""

@@ -2,5 +2,3 @@
 
 from dysharp.systems.building.tp.sublayer import GATHERED, PARTIAL, ROWS, SUM, Machine
 from dysharp.systems.building.tp.ways import SUMS, Ways, sub_layer
-
-__all__ = ["GATHERED", "PARTIAL", "ROWS", "SUM", "SUMS", "Machine", "Ways", "sub_layer"]

@@ -18,22 +18,19 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.errors import ConfigError
-from dysharp.base.units import PS_PER_US
-from dysharp.base.values import frozen_keywords
-from dysharp.costs.gemm import gemm_gang
+from dysharp.base import PS_PER_US, ByName, ConfigError, Texts, frozen_keywords
+from dysharp.costs import gemm_gang
 from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
-from dysharp.workload.sublayer import SubLayer
+from dysharp.workload import SubLayer
 
 PARTIAL, SUM, ROWS, GATHERED, OUT = "partial", "sum", "rows", "gathered", "out"
 
@@ -116,7 +113,7 @@ class Machine:
     seed: int = 0
     chunk_bytes: int = 16384
     comm_sms: int = 0
-    channels: tuple[str, ...] = ("requests", "responses", "other")
+    channels: Texts = ("requests", "responses", "other")
     rotated: bool = False
     """GPUs begin at different blocks, as rings and stores to peers do, so that not all of them send to one home."""
 
@@ -191,7 +188,7 @@ class TpBuilder(GpuBuilder):
         rows on each of `at`. Returns its first tile, of `tile_rows` rows."""
         _, row, tile = self.b.regions(at, np.full(len(at), each), FLAG_BYTES, tile_rows, alloc=Alloc.PREFIX, name=name)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
-        columns: dict[str, Any] = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
+        columns: ByName = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
         self.wait(self.between_gpus(template, node, to.ravel(), row + place.ravel(), **columns), after, tail)
         return tile
 
@@ -225,7 +222,7 @@ class TpBuilder(GpuBuilder):
         n, groups = ready.shape
         node, group = np.repeat(self.gpus, groups), np.tile(np.arange(groups, dtype=np.int32), n)
         target = (node + 1) % n
-        more: dict[str, Any] = {"prio": group, "tail": tail, "framing": SYNC}
+        more: ByName = {"prio": group, "tail": tail, "framing": SYNC}
         tile = self._flags(name, self.gpus, groups, 1, node, target, target * groups + group, ready.ravel(), **more)
         release = self.joins(name, np.arange(groups, dtype=np.int32) % n)
         self.wait(release[None, :], ids(tile, n * groups).reshape(n, groups), Tail.TILE_READY)
@@ -247,11 +244,6 @@ class TpBuilder(GpuBuilder):
 
     # ---- work on SMs ---------------------------------------------------------------------------------------------------
 
-    def _jitter(self, ps: float) -> list[int]:
-        """Times of a task, from the shortest to the longest draw."""
-        spread = float(choice("tp.jitter").value)
-        return [0, *(max(1, round(ps * (1 + spread * u))) for u in np.linspace(-1, 1, DRAWS))]
-
     def _gemm_ps(self, flops: float) -> float:
         """Time of so many operations of a GEMM on one SM."""
         rate = self.cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value) / self.cluster.n_sms
@@ -259,7 +251,9 @@ class TpBuilder(GpuBuilder):
 
     def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike], place: str = "") -> I32:
         node, key, prio = ops
-        duration = self.b.duration(self._jitter(ps))
+        # Times of a task, from the shortest to the longest draw.
+        spread = float(choice("tp.jitter").value)
+        duration = self.b.duration([0, *(max(1, round(ps * (1 + spread * u))) for u in np.linspace(-1, 1, DRAWS))])
         template = Template(name, Kind.COMPUTE, name, fn, tasks=tasks, duration=duration, src=buffers[0], dst=buffers[1])
         return self.add(template, node, issuer=self._on_sms[place or name][node], key=key, prio=prio, rows=self.rng.integers(1, DRAWS + 1, len(node)))
 

@@ -11,7 +11,7 @@ from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.tp.sublayer import GATHERED, PARTIAL, ROWS, SUM, Machine, TpBuilder
 from dysharp.systems.collective_system import collective
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer
+from dysharp.workload import SUB_LAYER, SubLayer
 
 PORT_WINDOW = 40 << 10
 """Most bytes that a throttled GPU has under way to a port: the published merge table (section VI), whatever the size of the simulated one."""
