@@ -16,6 +16,7 @@ from dysharp.model.formats import formats_of, recipe_for, trained
 from dysharp.model.layout import Layout
 from dysharp.model.operators import CORE
 from dysharp.model.weights import parameters_of
+from dysharp.runs.arguments import arguments_of
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.gpu import load_gpu
@@ -67,16 +68,17 @@ def describe(model: AnyPath | WholeModel, **request: Unpack[DescribeArgs]) -> De
 
     Raises `ConfigError` in one line that names the constraint.
     """
-    whole, layout, gpu, cluster, sequence = load_whole(model), request["layout"], request["gpu"], request["cluster"], request["sequence"]
+    whole, layout, sequence = load_whole(model), request["layout"], request["sequence"]
     about = _accounting(whole, sequence)
     if layout is None:
-        if gpu or cluster is not None:
-            raise ConfigError(f"{'gpu' if gpu else 'cluster'}: found it without a layout, expected --layout, whose memory it limits")
+        for name, one in arguments_of(DescribeArgs).items():
+            if name != "sequence" and request.get(name) not in (one.default, []):
+                raise ConfigError(f"{name}: found it without a layout, expected --layout: only the memory of a step depends on it")
         return about
     spread = layout if isinstance(layout, Layout) else layout_of(layout)
     check_layout(whole, spread, sequence)
     memory = _memory(whole, spread, request)
-    _check(spread, memory, gpu, cluster)
+    _check(spread, memory, request["gpu"], request["cluster"])
     return _with_memory(about, whole, spread, memory, request["schedule"] or usual_schedule(spread.vpp), request["precision"])
 
 
