@@ -42,6 +42,7 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
+from dysharp.training.answers import MFU_LINE
 from dysharp.training.memory import CAP_LINE
 from dysharp.training.recipe import TrainingRecipe
 
@@ -329,6 +330,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
         CAP_LINE,
+        MFU_LINE,
         f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 

@@ -39,6 +39,7 @@ from dysharp.training.answers import (
     DATA_PARALLEL,
     EP,
     LAUNCHES,
+    MFU_LINE,
     NO_EP,
     NO_LAUNCHES,
     Energy,
@@ -432,5 +433,5 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(one for one in NOT_MODELLED if not block.training_recipe.overlap_tp or "tensor" not in one) + ".",
-        "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
+        MFU_LINE,
     )
