@@ -272,7 +272,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in _shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear or shape.stack for shape in shapes):
-        raise ConfigError(f"plan {models}: found linear attention or a stack, expected attention in every layer: a search does not model it")
+        found = "linear attention or a stack of layers in turn"
+        raise ConfigError(f"plan {models}: found {found}, expected attention everywhere, and experts behind dense layers: step takes it")
     own, given = machine_of(machine), _given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
