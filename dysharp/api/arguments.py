@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from dysharp.base import AnyPath, frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
+from dysharp.specs.fields import Rate, check_fields
 
 if TYPE_CHECKING:
     from dysharp.model import Layout
@@ -72,8 +73,11 @@ def _silent(done: float, total: float, text: str) -> None:
 class Slo:
     """Limits of `serve` in milliseconds: `Slo(ttft=2000, tpot=50)`, or text "ttft=2s,tpot=50ms". They hold for mean times."""
 
-    ttft: float = 2000.0
-    tpot: float = 50.0
+    ttft: Rate = 2000.0
+    tpot: Rate = 50.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "slo")
 
 
 class ServeArgs(TypedDict, total=False):

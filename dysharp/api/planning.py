@@ -35,6 +35,7 @@ from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
+from dysharp.training.answers import MFU_LINE
 from dysharp.training.memory import CAP_LINE
 from dysharp.training.recipe import TrainingRecipe
 
@@ -264,7 +265,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in _shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear or shape.stack for shape in shapes):
-        raise ConfigError(f"plan {models}: found linear attention or a stack, expected attention in every layer: a search does not model it")
+        found = "linear attention or a stack of layers in turn"
+        raise ConfigError(f"plan {models}: found {found}, expected attention everywhere, and experts behind dense layers: step takes it")
     own, given = machine_of(machine), _given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
@@ -322,6 +324,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> Texts:
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
         CAP_LINE,
+        MFU_LINE,
         f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 

@@ -23,7 +23,7 @@ from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_o
 from dysharp.serving.balance import loads_of
 from dysharp.serving.disaggregated import best_disaggregated
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.exchange import ep_system_of
+from dysharp.serving.exchange import ep_system_of, shipped
 from dysharp.serving.launch_reader import Launch, read_launch
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.replay.requests import requests_of
@@ -69,7 +69,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
         (*told, *_header(whole, start, scenario, request)), best_disaggregated(worker, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
-        formats=start.formats.to_dict(start.machine.products),
+        formats=shipped(start).to_dict(start.machine.products),
     )  # fmt: skip
     if best and (own := posterior_of(cluster, "serving", kernels_of([start]))):
         at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
@@ -152,7 +152,7 @@ def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: Serv
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; ISL {scenario.isl:g}, OSL {scenario.osl:g}",
-        formats.line(whole, start.machine.products),
+        shipped(start).line(whole, start.machine.products),
         *lines_on(whole),
         *([longer] if 0 < whole.context < tokens else []),
         f"steady state of a fixed number of users; {chosen if whole.layer else ''}no prefix cache; {drafts}",

@@ -33,6 +33,7 @@ from dysharp.training.answers import (
     DATA_PARALLEL,
     EP,
     LAUNCHES,
+    MFU_LINE,
     NO_EP,
     NO_LAUNCHES,
     Energy,
@@ -198,7 +199,7 @@ def step(
     if quick and (merging or tensor):
         raise ConfigError(f"quick: found it beside {'blocks merged' if merging else f'tensor {tensor}'}, which is simulated, expected none")
     one_group = Machine(load_cluster(cluster))
-    block, memory, order, formats, notes = _planned(model, one_group, layout, schedule, request)
+    block, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
@@ -221,6 +222,8 @@ def step(
         said = (_merged_line(best.system, closed, costs[best.system]), *said)
     chosen = block.chosen(whole.n_layers - 1, best.ep)[0].formats
     formats = replace(trained(chosen), state=formats.state) if chosen else formats
+    memory = _memory(block, order, formats)
+    check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     options = next((row.options for row, _ in rows if row.system == best.system), None)
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
@@ -269,8 +272,8 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
 
 def _planned(
     model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
-) -> tuple[Block, TrainingMemory, Schedule, Formats, Texts]:
-    """What is computed where and in which order, what it holds, its formats, and notes on a recipe. Raises what `step` raises."""
+) -> tuple[Block, Schedule, Formats, Texts]:
+    """What is computed where and in which order, its formats, and notes on a recipe. Raises what `step` raises, for the formats that hold least."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
         raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
@@ -286,15 +289,21 @@ def _planned(
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
     formats = step_formats(request["precision"] or (written.precision if written else None), whole)
-    memory = memory_of(whole, plan, sequence, recipe_for(formats), saving, order)
-    check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
     training_recipe = replace(usual, overlap_tp=(written or usual).overlap_tp, recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, training_recipe = in_formats(whole, training_recipe, formats, machine)
-    return Block(whole, machine, plan, sequence, training_recipe), memory, order, formats, written.notes if written else ()
+    block = Block(whole, machine, plan, sequence, training_recipe)
+    tried = (one.formats or formats for one in training_recipe.choices(whole.layer is not None, bool(whole.shared_hidden)))
+    least = min((_memory(block, order, one) for one in tried), key=lambda one: one.reserved(one.peak))
+    check_memory(least, machine.cluster.hbm_bytes, machine.cluster.name)
+    return block, order, formats, written.notes if written else ()
+
+
+def _memory(block: Block, order: Schedule, formats: Formats) -> TrainingMemory:
+    return memory_of(block.model, block.layout, block.sequence, recipe_for(formats), Saving(block.training_recipe.recompute), order)
 
 
 def _each(
@@ -418,5 +427,5 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(one for one in NOT_MODELLED if not block.training_recipe.overlap_tp or "tensor" not in one) + ".",
-        "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
+        MFU_LINE,
     )

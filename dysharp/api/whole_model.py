@@ -8,6 +8,7 @@ from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, f
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
+from dysharp.runs.arguments import arguments_of
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_gpu, load_whole
 from dysharp.training.memory import Saving, TrainingMemory, buffer_bytes, check_memory, memory_of
@@ -58,16 +59,17 @@ def describe(model: AnyPath | WholeModel, **request: Unpack[DescribeArgs]) -> De
 
     Raises `ConfigError` in one line that names the constraint.
     """
-    whole, layout, gpu, cluster, sequence = load_whole(model), request["layout"], request["gpu"], request["cluster"], request["sequence"]
+    whole, layout, sequence = load_whole(model), request["layout"], request["sequence"]
     about = _accounting(whole, sequence)
     if layout is None:
-        if gpu or cluster is not None:
-            raise ConfigError(f"{'gpu' if gpu else 'cluster'}: found it without a layout, expected --layout, whose memory it limits")
+        for name, one in arguments_of(DescribeArgs).items():
+            if name != "sequence" and request.get(name) not in (one.default, []):
+                raise ConfigError(f"{name}: found it without a layout, expected --layout: only the memory of a step depends on it")
         return about
     spread = layout if isinstance(layout, Layout) else layout_of(layout)
     check_layout(whole, spread, sequence)
     memory = _memory(whole, spread, request)
-    _check(spread, memory, gpu, cluster)
+    _check(spread, memory, request["gpu"], request["cluster"])
     return _with_memory(about, whole, spread, memory, request["schedule"] or usual_schedule(spread.vpp), request["precision"])
 
 

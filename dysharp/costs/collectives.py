@@ -96,6 +96,8 @@ LL128_GBPS = {"ampere": 12 * 20.0, "hopper": 12 * 36.7, "blackwell": 8 * 40.0}
 The graph search finds eight channels on Blackwell before it doubles them. With sixteen the tuner would take LL128 for all-gathers of 16 MiB on eight
 B200; their measured time fits Simple. Eight was chosen after seeing this time.
 """
+LINK_GBPS = {"ampere": 300.0, "hopper": 450.0, "blackwell": 900.0}
+"""Links of the GPUs that have these caps. More links are more channels, so that the caps grow."""
 SIMPLE_SLICES = 2
 """Parts of a chunk that go from GPU to GPU one behind the other."""
 ALLTOALL_CHANNELS, ALLTOALL_CHUNK = 32, 512 * KIB
@@ -179,8 +181,8 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     n, size = np.broadcast_arrays(f64(n_gpus), f64(n_bytes))
     moved, hops = passes * size * (n - 1) / n, passes * (n - 1)
     ring = gpu.link_GBps * ring_part(gpu)
-    own = _generation(gpu)
-    rates = min(LL_GBPS[own], LL.part * ring), min(LL128_GBPS[own], LL128.part * ring), ring
+    own, more = _generation(gpu), max(1.0, gpu.link_GBps / LINK_GBPS.get(gpu.arch, gpu.link_GBps))
+    rates = min(more * LL_GBPS[own], LL.part * ring), min(more * LL128_GBPS[own], LL128.part * ring), ring
     taken = [p.start_us + p.tuned_us(gpu) * hops + moved / (1e3 * rate) for p, rate in zip(PROTOCOLS, rates, strict=True)]
     channels = NVLS_CHANNELS[arch]
     nvls = NVLS_US + size / (1e3 * ring * NVLS_PART[arch] * (channels - 1) / channels)

@@ -99,15 +99,15 @@ class Formats:
         """Type of products of most work: of routed experts, or of a dense FFN."""
         return self._of("experts" if moe else "dense").compute
 
-    def rows(self) -> tuple[str, str]:
-        """Rows of Dispatch and Combine: where nobody says so, experts that are narrower than BF16 get FP8 rows, and results are BF16."""
-        return self.sent or ("fp8" if self.experts != "bf16" else "bf16"), self.back or "bf16"
+    def rows(self, run: Run = str) -> tuple[str, str]:
+        """Rows of Dispatch and Combine: where nobody says so, experts that multiply in less than BF16 get FP8 rows, and results are BF16."""
+        return self.sent or ("bf16" if run(self._of("experts").compute) == "bf16" else "fp8"), self.back or "bf16"
 
     def to_dict(self, run: Run = str) -> ByName:
         """Plain values for JSON."""
         weights = dict(zip(WEIGHTS, self.weights(), strict=True))
         products = {name: run(self._of(name).compute) for name in WEIGHTS}
-        sent, back = self.rows()
+        sent, back = self.rows(run)
         return {"weights": weights, "products": products, "kv": self.kv, "state": self.state, "sent": sent, "back": back}
 
     def line(self, model: WholeModel | None, run: Run = str) -> str:

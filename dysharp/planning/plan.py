@@ -134,7 +134,7 @@ class Search:
         """One shape."""
         machine = machine_of(cluster)
         coster = Coster(task, machine, default_space(task, machine, given))
-        most = max(2, self.n_best)  # how far the second is behind is part of the answer
+        most = max(10 if self.quick else 2, self.n_best)  # how far the second is behind is part of the answer; a quick look goes on from the best
         told = self._told(task) if loud and not self.quick else None
         if told:
             first_answer(coster, told)

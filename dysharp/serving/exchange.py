@@ -4,12 +4,13 @@
 group share them.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 from dysharp.base import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import ExchangeTimes, Peers, Rows
-from dysharp.model import ROW_BYTES
+from dysharp.model import ROW_BYTES, Formats
 from dysharp.serving.work import Replica
 
 LL_MOST_TOKENS = 1024
@@ -26,8 +27,16 @@ BOUNDS = {FREE: costs.FREE, IN_SWITCH: costs.IN_SWITCH, HUB: costs.HUB}
 def row_bytes(replica: Replica) -> tuple[float, float]:
     """Bytes of a row on its way to its experts and back."""
     assert replica.model.layer is not None
-    hidden, (sent, back) = replica.model.layer.hidden, replica.formats.rows()
+    hidden, (sent, back) = replica.model.layer.hidden, shipped(replica).rows()
     return hidden * ROW_BYTES[sent], hidden * ROW_BYTES[back]
+
+
+def shipped(replica: Replica) -> Formats:
+    """The formats of a replica, which say its rows, too. TensorRT-LLM's kernels send NVFP4 inside a domain."""
+    formats, inside = replica.formats, replica.layout.ep <= replica.machine.domain
+    sent, back = formats.rows(replica.machine.products)
+    narrow = inside and formats.experts == "nvfp4" and not formats.sent and ep_system_of(replica) == "trtllm-a2a"
+    return replace(formats, sent="nvfp4" if narrow else sent, back=back)
 
 
 def ep_system_of(replica: Replica) -> str:
@@ -56,11 +65,8 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> ExchangeTime
     layer, machine, name = replica.model.layer, replica.machine, ep_system_of(replica)
     assert layer is not None
     sent, back = row_bytes(replica)
-    if replica.layout.ep > machine.domain:
-        if machine.cluster.scale_out is None:
-            raise ConfigError(f"cluster {machine.cluster.name}: found EP{replica.layout.ep} beyond one NVLink domain and no [scale_out] network")
-    elif name == "trtllm-a2a" and replica.formats.experts == "nvfp4" and not replica.formats.sent:
-        sent = layer.hidden * ROW_BYTES["nvfp4"]
+    if replica.layout.ep > machine.domain and machine.cluster.scale_out is None:
+        raise ConfigError(f"cluster {machine.cluster.name}: found EP{replica.layout.ep} beyond one NVLink domain and no [scale_out] network")
     least, system = LL_MOST_TOKENS if name == "deepep" else 0, "deepep" if name == NORMAL else name
     return costs.exchange(machine, layer, _peers_of(replica), Rows(tokens, sent, back, most), system, low_latency=least)
 

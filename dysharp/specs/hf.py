@@ -21,6 +21,8 @@ SOURCE = "Hugging Face config.json"  # the first words of a model's source
 
 PARTS = ("ffn_config", "attn_config")
 LINEAR_PART = "linear_attn_config"
+OF_ALL = ("quantization_config", "tie_word_embeddings")
+"""What a multi-modal config says beside `text_config` of the language model, too."""
 LAYER_NAMES = ("hybrid_override_pattern", "layers_block_type", "layer_types", "attn_type_list")
 TOML = "a model whose config has other names fits into a TOML file (docs/models.md)"
 
@@ -89,8 +91,8 @@ def family_of(config: AnyMapping) -> ByName:
 
 def text_part(config: AnyMapping) -> AnyMapping:
     """The config of the language model, which a multi-modal config nests in `text_config`, with the fields that DBRX (`PARTS`) and Kimi nest."""
-    nested = config.get("text_config")
-    whole = nested if isinstance(nested, dict) and not _names_experts(config) else config
+    nested, outer = config.get("text_config"), {key: config[key] for key in OF_ALL if key in config}
+    whole = nested | outer if isinstance(nested, dict) and not _names_experts(config) else config
     parts = [part for name in PARTS if isinstance(part := whole.get(name), dict)]
     if isinstance(linear := whole.get(LINEAR_PART), dict):  # it has a head_dim of its own
         parts.append({f"{LINEAR_PART}.{key}": value for key, value in linear.items()})
@@ -125,6 +127,7 @@ def integer(config: AnyMapping, alias: Alias, faults: list[str]) -> int:
             faults.append(f"{alias.names[0]}: missing{_other_names(alias)}")
         return alias.low if alias.default is None else alias.default
     value = config[present[0]]
+    value = value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value  # one for each layer, all equal
     if isinstance(value, bool) or not isinstance(value, int) or not alias.low <= value <= alias.high:
         limits = f"{alias.low} to {alias.high}"
         faults.append(f"{present[0]}: found {show(value)}, expected an integer from {limits}")

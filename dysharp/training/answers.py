@@ -19,6 +19,7 @@ from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Schedule, make_schedule
 
 Span = tuple[float, float]
+MFU_LINE = "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type."
 BUBBLE, DATA_PARALLEL, EP, LAUNCHES = "bubble", "data_parallel", "exposed EP", "launches"
 PARTS = (COMPUTE, OPTIMIZER, DATA_PARALLEL, SEND, BUBBLE)
 Waits = Mapping[tuple[int, str], Mapping[str, float]]

@@ -229,7 +229,7 @@ def memory_of(
     chunks = chunks_of(model, layout)
     if schedule.stages != len(chunks) or schedule.ranks != layout.pp:
         found = f"found a schedule of {schedule.ranks} ranks and {schedule.stages} stages"
-        raise ConfigError(f"layout for {model.name}: {found}, expected {layout.pp} ranks and {len(chunks)} chunks")
+        raise ConfigError(f"layout for {model.name}: {found}, expected {layout.pp} ranks and {len(chunks)} chunks (pp x vpp)")
     one = [_Chunk.of(model, layout, sequence, recipe, saving, chunk) for chunk in chunks]
     held_by: list[set[int]] = [set() for _ in range(schedule.ranks)]
     for rank, cell in schedule.cells():

@@ -159,10 +159,11 @@ def _from_weights(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu
         _check_groups(parsed, model, weight)
         description += f", group-limited {model.topk_group} of {model.n_group}"
         expert = draw_group_limited(rng, n_tokens, weight, model.topk, model.n_group, model.topk_group)
-    elif parsed.name == "uniform":
-        expert = draw_uniform(rng, n_tokens, model.n_experts, model.topk)
     else:
-        expert = draw_weighted(rng, n_tokens, weight, model.topk)
+        few = f"a gate of {model.name} takes experts of {model.topk_group} of {model.n_group} groups, this draw of all (not with :group-limited)"
+        notes += (few,) * (model.topk_group < model.n_group)
+        uniform = parsed.name == "uniform"
+        expert = draw_uniform(rng, n_tokens, model.n_experts, model.topk) if uniform else draw_weighted(rng, n_tokens, weight, model.topk)
     if parsed.name != "uniform":
         description += " (synthetic)"
     return _Choice(expert, description, True, notes, taken)

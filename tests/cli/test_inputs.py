@@ -31,6 +31,8 @@ REFUSED = {
     f"model {SLICES},hbm_GB=60": "expected at most 53.8 of the 59.7 GiB of hw-dgx-h100+hbm_GB-60",
     "model mixtral-8x7b --layout ep=8,gpus=8 --cluster paper-nvl72,hbm_GB=1e-9": "of paper-nvl72+hbm_GB-1e-09",
     "model mixtral-8x7b --cluster hw-dgx-h100": "cluster: found it without a layout, expected --layout",
+    "model mixtral-8x7b --recompute full": "recompute: found it without a layout, expected --layout",
+    "model mixtral-8x7b --precision fp9": "precision: found it without a layout, expected --layout",
     "model twice.json": "twice.json: malformed JSON: found the key 'num_experts_per_tok' twice",
     "run ideal --gpus 2 --tokens 2 --model S-8 --placement place.json": "place.json: malformed JSON: found the key 'gpus' twice",
     "report rows.json -o r.html": "rows.json: line 1: malformed JSON: found the key 'system' twice",

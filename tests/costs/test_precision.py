@@ -79,7 +79,7 @@ def test_a_dense_model_has_what_a_name_says_of_experts_in_every_linear() -> None
 
 
 def test_the_line_names_parts_where_they_differ() -> None:
-    assert formats_of("mxfp4").line(EXPERTS) == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
+    assert formats_of("mxfp4").line(EXPERTS) == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows bf16 out, bf16 back"
     assert formats_of("fp8").line(DENSE) == "formats: weights fp8-block; products fp8; KV bf16; state fp8"
     assert formats_of("fp4").line(load_whole("qwen3-30b")).startswith("formats: weights nvfp4 (experts), bf16;")  # which has no dense FFN
     assert formats_of("fp4").line(DENSE, run=lambda _: "bf16").startswith("formats: weights nvfp4 (dense), bf16; products bf16;")

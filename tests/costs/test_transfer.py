@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dysharp.costs.collectives import (
@@ -160,6 +162,8 @@ def test_the_tuner_takes_ll_then_ll128_then_simple():
     sizes = [4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB]
     assert [PROTOCOLS[i] for i in ring_protocol(h100, 1, 8, sizes)] == [LL, LL128, LL128, SIMPLE]
     assert [PROTOCOLS[i] for i in ring_protocol(b200, 1, 8, sizes)] == [LL, LL, SIMPLE, SIMPLE]
+    fast = [collective_us(replace(h100, link_GBps=rate), fitted_values(), "all_gather", 8, 1 << 22).item() for rate in (450, 600, 900, 1800)]
+    assert fast == sorted(fast, reverse=True)  # more links have more channels: their caps grow
     in_switch = ring_protocol(h100, 2, 8, [MIB, 2 * MIB], in_switch=True)
     assert in_switch.tolist() == [PROTOCOLS.index(LL), NVLS]
 

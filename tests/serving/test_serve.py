@@ -197,9 +197,12 @@ def test_a_model_is_served_as_it_was_published() -> None:
         assert formats_of(published(load_whole(name))).experts == weights
     done = serve("gpt-oss-120b", "hw-dgx-b200", gpus=1, isl=1024, osl=1024)
     assert done.best
-    assert done.header[1] == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
+    assert done.header[1] == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows bf16 out, bf16 back"
     assert done.to_dict()["formats"]["weights"] == {"attention": "bf16", "experts": "mxfp4", "dense": "bf16", "head": "bf16"}
     asked = {"gpus": 1, "isl": 1024, "osl": 1024, "layouts": ["tp=1"]}
+    switched = serve("deepseek-v3", "hw-gb200-nvl72", gpus=16, precision="nvfp4", layouts=["dp=16,ep=16"], slo="ttft=9s,tpot=1s")
+    assert switched.header[1].endswith("rows nvfp4 out, bf16 back")
+    assert switched.to_dict()["formats"]["sent"] == "nvfp4"
     named = serve("gpt-oss-120b", "hw-dgx-b200", precision="mxfp4", **asked)
     assert named.best[0].tokens_per_gpu == serve("gpt-oss-120b", "hw-dgx-b200", **asked).best[0].tokens_per_gpu
 

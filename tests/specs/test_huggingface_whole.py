@@ -72,6 +72,28 @@ def test_the_counts_are_those_of_transformers(family: str, monkeypatch: pytest.M
     assert parameters_of(whole_from_config(config.to_dict(), "m", "f")).total == parameters
 
 
+LIKE = {"qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "qwen2_5_vl_text": "qwen2", "glm4v_moe_text": "glm4_moe"}
+
+
+@pytest.mark.parametrize(("family", "like"), LIKE.items())
+def test_beside_an_encoder_of_images_a_family_counts_as_without(family: str, like: str) -> None:
+    """As transformers 5.23 builds them. What the whole config says of weights and of embedding and head holds for the language model."""
+    fields = {**BUILT[like][0], "use_qk_norm": False}
+    text = {**SMALL, **fields, "model_type": family, "tie_word_embeddings": True}
+    whole = {"vision_config": {}, "text_config": text, "tie_word_embeddings": False, "quantization_config": {"quant_method": "awq", "bits": 4}}
+    found = whole_from_config(whole, "m", "f")
+    assert (parameters_of(found).total, found.checkpoint) == (parameters_of(read(model_type=like, **fields)).total, "int4-all")
+
+
+def test_a_list_of_equal_counts_is_one_count() -> None:
+    """Hunyuan-A13B's config has one for each layer."""
+    fields, parameters = BUILT["hunyuan_v1_moe"]
+    listed = {**fields, "moe_topk": [2] * 4, "moe_intermediate_size": [320] * 4, "num_shared_expert": [1] * 4}
+    assert parameters_of(read(model_type="hunyuan_v1_moe", **listed)).total == parameters
+    with pytest.raises(ConfigError, match=r"moe_topk: found \[1, 2\], expected an integer"):
+        read(model_type="hunyuan_v1_moe", **{**fields, "moe_topk": [1, 2]})
+
+
 def test_a_file_or_its_folder_is_read(tmp_path: Path) -> None:
     fields, parameters = BUILT["deepseek_v3"]
     (tmp_path / "config.json").write_text(json.dumps({"vision_config": {}, "text_config": {**SMALL, **fields, "num_nextn_predict_layers": 3}}))

@@ -16,6 +16,7 @@ from dysharp.model.weights import counted_weights, parameters_of
 from dysharp.specs import load_model, load_whole
 from dysharp.specs.hf import FAMILIES
 from dysharp.specs.hf_whole import whole_from_config
+from tests.specs.test_huggingface_whole import LIKE
 
 NANO, SUPER, KIMI = "nemotron-3-nano", "nemotron-3-super", "kimi-linear-48b"
 BUILT = {NANO: 31_577_937_344, SUPER: 120_668_687_360, KIMI: 49_122_675_072}
@@ -117,7 +118,7 @@ def test_families_whose_layers_are_other_operators_are_refused_by_name(family: s
 
 
 def test_every_family_of_the_table_is_counted_somewhere() -> None:
-    elsewhere = {"common", "refused", "kimi_k2", "dbrx"}  # as DeepSeek-V3; `test_fields_of_dbrx`
+    elsewhere = {"common", "refused", "kimi_k2", "dbrx", *LIKE}  # as DeepSeek-V3; `test_fields_of_dbrx`; beside an encoder of images
     assert {*FAMILIES} - elsewhere == {*TABLE["cases"]} - {"deepseek_v4"}
 
 
@@ -126,7 +127,7 @@ def test_every_family_of_the_table_is_counted_somewhere() -> None:
 def test_verbs_answer_for_hybrid_models(name: str) -> None:
     served = dysharp.serve(name, "hw-dgx-h200", gpus=8)
     assert served.best is not None
-    with pytest.raises(ConfigError, match="found linear attention or a stack"):
+    with pytest.raises(ConfigError, match="found linear attention or a stack of layers in turn"):
         dysharp.plan(name, 8)
 
 

@@ -144,7 +144,7 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_line_that_breaks_it() ->
 
 def test_a_schedule_of_another_shape_is_refused() -> None:
     model, layout = _llama(8), layout_of("pp=4,vpp=2")
-    with pytest.raises(ConfigError, match="found a schedule of 4 ranks and 4 stages, expected 4 ranks and 8 chunks"):
+    with pytest.raises(ConfigError, match=r"found a schedule of 4 ranks and 4 stages, expected 4 ranks and 8 chunks \(pp x vpp\)"):
         memory_of(model, layout, 4096, RECIPES["bf16"], Saving(), make_schedule("1f1b", 4, 8))
     with pytest.raises(ConfigError, match="recompute: found 'attn', expected modules"):
         Saving(recompute=("attn",))

@@ -62,6 +62,9 @@ def test_descriptions(make_model: Callable[..., Model]) -> None:
     assert said[6] == "lognormal sigma 0.65 (synthetic)"
     assert said[7] == "lognormal sigma 0.65, group-limited 2 of 4 (synthetic)"
     assert said[8] == "uniform, group-limited 2 of 4"
+    free, limited = (make_routing(text, load_model("deepseek-v3"), 8, 4) for text in ("uniform", "uniform:group-limited"))
+    assert free.notes == ("a gate of deepseek-v3 takes experts of 4 of 8 groups, this draw of all (not with :group-limited)",)
+    assert limited.notes == ()
 
 
 @pytest.mark.parametrize(
