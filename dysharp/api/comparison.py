@@ -180,11 +180,14 @@ def _us_at(request: RequestArgs, tokens: int) -> Amounts:
 
 def _on_finite(systems: Iterable[str] | None, baseline: str | None, forms: str | None, request: RequestArgs, *, why: bool) -> Comparison:
     """The systems at packet level, and what that leaves of the gain of the fastest beside the baseline."""
-    asked = ways(request)
+    asked, systems = ways(request), None if systems is None else list(systems)
+    alone = ConfigError("finite: found no system beside the baseline of its form, expected one (a gain is over a baseline)")
+    if systems is not None and len({*systems, baseline} - {None}) == 1:
+        raise alone
     done = compare(systems, baseline, forms, why=why, **asked.pop("finite"))
     others = [row for row in done.rows if row.system not in done.baselines.values()]
     if not others:
-        raise ConfigError("finite: found no system beside the baseline of its form, expected one (a gain is over a baseline)")
+        raise alone
     best = others[place_of_fastest([(row.system, row.form, row.dropped_rows, row.layer_us) for row in others])]
     base = done.baselines[best.form]
     pair = {name: args | {"options": _options_of((base, best.system), args["options"])} for name, args in asked.items()}
