@@ -1,6 +1,6 @@
 """The precision of a verb that trains or simulates one layer: what `--precision` changes in a model, a training recipe and the options of systems."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -60,7 +60,7 @@ def default_formats(products: str, state: str = "") -> Formats:
     return replace(own, state=state or own.state, sent="bf16", back="bf16")
 
 
-def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | None) -> Formats:
+def with_rows(formats: Formats, options: Mapping[str, Any] | None, model: Model | None) -> Formats:
     """`formats` with the rows that a system sent under `options`; without a system, what closed forms send: BF16 both ways."""
     said = options or {}
     sent, back = (WORDS.get(word, word) for word in (str(said.get("dispatch", "rows")), str(said.get("combine", "rows"))))
