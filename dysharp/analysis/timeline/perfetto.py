@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.counters import Counter
-from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.analysis.timeline.links import GROUPS
 from dysharp.analysis.timeline.tracks import Timeline
 from dysharp.base.arrays import I64, Ints
@@ -114,7 +113,7 @@ def _head(timeline: Timeline, description: str) -> bytes:
 
 def _slices(timeline: Timeline) -> Iterator[bytes]:
     """Packets of all slices, begin and end side by side, in the order of tracks and time. Slices with flows are written one by one."""
-    flows = _flow_ids(timeline.flows)
+    flows = by_key((place, flow.id) for flow in timeline.flows for place in flow.slices)
     cuts = [*sorted({*flows, *range(0, len(timeline.slices), _CHUNK)}), len(timeline.slices)]
     for first, last in pairwise(cuts):
         if first in flows:
@@ -122,10 +121,6 @@ def _slices(timeline: Timeline) -> Iterator[bytes]:
         rest = slice(first + (first in flows), last)
         if rest.stop > rest.start:
             yield _packets(timeline, rest).tobytes()
-
-
-def _flow_ids(flows: tuple[TokenFlow, ...]) -> dict[int, list[int]]:
-    return by_key((place, flow.id) for flow in flows for place in flow.slices)
 
 
 def _with_flows(timeline: Timeline, i: int, ids: list[int]) -> bytes:
