@@ -331,12 +331,8 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> Texts:
 
 def _what_ifs(one: Planned) -> dict[str, Costed]:
     """The best layout of a shape with each hardware of `WHAT_IFS`."""
-    found = {}
-    for name in WHAT_IFS:
-        best = search(Coster(one.task, one.coster.machine, replace(one.coster.space, system=(name,))), 1).best
-        if best:
-            found[name] = best[0]
-    return found
+    bests = ((name, search(Coster(one.task, one.coster.machine, replace(one.coster.space, system=(name,))), 1).best) for name in WHAT_IFS)
+    return {name: best[0] for name, best in bests if best}
 
 
 def _given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:

@@ -224,7 +224,7 @@ def step(
     formats = replace(trained(chosen), state=formats.state) if chosen else formats
     memory = _memory(block, order, formats)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
-    options = next((row.options for row, _ in rows if row.system == best.system), None)
+    options = next((first.options for first in firsts if first.system == best.system), None)
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
     own = None if merging or tensor else posterior_of(cluster, "steps")

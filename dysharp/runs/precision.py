@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import cast
 
-from dysharp.base import ByName, ConfigError
+from dysharp.base import AnyMapping, ConfigError
 from dysharp.costs import Machine
 from dysharp.model import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
@@ -59,7 +59,7 @@ def default_formats(products: str, state: str = "") -> Formats:
     return replace(own, state=state or own.state, sent="bf16", back="bf16")
 
 
-def with_rows(formats: Formats, options: ByName | None, model: Model | None) -> Formats:
+def with_rows(formats: Formats, options: AnyMapping | None, model: Model | None) -> Formats:
     """`formats` with the rows that a system sent under `options`; without a system, what closed forms send: BF16 both ways."""
     said = options or {}
     sent, back = (WORDS.get(word, word) for word in (str(said.get("dispatch", "rows")), str(said.get("combine", "rows"))))

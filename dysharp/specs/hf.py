@@ -64,7 +64,9 @@ def model_from_config(config: AnyMapping, name: str, where: str) -> Model:
     values = {fact: integer(config, alias, faults) for fact, alias in aliases.items()}
     has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
-    weights = _weights(config, faults)
+    weights = quantised(config)[0]
+    if not isinstance(quant := config.get("quantization_config"), dict | None):
+        faults.append(f"quantization_config: found {show(quant)}, expected an object")
     if faults and not speaks_of_experts(config):
         faults.append(DENSE)
     if config.get("zero_expert_num"):
@@ -119,12 +121,12 @@ def speaks_of_experts(config: AnyMapping) -> bool:
 
 def integer(config: AnyMapping, alias: Alias, faults: list[str]) -> int:
     """The value of one fact. For a bad value: appends to `faults` and returns the lowest value."""
-    present = [n for n in alias.names if config.get(n) is not None]
     # `moe_layer_freq` may be a list of flags. `_layer_list` reads such a list.
-    present = [n for n in present if not (n == "moe_layer_freq" and isinstance(config[n], list))]
+    present = [n for n in alias.names if config.get(n) is not None and not (n == "moe_layer_freq" and isinstance(config[n], list))]
     if not present:
         if alias.default is None:
-            faults.append(f"{alias.names[0]}: missing{_other_names(alias)}")
+            others = ", ".join(alias.names[1:])
+            faults.append(f"{alias.names[0]}: missing{others and f' (also looked for {others})'}")
         return alias.low if alias.default is None else alias.default
     value = config[present[0]]
     value = value[0] if isinstance(value, list) and value and value.count(value[0]) == len(value) else value  # one for each layer, all equal
@@ -133,11 +135,6 @@ def integer(config: AnyMapping, alias: Alias, faults: list[str]) -> int:
         faults.append(f"{present[0]}: found {show(value)}, expected an integer from {limits}")
         return alias.low
     return value
-
-
-def _other_names(alias: Alias) -> str:
-    rest = alias.names[1:]
-    return f" (also looked for {', '.join(rest)})" if rest else ""
 
 
 def _layer_list(config: AnyMapping, faults: list[str]) -> list[int] | None:
@@ -183,20 +180,11 @@ def layers_with_experts(config: AnyMapping, faults: list[str]) -> list[bool]:
 
 def _element_bytes(config: AnyMapping, faults: list[str]) -> int:
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
-    dtype = config.get(key)
-    if dtype is None:
-        return 2  # assumed: these models run in BF16
+    dtype = "auto" if config.get(key) is None else config[key]  # assumed: these models run in BF16
     if not isinstance(dtype, str) or dtype.removeprefix("torch.") not in ELEMENT_BYTES:
         faults.append(f"{key}: found {show(dtype)}, expected one of {', '.join(ELEMENT_BYTES)}")
         return 2
     return ELEMENT_BYTES[dtype.removeprefix("torch.")]
-
-
-def _weights(config: AnyMapping, faults: list[str]) -> str:
-    """Format of the weights of a checkpoint."""
-    if not isinstance(quant := config.get("quantization_config"), dict | None):
-        faults.append(f"quantization_config: found {show(quant)}, expected an object")
-    return quantised(config)[0]
 
 
 def quantised(config: AnyMapping) -> tuple[str, str]:

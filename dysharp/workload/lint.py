@@ -240,7 +240,7 @@ def _dead(layers: Sequence[_LayerLint], n_experts: int) -> _LintLine:
 
 def _repetition(trace: Recording, repeated: int, reading: Reading | None, n_gpus: int) -> _LintLine:
     n_tokens, n_layers = trace.n_tokens, len(trace.layers)
-    text = f"{n_tokens - repeated} of {n_tokens} tokens are distinct in their choices over {_layers(n_layers)}"
+    text = f"{n_tokens - repeated} of {n_tokens} tokens are distinct in their choices over {n_layers} layer{'s' * (n_layers != 1)}"
     if reading is None:
         return _LintLine("repetition", "look", text, f"fewer tokens than the {n_gpus} GPUs: every GPU reads the same; record more")
     text += f"; at {reading.tokens} tokens per GPU, {reading.n_sharing} of {n_gpus} GPUs read tokens that another GPU reads too"
@@ -252,10 +252,6 @@ def _repetition(trace: Recording, repeated: int, reading: Reading | None, n_gpus
     if repeated > REPEATED * n_tokens and n_layers > 1:
         return _LintLine("repetition", "look", text, "repeated tokens make a few experts hot: leave padding and repeated prompts out")
     return _LintLine("repetition", "ok", text, "GPUs read different tokens")
-
-
-def _layers(n: int) -> str:
-    return "1 layer" if n == 1 else f"{n} layers"
 
 
 def _imbalance(layers: Sequence[_LayerLint]) -> _LintLine:

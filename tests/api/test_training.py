@@ -171,6 +171,7 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     asked_fp8 = {"systems": ["deepep"], "recompute": ["full"], "precision": "fp8", "quick": True}
     kept = dysharp.step("qwen3-30b", "hw-dgx-h100", "ep=8,gpus=64,m=4", **asked_fp8)  # FP8 would slow its small experts: they hold no copies
     assert kept.formats["products"]["experts"] == "bf16"
+    assert kept.formats["sent"] == "fp8"  # as deepep sends to a layer in FP8, in a quick answer, too
     assert kept.memory.peak.allocated == dysharp.describe("qwen3-30b", layout="ep=8,gpus=64,m=4", recompute=["full"]).memory[0]["allocated"] * 2**30
     assert "formats: weights fp8-block; products fp8; KV bf16; state fp8" in narrow.header
     args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise"

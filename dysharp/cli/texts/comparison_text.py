@@ -95,13 +95,9 @@ def _print_windows(done: Comparison) -> None:
     print_columns(Columns(
         Column("system", of=marked), "layer us=layer_us:.1f",
         Column("per_token", "us per token", ".3f", lambda row: row.window["us_per_token"] if row.window else "simulated"),
-        Column("within", "nine of ten within", of=_within, number=True),
+        Column("within", "nine of ten within", of=lambda row: f"{100 * row.window['apart']:.1f} %" if row.window else UNKNOWN, number=True),
         Column("speedup", "speed-up", ".2f", lambda row: done.speedup[row.system]),
     ), done.rows)  # fmt: skip
-
-
-def _within(row: Row) -> str:
-    return f"{row.window['apart']:.1%}".replace("%", " %") if row.window else UNKNOWN
 
 
 def _print_tuned(done: Comparison) -> None:

@@ -84,7 +84,7 @@ def search(
     unknown: set[str] = set()
     for (name, setting), rows in zip(keys, found, strict=True):
         if not isinstance(rows, DysharpError):
-            tried[name].append((setting, _time(rows, request.tokens)))
+            tried[name].append((setting, extended(rows[-2], rows[-1], request.tokens, lambda row: row.time_us) if rows[1:] else rows[0].time_us))
             unknown |= {name} if len(rows) > 1 and _does_not_grow(*rows[-2:]) else set()
     unknown |= {name for name, entries in tried.items() if sizes[name] and len(entries) > 1 and len({us for _, us in entries}) == 1}
     return {name: _search(() if name in unknown else tried[name], len(grids[name]), sizes[name] or (request.tokens,)) for name in grids}
@@ -179,5 +179,3 @@ def _search(tried: Sequence[tuple[Mapping[str, int], float]], n_settings: int, s
     return TuningSearch(tuple(tried), best, n_settings * len(sizes), sizes[-1])
 
 
-def _time(rows: tuple[Row, ...], tokens: int) -> float:
-    return rows[0].time_us if len(rows) == 1 else extended(rows[-2], rows[-1], tokens, lambda row: row.time_us)
