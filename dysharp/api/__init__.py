@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dysharp.api.training import step
     from dysharp.api.whole_model import describe
     from dysharp.planning.advice.advise import Advice, advise
-    from dysharp.runs.progress import Progress, Step
+    from dysharp.runs import Progress, Step
     from dysharp.runs.run import run
 
 _HOME = {

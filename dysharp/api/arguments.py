@@ -9,9 +9,7 @@ from dysharp.specs.fields import Rate, check_fields
 
 if TYPE_CHECKING:
     from dysharp.model import Layout
-    from dysharp.runs.options import Value
-    from dysharp.runs.progress import Progress
-    from dysharp.runs.request import ClusterSource
+    from dysharp.runs import ClusterSource, Progress, Value
     from dysharp.serving.layout import ServeLayout
     from dysharp.specs.fitted import Fitted
 

@@ -14,8 +14,7 @@ from dysharp.base.text import table
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.formats import Given, rows_text
 from dysharp.measured.measurements import Measurement, measurements_from_csv
-from dysharp.runs.options import parse_set
-from dysharp.runs.request import takes
+from dysharp.runs import parse_set, takes
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
 

@@ -11,16 +11,10 @@ from dysharp.base import Amounts, AnyMapping, ByName, Column, Columns, ConfigErr
 from dysharp.model import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS
-from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.causes import limits_of
+from dysharp.runs import RequestArgs, Survival, formats_of, grouped, limits_of, row_options, simulate_each, simulate_together, ways
 from dysharp.runs.collective import collective_options, run_collective, running
-from dysharp.runs.finite import Survival, ways
-from dysharp.runs.formats import formats_of
-from dysharp.runs.header import grouped
 from dysharp.runs.known import PRECISION, WHOLE_ROWS, NoEstimate, layer_rows
-from dysharp.runs.precision import row_options
 from dysharp.runs.request import Request, make_collective_request, make_request, takes
-from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, find_system, get_system
 from dysharp.systems.collectives import get_collective
 

@@ -12,11 +12,8 @@ from dysharp.functional.faults import check_kinds, machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.program import Program, Trace
-from dysharp.runs.arguments import arguments_of
+from dysharp.runs import arguments_of, make_collective_request, options_of, split_options, takes, telling
 from dysharp.runs.collective import collective_options, planned
-from dysharp.runs.options import options_of, split_options
-from dysharp.runs.progress import telling
-from dysharp.runs.request import make_collective_request, takes
 from dysharp.systems import get_system
 from dysharp.systems.collectives import get_collective
 from dysharp.workload import SubLayer

@@ -18,12 +18,10 @@ from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
 from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
 from dysharp.profiles.spans import covered, union
-from dysharp.runs.precision import in_formats, step_formats
-from dysharp.runs.request import takes
+from dysharp.runs import in_formats, step_formats, takes
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.specs import load_whole
-from dysharp.training.block import Block
-from dysharp.training.recipe import Dispatcher, TrainingRecipe
+from dysharp.training import Block, Dispatcher, TrainingRecipe
 
 MOST_LOSSES = 3
 SMALL = 2.0

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from dysharp.base import ByName, ConfigError, frozen, named
+from dysharp.base import ByName, ConfigError, Numbers, frozen, named
 from dysharp.planning.gain import EVEN, MECHANISMS, gains, layer_us
-from dysharp.runs.request import Request
+from dysharp.runs import Request
 from dysharp.specs import Cluster, Model
 from dysharp.workload import make_routing
 
@@ -30,7 +30,7 @@ class GainMap:
     confirmed  {tokens: (gain of the switch in closed form, simulated)}: at the ends of `own`, and where it passes `EVEN`
     """
 
-    tokens: tuple[int, ...]
+    tokens: Numbers
     own: Gains
     panels: Mapping[str, Mapping[float, Gains]]
     confirmed: Mapping[int, tuple[float, float]]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from dysharp.api.arguments import HardwareArgs
 from dysharp.base import ByName, ConfigError, frozen, write_text
-from dysharp.runs.arguments import DEFAULT_CLUSTER
-from dysharp.runs.request import takes
+from dysharp.runs import DEFAULT_CLUSTER, takes
 from dysharp.silicon.area import Spread
 from dysharp.silicon.cluster_area import Published, beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin, load_block

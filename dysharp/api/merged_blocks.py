@@ -5,12 +5,9 @@ from typing import Unpack
 
 from dysharp.analysis import Row
 from dysharp.base import ConfigError
-from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.request import takes
+from dysharp.runs import RequestArgs, takes
 from dysharp.runs.run import planned, program_us
-from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, EpTimes
-from dysharp.training.costs import Kind, moe_kinds
+from dysharp.training import Block, BlockTimes, EpTimes, Kind, moe_kinds
 from dysharp.training.merged import block_kernels, block_times
 
 

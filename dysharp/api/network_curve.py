@@ -15,8 +15,7 @@ from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConf
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
 from dysharp.engine.flit.network import NetworkPoint, Protocol, measure
 from dysharp.engine.flit.traffic import Draws, packet_rate
-from dysharp.runs.progress import Progress, telling
-from dysharp.runs.request import takes
+from dysharp.runs import Progress, takes, telling
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.arguments import checked
 

@@ -12,11 +12,7 @@ from dysharp.base import PS_PER_US, ByName, DysharpError, frozen, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import SIMULATED, schedule_of
 from dysharp.planning.search import Tick
-from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, EpTimes
-from dysharp.training.costs import step_costs
-from dysharp.training.graph import Replay, replay, step_graph
-from dysharp.training.schedules import Times, make_schedule
+from dysharp.training import Block, BlockTimes, EpTimes, Replay, Times, make_schedule, replay, step_costs, step_graph
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row

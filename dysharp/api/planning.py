@@ -29,15 +29,13 @@ from dysharp.planning.names import ep_of, form_of, saving_of, schedule_of, short
 from dysharp.planning.plan import LAYOUTS, Plan, Planned, Search, framework_for, front, plan_shapes, training_recipe_for
 from dysharp.planning.search import ConstantChange, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
+from dysharp.runs import default_formats, in_formats, step_formats, takes, with_rows
 from dysharp.runs.on_dask import on_dask
-from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
-from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
+from dysharp.training import CAP_LINE, TrainingRecipe
 from dysharp.training.answers import MFU_LINE
-from dysharp.training.memory import CAP_LINE
-from dysharp.training.recipe import TrainingRecipe
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch", "swap": "offload"}

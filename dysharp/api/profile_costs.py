@@ -17,14 +17,13 @@ from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core
 from dysharp.planning.space import SYSTEMS
 from dysharp.profiles.reader import Call, Profile
 from dysharp.profiles.recognise import Labels
-from dysharp.runs.precision import row_options
+from dysharp.runs import row_options
 from dysharp.runs.run import run
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
 from dysharp.specs import Cluster, WholeModel, list_clusters, load_cluster
-from dysharp.training.block import Block
-from dysharp.training.moe_block import routed_rows
+from dysharp.training import Block, routed_rows
 from dysharp.training.recipe import MODULES
 
 BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8, "long int": 8, "long": 8, "int": 4}

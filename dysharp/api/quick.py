@@ -9,10 +9,7 @@ from dysharp.analysis.row import Row
 from dysharp.api.comparison import chosen_systems, place_of_fastest
 from dysharp.base import AnyMapping, ByName, ConfigError, Rows, Texts, frozen
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
-from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs
-from dysharp.runs.collective import running
-from dysharp.runs.header import header_of
-from dysharp.runs.request import ModelSource, make_collective_request, takes
+from dysharp.runs import MEASURED_CLUSTER, AdviseArgs, ModelSource, RequestArgs, header_of, make_collective_request, running, takes
 from dysharp.systems.collectives import get_collective
 
 STANDS_ON = (

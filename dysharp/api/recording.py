@@ -7,8 +7,7 @@ from typing import Any, Unpack
 
 from dysharp.api.arguments import CaptureArgs
 from dysharp.base import AnyPath, MiB, decode_utf8, read_bytes
-from dysharp.runs.progress import telling
-from dysharp.runs.request import takes
+from dysharp.runs import takes, telling
 from dysharp.workload import Recording
 
 MAX_TEXT_BYTES = 64 * MiB

@@ -15,12 +15,9 @@ from dysharp.analysis.timeline.task_graph import task_graph
 from dysharp.base import ByName, ConfigError, frozen, ps_to_us
 from dysharp.engine.burst.run import Timing
 from dysharp.program import Program, Trace
-from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.collective import collective_options, run_collective
+from dysharp.runs import RequestArgs, collective_options, options_by_system, options_of, run_collective, telling
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import Engine, run_pass
-from dysharp.runs.options import options_by_system, options_of
-from dysharp.runs.progress import telling
 from dysharp.runs.request import CollectiveRequest, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, get_collective

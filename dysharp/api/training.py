@@ -22,12 +22,11 @@ from dysharp.model import MEGATRON, Formats, Layout, check_domain, check_layout,
 from dysharp.planning.names import SIMULATED
 from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers
-from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.precision import in_formats, layer_in, row_options, step_formats, with_rows
-from dysharp.runs.request import takes
+from dysharp.runs import RequestArgs, in_formats, layer_in, row_options, step_formats, takes, with_rows
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
+from dysharp.training import NOT_MODELLED, SINGLE, Block, BlockTimes, Dispatcher, EpTimes, Kind, PassCost, StepCosts, TrainingRecipe, step_costs
 from dysharp.training.answers import (
     BUBBLE,
     DATA_PARALLEL,
@@ -44,13 +43,9 @@ from dysharp.training.answers import (
     peak_flops_per_us,
     split_step,
 )
-from dysharp.training.block import NOT_MODELLED, Block
-from dysharp.training.cost import BlockTimes, EpTimes, PassCost
-from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, slot_name, step_graph
 from dysharp.training.megatron import arguments_from
 from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
-from dysharp.training.recipe import SINGLE, Dispatcher, TrainingRecipe
 from dysharp.training.schedules import Schedule, Slot, get_schedule, in_flight, make_schedule, usual_schedule
 from dysharp.training.schedules.cells import FORWARD, WGRAD
 

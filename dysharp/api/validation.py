@@ -21,8 +21,7 @@ from dysharp.measured.refit import refit_programs, to_toml
 from dysharp.measured.summary import summarise
 from dysharp.measured.trust import departures, scale_out_departures
 from dysharp.measured.validation import Validation, beyond_bars, validate_measurements
-from dysharp.runs.progress import Progress, Step
-from dysharp.runs.request import takes
+from dysharp.runs import Progress, Step, takes
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 

@@ -8,11 +8,10 @@ from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, f
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
+from dysharp.runs import takes
 from dysharp.runs.arguments import arguments_of
-from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_gpu, load_whole
-from dysharp.training.memory import Saving, TrainingMemory, buffer_bytes, check_memory, memory_of
-from dysharp.training.schedules import make_schedule, usual_schedule
+from dysharp.training import Saving, TrainingMemory, buffer_bytes, check_memory, make_schedule, memory_of, usual_schedule
 
 GIGA = 1e9
 PARTS = Columns("part", "parameters, B=parameters/1e9:.3f", "used by a token, B=active/1e9:.3f", "GFLOP forward=gflop:.2f")

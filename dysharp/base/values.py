@@ -11,6 +11,7 @@ Key = TypeVar("Key")
 AnyPath = str | os.PathLike[str]
 """A path as a caller names it."""
 Texts = tuple[str, ...]
+Numbers = tuple[int, ...]
 ByName = dict[str, Any]
 """Values by their names: an object of JSON, a row of a table, arguments."""
 AnyMapping = Mapping[str, Any]

@@ -14,7 +14,7 @@ import click
 
 from dysharp.api import Progress
 from dysharp.base import DysharpError, Texts, one_line
-from dysharp.runs.progress import Step
+from dysharp.runs import Step
 from dysharp.show.output import print_header
 
 EVERY_S = 10.0

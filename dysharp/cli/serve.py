@@ -12,7 +12,7 @@ from dysharp.cli.flags import Json, Plot, draw, options
 from dysharp.cli.model import complete_whole
 from dysharp.cli.quick import MARK, Quick
 from dysharp.cli.report import ReportFile, command_line
-from dysharp.runs.arguments import RequestArgs
+from dysharp.runs import RequestArgs
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:

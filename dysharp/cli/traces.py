@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import click
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base import ByName, ConfigError, Texts, one_line
+from dysharp.base import ByName, ConfigError, Numbers, Texts, one_line
 from dysharp.cli.flags import Json, Out, complete_from, helps, numbers_of, options
 from dysharp.runs.arguments import COUNTS_OF, SEED, Argument
 from dysharp.show.output import print_json
@@ -190,7 +190,7 @@ def _layers_of(model: str) -> int | None:
     return whole.n_layers + whole.mtp
 
 
-def _layers(text: str | None) -> tuple[int, ...] | None:
+def _layers(text: str | None) -> Numbers | None:
     return None if text is None else tuple(numbers_of("--layers", text, "layer numbers such as 3,7"))
 
 

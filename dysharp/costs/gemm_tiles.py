@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, entry_of
+from dysharp.base import F64, Numbers, entry_of
 from dysharp.specs import Gpu
 
 GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
@@ -226,7 +226,7 @@ def _blackwell_block(n_sms: int, layout: str, m: int, n: int, k: int, groups: in
     candidates = [(lowest, columns, 2 - paired, 1) for columns in (16, *range(32, 257, 32)) for paired in (0, 1)]
     candidates += [(rows, 128, 1, 2 - paired) for rows in range(16, 257, 16) for paired in (0, 1)]
 
-    def key(block: tuple[int, int, int, int]) -> tuple[int, ...]:
+    def key(block: tuple[int, int, int, int]) -> Numbers:
         rows, columns, down, across = block
         blocks = -(-m // rows) * -(-n // columns) * groups
         waves = -(-blocks // n_sms)

@@ -4,5 +4,4 @@ from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, in_direction, list_figures, load_figure
 from dysharp.figures.runner import check_points, run_points
 from dysharp.figures.verdict import Result, judge, variant_points
-from dysharp.runs.point import Point
-from dysharp.runs.store import Store
+from dysharp.runs import Point, Store

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from dysharp.base import ByName, ConfigError, Texts, frozen
 from dysharp.figures.keys import known, typed, word
 from dysharp.figures.metric import all_calculated, all_metrics
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 
 REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
 """How a check reduces its points to one number. growth: the smallest difference between a point and the next one of its model."""

@@ -8,9 +8,8 @@ from dysharp.figures.check import Check, unclaimed
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.verdict import judge
-from dysharp.runs.finite import HOLDS, WITHOUT, Survival, of_cluster
+from dysharp.runs import HOLDS, WITHOUT, Point, Survival, is_workload, of_cluster
 from dysharp.runs.packet_time import PACKETS_OF_ROW, estimate_line
-from dysharp.runs.point import Point, is_workload
 from dysharp.specs import PACKET_BYTES, load_cluster, load_model
 from dysharp.systems import find_system
 from dysharp.workload import SUB_LAYER, expected_copies, parse_sub_layer

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from dysharp.base import Amounts, AnyMapping, ByName, frozen, import_all
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 
 Rows = dict[Point, ByName]
 """{point: its Row as plain values}."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from dysharp.base import ByName
 from dysharp.figures.metric import Calculated, all_calculated
-from dysharp.runs.point import Point, is_workload
+from dysharp.runs import Point, is_workload
 from dysharp.specs import Scalar
 from dysharp.specs.fields import problems, raise_if
 

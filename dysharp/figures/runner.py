@@ -6,9 +6,7 @@ from contextlib import closing
 from dysharp.base import ByName, ConfigError, SimulationError, in_processes, sources_changed
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
-from dysharp.runs.point import Point, is_workload
-from dysharp.runs.point_runs import point_task, why
-from dysharp.runs.store import Store
+from dysharp.runs import Point, Store, is_workload, point_task, why
 from dysharp.specs import load_cluster, load_model
 
 Progress = Callable[[int, int, str, float], None]

@@ -5,7 +5,7 @@ import statistics
 from dysharp.base import Amounts, ByName, Texts, frozen
 from dysharp.figures.figure import Drawing, Figure
 from dysharp.figures.metric import Rows, Seen, all_metrics
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 
 
 @frozen

@@ -8,7 +8,7 @@ from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
 from dysharp.figures.verdict import OTHER_CHOICE, Result
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.specs import Choice, Scalar, list_choices
 from dysharp.systems import get_system
 

@@ -15,7 +15,7 @@ from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.figures.origin import origin_of
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.specs.choices import choices_overridden
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.patches import Rectangle
 
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems.building.layer import DYMULTIMEM, LayerBuilder
 from dysharp.workload import make_routing

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from dysharp.base import Array, ByName, EmulationMismatch, Texts, frozen
+from dysharp.base import Array, ByName, EmulationMismatch, Numbers, Texts, frozen
 from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.program import PULLS, PUSHES, Program, Tail, Template, Trace, owners
@@ -28,7 +28,7 @@ class CollectiveEmulation:
     gpus: int
     order: str
     max_abs_error: float
-    wrong_gpus: tuple[int, ...]
+    wrong_gpus: Numbers
     n_ops: int
 
     @property

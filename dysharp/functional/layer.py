@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dysharp.base import I32, Array, ConfigError, EmulationMismatch, frozen
+from dysharp.base import I32, Array, ConfigError, EmulationMismatch, Numbers, frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
@@ -19,7 +19,7 @@ from dysharp.workload import Routing
 UNBOUND = -1
 
 
-RecordedTile = tuple[str, int, tuple[int, ...], ColumnRange]
+RecordedTile = tuple[str, int, Numbers, ColumnRange]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dysharp.base import read_toml
+from dysharp.base import Numbers, read_toml
 from dysharp.functional.orders import Event
 
 ISAS: Mapping[str, Mapping[str, str]] = read_toml(Path(__file__).with_name("isas.toml"))
@@ -46,7 +46,7 @@ class _Part(NamedTuple):
     gpu: int
     blocks: str
     value: int
-    digits: tuple[int, ...] = (10, 1)
+    digits: Numbers = (10, 1)
     register: str = ""
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from dysharp.base import Array, ConfigError, IsaError, frozen
+from dysharp.base import Array, ConfigError, IsaError, Numbers, frozen
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number
@@ -229,7 +229,7 @@ class DyMulticastObject:
 class _BoundMemory:
     """An object on one GPU: memory by stage and local expert, the tables of the hub, and the ready tiles."""
 
-    def __init__(self, obj: DyMulticastObject, gpu: int, nactive: tuple[int, ...]) -> None:
+    def __init__(self, obj: DyMulticastObject, gpu: int, nactive: Numbers) -> None:
         d = obj.device
         columns = obj.prop.bsize // d.number.bytes
         self._obj, self._gpu, self.nactive = obj, gpu, nactive

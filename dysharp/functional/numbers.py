@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dysharp.base import Array, ConfigError, entry_of, frozen
+from dysharp.base import Array, ConfigError, Numbers, entry_of, frozen
 
 
 @frozen
@@ -33,7 +33,7 @@ class Number:
         """Stored `values` as operands of products and sums."""
         return values.astype(self.work)
 
-    def poison(self, shape: tuple[int, ...]) -> Array:
+    def poison(self, shape: Numbers) -> Array:
         """Unwritten memory: NaN, or an integer that no small computation yields."""
         value = np.array(-1_234_567_891 if self.is_integer else np.nan, self.stored)
         # Filled as plain integers, because filling with a dtype that NumPy does not know is slow.

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dysharp.base import Array, ConfigError, EmulationMismatch, IsaError, frozen_keywords
+from dysharp.base import Array, ConfigError, EmulationMismatch, IsaError, Numbers, frozen_keywords
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp, is_whole, show, whole
 from dysharp.functional.network.core import Network
@@ -383,7 +383,7 @@ class Device:
         return True
 
 
-def _target_list(instruction: str, gpu: int, targets: Any) -> tuple[int, ...]:
+def _target_list(instruction: str, gpu: int, targets: Any) -> Numbers:
     """Experts as ints, from a sequence, a range or a one-dimensional array of integers. Raises IsaError."""
     where = f"{instruction} targets on GPU {gpu}"
     flat = targets.ndim == 1 if isinstance(targets, np.ndarray) else hasattr(targets, "__iter__") and not isinstance(targets, str)

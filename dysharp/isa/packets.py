@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import index
 from typing import Final
 
-from dysharp.base import ByName, IsaError, Texts, frozen
+from dysharp.base import ByName, IsaError, Numbers, Texts, frozen
 from dysharp.isa.commands import COMMAND_BYTE, COMMAND_SHIFT, CRC_BYTE, FLIT_BYTES, MAX_PAYLOAD, RULES, Command, Data, Dtype, Half, Stage
 from dysharp.isa.fields import Layout, out_of_range, pack, unpack
 
@@ -43,7 +43,7 @@ class Packet:
     address: int = 0
     """Multimem or virtual address, in bytes."""
     stage: Stage = Stage.DISPATCH
-    targets: tuple[int, ...] = ()
+    targets: Numbers = ()
     """Requests: experts in list order. Replicas: experts counted from the GPU's first expert, ascending.
     Any sequence or one-dimensional array of integers is encoded; `decode` gives a tuple."""
     local_experts: int = 0
@@ -51,7 +51,7 @@ class Packet:
     Both ends know the number, so it does not travel."""
     count: int = 0
     """Acknowledgements, responses, results and partial sums: targets included, at least 1."""
-    further: tuple[int, ...] = ()
+    further: Numbers = ()
     """Explicit addressing: the addresses after the first."""
     group: int = 0
     token: int = 0
@@ -212,7 +212,7 @@ def _check_count(name: str, count: int) -> None:
         raise IsaError(f"{name} field targets_included: found 0, expected at least 1")
 
 
-def _check_local(name: str, targets: tuple[int, ...], local_experts: int) -> None:
+def _check_local(name: str, targets: Numbers, local_experts: int) -> None:
     if local_experts < 1:
         raise IsaError(f"{name} local_experts: found {local_experts}, expected at least 1")
     _check_targets(name, targets, local_experts)
@@ -220,7 +220,7 @@ def _check_local(name: str, targets: tuple[int, ...], local_experts: int) -> Non
         raise IsaError(f"{name} targets: found {targets}, expected ascending order")
 
 
-def _check_further(name: str, first: int, further: tuple[int, ...]) -> None:
+def _check_further(name: str, first: int, further: Numbers) -> None:
     for address in further:
         if not 0 <= address < ADDRESS_LIMIT:
             out_of_range(name, "address", address, 0, ADDRESS_LIMIT - 1)
@@ -268,7 +268,7 @@ def _write_explicit(p: Packet, name: str, _experts: int) -> Written:
     return {"address": p.address, "further": len(p.further)}, b"".join(index(a).to_bytes(FLIT_BYTES, "big") for a in p.further)
 
 
-def _ids(extension: bytes, count: int, name: str) -> tuple[int, ...]:
+def _ids(extension: bytes, count: int, name: str) -> Numbers:
     _check_padding(name, extension, ID_BYTES * count)
     return struct.unpack_from(f">{count}H", extension)
 
@@ -280,11 +280,11 @@ def _read_request(field: dict[str, int], extension: bytes, name: str, _local: in
 
 
 @cache
-def _bitmap_targets(bitmap: int) -> tuple[int, ...]:
+def _bitmap_targets(bitmap: int) -> Numbers:
     return tuple(e for e in range(BITMAP_EXPERTS) if bitmap >> e & 1)
 
 
-def _inline_targets(local: int, local_experts: int) -> tuple[int, ...]:
+def _inline_targets(local: int, local_experts: int) -> Numbers:
     if local_experts <= BITMAP_EXPERTS:
         return _bitmap_targets(local)
     first, second, third = local >> 10, local >> 5 & 31, local & 31

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from dysharp.base import SimulationError
+from dysharp.base import Numbers, SimulationError
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.issue import IssueQueues
@@ -98,7 +98,7 @@ class OracleRun:
         """The record of the run."""
         log = self.world.log
 
-        def times(column: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        def times(column: list[int]) -> np.ndarray[Numbers, np.dtype[np.int64]]:
             return np.array(column, np.int64)
 
         return Trace(

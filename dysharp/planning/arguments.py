@@ -10,7 +10,7 @@ from pathlib import Path
 from dysharp.base import ByName, Rows, read_toml
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
-from dysharp.training.memory import FULL
+from dysharp.training import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""

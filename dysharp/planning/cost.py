@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, AnyMapping, ByName, frozen
+from dysharp.base import F64, Amounts, AnyMapping, ByName, Numbers, frozen
 from dysharp.costs import Machine, number
 from dysharp.model import CORE, FLASH_BACKWARD, Chunk, Layout, chunks_of, flops_of, recipe_for
 from dysharp.model.state import BF16, RankParameters, Recipe, rank_parameters, recipe_of
@@ -19,13 +19,8 @@ from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_
 from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster, WholeModel
-from dysharp.training.answers import peak_flops_per_us
-from dysharp.training.cost import BlockTimes, EpTimes, PassCost
+from dysharp.training import CAP, ELEMENT, RESERVED, BlockTimes, EpTimes, PassCost, Saving, TrainingRecipe, WireTimes, beyond, peak_flops_per_us, send
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
-from dysharp.training.memory import CAP, RESERVED, Saving
-from dysharp.training.moe_block import ELEMENT
-from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.wires import WireTimes, beyond, send
 
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
@@ -281,7 +276,7 @@ def _cell(run: str, each: Mapping[str, tuple[float, ...]], pieces: Pieces, sent:
     return [forward + ahead, backward + behind, weights, min(steady + beyond(steady, wires[0] + wires[1], 2 * sent)[0], alone)]
 
 
-def _split(weights: tuple[float, ...], schedule: str, layout: Layout, rule: str) -> tuple[int, ...]:
+def _split(weights: tuple[float, ...], schedule: str, layout: Layout, rule: str) -> Numbers:
     """The best ends of chunks for a schedule, as a framework splits."""
     if rule != "any":  # equal chunks are slots without no-op layers
         return slots(weights, layout.pp, layout.vpp)
@@ -293,7 +288,7 @@ def _split(weights: tuple[float, ...], schedule: str, layout: Layout, rule: str)
 
 
 @lru_cache(maxsize=1 << 12)
-def _ends(model: WholeModel, layout: Layout) -> tuple[int, ...]:
+def _ends(model: WholeModel, layout: Layout) -> Numbers:
     """Ends of the chunks of a layout string in letters."""
     ends, at = [], 0
     for chunk in chunks_of(model, layout):

@@ -6,8 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
-from dysharp.training.cost import PassCost
-from dysharp.training.moe_block import ELEMENT, Basis
+from dysharp.training import ELEMENT, Basis, PassCost
 from dysharp.workload.popularity import normal_weights, published_spread
 
 SPREAD = published_spread(0.032)

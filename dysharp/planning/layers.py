@@ -13,13 +13,9 @@ from dysharp.model import PLAIN, Layout, Recipe
 from dysharp.planning.experts import moved
 from dysharp.planning.offload import offloaded_bytes
 from dysharp.specs import WholeModel
-from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, EpTimes, PassCost
+from dysharp.training import LOADED, Block, BlockTimes, Dispatcher, EpTimes, PassCost, TrainingRecipe, WireTimes, expert_tensor, routed
 from dysharp.training.costs import beside, with_rows
 from dysharp.training.memory import DISPATCHERS, Saving
-from dysharp.training.moe_block import LOADED, expert_tensor, routed
-from dysharp.training.recipe import Dispatcher, TrainingRecipe
-from dysharp.training.wires import WireTimes
 
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
 """Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""

@@ -1,7 +1,7 @@
 """How a layout is written: for people, and as `dysharp step` and frameworks read it."""
 
 from dysharp.planning.cost import Costed
-from dysharp.training.schedules import usual_schedule
+from dysharp.training import usual_schedule
 
 SIMULATED = {
     "alltoall": "megatron-a2a", "flat": "megatron-a2a", "deepep": "deepep", "dedup": "deepep", "hybrid-ep": "hybrid-ep", "in-switch": "dysharp",

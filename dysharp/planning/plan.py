@@ -17,8 +17,7 @@ from dysharp.planning.refusal import refusal
 from dysharp.planning.search import SearchResult, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster, WholeModel
-from dysharp.training.answers import peak_flops_per_us
-from dysharp.training.recipe import TrainingRecipe
+from dysharp.training import TrainingRecipe, peak_flops_per_us
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (

@@ -20,7 +20,7 @@ from dysharp.costs import NORMAL_SMS, ExchangeWay, kernel_us, machine_of, mean_s
 from dysharp.costs.collectives import alltoall_start_us, collective_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, launch_us
 from dysharp.measured.trust import PredictionScope, trust_of
-from dysharp.runs.request import Request, Workload
+from dysharp.runs import Request, Workload
 from dysharp.runs.run import prepare
 from dysharp.specs import Gpu, Model, choice_int
 from dysharp.systems import System

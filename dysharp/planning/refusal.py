@@ -10,7 +10,7 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.search import MEMORY, MEMORY_STATE, SearchResult, kept
 from dysharp.planning.space import Space, Task, constraints
 from dysharp.specs import Cluster
-from dysharp.training.memory import CAP
+from dysharp.training import CAP
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 

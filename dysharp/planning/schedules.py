@@ -8,10 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base import F64, frozen
+from dysharp.base import F64, Numbers, frozen
 from dysharp.model import Layout
-from dysharp.training.graph import replay_schedule
-from dysharp.training.schedules import equal_times, make_schedule
+from dysharp.training import equal_times, make_schedule, replay_schedule
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD
 
 SCHEDULES = ("1f1b", "zb-h1", "zbv", "v-half", "v-min", "dualpipe", "dualpipev")
@@ -33,7 +32,7 @@ class _Pace:
     ramp: float
 
 
-def ranks_of(schedule: str, layout: Layout) -> tuple[tuple[int, ...], ...]:
+def ranks_of(schedule: str, layout: Layout) -> tuple[Numbers, ...]:
     """Chunks of every pipeline rank."""
     p = layout.pp
     if schedule in V_SHAPED:
@@ -106,7 +105,7 @@ def _counted(schedule: str, p: int, m: int) -> tuple[F64, ...]:
     out = []
     for own, slots in zip(places, one.slots, strict=True):
         at, n = {chunk: place for place, chunk in enumerate(own)}, len(own)
-        counts, seen = [0] * (2 * n), set[tuple[int, ...]]()
+        counts, seen = [0] * (2 * n), set[Numbers]()
         for slot in slots:
             for cell in slot:
                 place = at[cell.stage]

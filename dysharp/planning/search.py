@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ByName, ConfigError, code_digest, frozen
+from dysharp.base import ByName, ConfigError, Numbers, code_digest, frozen
 from dysharp.costs import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
@@ -88,7 +88,7 @@ FIRST = 24
 STARTS, ROUNDS, MOST_ASIDE = 4, 4, 64
 """Candidates from which a first look goes on, times that it steps aside from each, and the most steps that it tries each time."""
 Tick = Callable[[int, int, str], None]
-Best = tuple[float, int, tuple[int, ...]]
+Best = tuple[float, int, Numbers]
 """Microseconds of a step, candidate, its degrees."""
 Told = Callable[[Costed], None]
 """Called with the best so far."""
@@ -189,7 +189,7 @@ def search(
     return _found(coster, best, counts, bounded)
 
 
-def _degrees_of(space: Space, number: int) -> tuple[int, ...]:
+def _degrees_of(space: Space, number: int) -> Numbers:
     """Degrees and micro-batch of a candidate."""
     values = space.candidate(number)
     return tuple(values[name] for name in INTEGERS)
@@ -219,7 +219,7 @@ def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best:
     return SLOWER
 
 
-def admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray[tuple[int, ...], np.dtype[np.float64]], int]:
+def admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray[Numbers, np.dtype[np.float64]], int]:
     """Numbers of the candidates that keep every constraint and whose state fits, by their first bound."""
     kept, bounds, bounded = [], [], 0
     for numbers, columns in coster.space.blocks():

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dysharp.base import I64, AnyMapping, Bools, ByName, ConfigError, Texts, check_word, frozen, show
+from dysharp.base import I64, AnyMapping, Bools, ByName, ConfigError, Numbers, Texts, check_word, frozen, show
 from dysharp.costs import Machine
 from dysharp.model import Layout
 from dysharp.planning.experts import SPREAD, hottest
@@ -17,9 +17,7 @@ from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.offload import SETS as OFFLOADS
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.specs import WholeModel
-from dysharp.training.memory import Saving
-from dysharp.training.moe_block import NO_RECIPE
-from dysharp.training.recipe import TrainingRecipe
+from dysharp.training import NO_RECIPE, Saving, TrainingRecipe
 
 Column = I64
 BLOCK = 1 << 18
@@ -66,13 +64,13 @@ FRAMEWORKS = {
 class Space:
     """Lists of values, one per dimension of a layout, in the order in which candidates are counted."""
 
-    tp: tuple[int, ...] = (1,)
-    pp: tuple[int, ...] = (1,)
-    vpp: tuple[int, ...] = (1,)
-    ep: tuple[int, ...] = (1,)
-    etp: tuple[int, ...] = (1,)
-    cp: tuple[int, ...] = (1,)
-    micro_batch: tuple[int, ...] = (1,)
+    tp: Numbers = (1,)
+    pp: Numbers = (1,)
+    vpp: Numbers = (1,)
+    ep: Numbers = (1,)
+    etp: Numbers = (1,)
+    cp: Numbers = (1,)
+    micro_batch: Numbers = (1,)
     recompute: tuple[Texts, ...] = SETS
     offload: tuple[Texts, ...] = ((),)
     weights: Texts = ("whole",)
@@ -167,7 +165,7 @@ class Task:
         return Layout(**degrees, dp=dp, micro_batches=self.batch // (dp * values["micro_batch"]), stages=stages)
 
 
-def _powers(most: int) -> tuple[int, ...]:
+def _powers(most: int) -> Numbers:
     """Powers of two up to `most`."""
     return tuple(1 << i for i in range(max(most, 1).bit_length()))
 
@@ -200,7 +198,7 @@ def _had(model: WholeModel, sets: tuple[Texts, ...]) -> tuple[Texts, ...]:
     return tuple(dict.fromkeys(tuple(module for module in modules if module not in absent) for modules in sets))
 
 
-def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
+def _slices(task: Task, machine: Machine) -> Numbers:
     most = 1 if machine.cluster.gpu else min(RACK, machine.domain)
     return _powers(most) if task.rules.extends else tuple(sorted({1, most}))
 

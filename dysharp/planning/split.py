@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64
+from dysharp.base import F64, Numbers
 
 EPSILON, TINY = 1e-9, 1e-300
 NARROW = 64
@@ -30,7 +30,7 @@ def _wait(apart: Any, ranks: int, chunk: float) -> Any:
 
 
 @lru_cache(maxsize=1 << 13)
-def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1, ranges: int = NARROW) -> tuple[int, ...]:
+def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1, ranges: int = NARROW) -> Numbers:
     """Ends of `ranks` x `rounds` non-empty runs of `weights` (>= 0) with the least `pace`; rounds are as even as can be.
 
     Beyond two rounds it looks at the `ranges` narrowest ranges that the totals of rounds may have; with all of them it is exact. Needs as many
@@ -60,7 +60,7 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1, ranges: 
     return best
 
 
-def _pace_of(sums: F64, ends: tuple[int, ...], ranks: int) -> float:
+def _pace_of(sums: F64, ends: Numbers, ranks: int) -> float:
     return pace(np.diff(sums[[0, *ends]]).reshape(-1, ranks))
 
 
@@ -130,7 +130,7 @@ def _from(weights: tuple[float, ...], ranks: int, size: int) -> F64:
     return np.concatenate([np.full(size - len(least), np.inf), least])
 
 
-def _even(sums: F64, first: int, last: int, chunks: int, slots_of: int = 0) -> tuple[int, ...]:
+def _even(sums: F64, first: int, last: int, chunks: int, slots_of: int = 0) -> Numbers:
     """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares.
 
     `slots_of`: layers that a run has at most beside E and L; a run without E and L may then be empty.
@@ -154,7 +154,7 @@ def _even(sums: F64, first: int, last: int, chunks: int, slots_of: int = 0) -> t
 
 
 @lru_cache(maxsize=1 << 12)
-def v_split(weights: tuple[float, ...], ranks: int) -> tuple[int, ...]:
+def v_split(weights: tuple[float, ...], ranks: int) -> Numbers:
     """Ends of 2 x `ranks` non-empty runs of `weights`, of which rank r has the r-th from both ends: least largest rank, then run.
 
     Bisection over what a rank and a run may have. For each bound, and for every number of weights from the front, the most weights that ranks 0 to r
@@ -181,7 +181,7 @@ def _least(found: Callable[[float], Any], low: float, high: float) -> float:
     return high
 
 
-def _taken(sums: F64, ranks: int, most: float, longest: float) -> tuple[int, ...] | None:
+def _taken(sums: F64, ranks: int, most: float, longest: float) -> Numbers | None:
     """Ends of runs with at most `most` on every rank and `longest` in a run; None: there are none."""
     n = len(sums) - 1
     back = sums[-1] - sums[::-1]
@@ -206,7 +206,7 @@ def _taken(sums: F64, ranks: int, most: float, longest: float) -> tuple[int, ...
     return None
 
 
-def _ends_of(n: int, a: int, b: int, middle: int, came: list[tuple[Any, Any]]) -> tuple[int, ...]:
+def _ends_of(n: int, a: int, b: int, middle: int, came: list[tuple[Any, Any]]) -> Numbers:
     """Ends of runs from what the ranks before the last took: `a` weights from the front, `b` from the back, and the way there."""
     fronts, backs = [a], [b]
     for before, old in reversed(came):
@@ -216,7 +216,7 @@ def _ends_of(n: int, a: int, b: int, middle: int, came: list[tuple[Any, Any]]) -
 
 
 @lru_cache(maxsize=1 << 12)
-def slots(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int, ...]:
+def slots(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> Numbers:
     """Ends of chunks with equal numbers of slots for the layers between E and L; the last round has the no-op layers, wherever they even it most."""
     layers = len(weights) - 2
     each = -(-layers // (ranks * rounds))
@@ -224,7 +224,7 @@ def slots(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int,
     return (*full, *_even(np.concatenate([[0.0], np.cumsum(weights)]), full[-1] if full else 0, len(weights), ranks, each))
 
 
-def stage_text(letters: str, ends: tuple[int, ...]) -> str:
+def stage_text(letters: str, ends: Numbers) -> str:
     """The layout string of Megatron: runs of `letters` that end at `ends`, repeats written short."""
     pieces = [_short(letters[first:last]) for first, last in zip((0, *ends[:-1]), ends, strict=True)]
     runs = ((piece, len([*same])) for piece, same in groupby(pieces))

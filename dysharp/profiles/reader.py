@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dysharp.base import F64, ByName, ConfigError, Ints, Texts, frozen, open_regular
+from dysharp.base import F64, ByName, ConfigError, Ints, Numbers, Texts, frozen, open_regular
 
 CHUNK = 1 << 22
 MOST_EVENT = 1 << 26
@@ -37,7 +37,7 @@ class Call:
     """An operator of the framework on the host: its name, and shapes and types of its inputs."""
 
     name: str
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[Numbers, ...]
     types: Texts
 
 
@@ -139,7 +139,7 @@ def _whole(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < 1 << 40 else -1
 
 
-def _shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
+def _shapes(dims: Any) -> tuple[Numbers, ...]:
     """Shapes of inputs; () for what is no tensor."""
     each = dims if isinstance(dims, list) else []
     return tuple(tuple(one) if isinstance(one, list) and all(_whole(n) >= 0 for n in one) else () for one in each)

@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from dysharp.base import F64, I32, I64, Array, Bools, ByName, ProgramError, Reals, frozen
+from dysharp.base import F64, I32, I64, Array, Bools, ByName, Numbers, ProgramError, Reals, frozen
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.schema import LATE
@@ -33,7 +33,7 @@ SOURCES = ("x", "dy")
 class Skew:
     """How the nodes differ. `start_ps`: `[n_nodes]` start times, at least 0. `slow`: `[n_nodes]` factors of GEMM times, above 0."""
 
-    start_ps: tuple[int, ...]
+    start_ps: Numbers
     slow: tuple[float, ...]
 
 

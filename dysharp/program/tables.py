@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from dysharp.base import I32, I64, Bools, Texts, frozen
+from dysharp.base import I32, I64, Bools, Numbers, Texts, frozen
 from dysharp.isa.framing import Framing
 from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
 
@@ -157,7 +157,7 @@ class Net:
     ack: int  # from the last delivery until the source knows of it
     message_ps: int = 0  # time of one train on the link out besides its bytes
     train_bytes: int = 1 << 30  # most payload of one train
-    rates: tuple[int, ...] = ()  # by node, where not every node has `rate`
+    rates: Numbers = ()  # by node, where not every node has `rate`
     step: int = 0  # places on in the ring; 0 = the network joins any nodes
     ring: int = 0  # nodes of a ring; 0 = no ring
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import Array, ProgramError
+from dysharp.base import Array, Numbers, ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners, starts
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
@@ -379,7 +379,7 @@ def _check_edges(c: Columns) -> None:
         raise ProgramError(f"row {row}: found an op to notify in a tile without edges to its notification, expected at least one")
 
 
-def _check_ends(kind: Array, ids: Array, sizes: tuple[int, ...], enum: Any, found: str) -> None:
+def _check_ends(kind: Array, ids: Array, sizes: Numbers, enum: Any, found: str) -> None:
     """Every id of a point is below the size of its kind. "{i}" in `found` stands for the row."""
     if len(kind) == 0:
         return

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import field, replace
 
-from dysharp.base import frozen
+from dysharp.base import Numbers, frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 
@@ -47,9 +47,9 @@ class AauState:
     """Entries of one bank."""
     banks: tuple[Table[Key, Entry], ...]
     """RAT by bank, oldest entry first."""
-    pointer: tuple[int, ...]
+    pointer: Numbers
     """APT: next free place by region."""
-    evicted: tuple[int, ...]
+    evicted: Numbers
     """Entries of each region that are in memory."""
     memory: Table[Key, Entry] = field(default_factory=Table)
     waiting: Table[Key, tuple[RowPacket, ...]] = field(default_factory=Table)

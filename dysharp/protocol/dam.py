@@ -11,7 +11,7 @@ is here to be refuted. Source: MoE-Hub (arXiv 2605.05888), dependency table, sta
 
 from dataclasses import field, replace
 
-from dysharp.base import frozen
+from dysharp.base import Numbers, frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 
@@ -30,9 +30,9 @@ class DamState:
     producers: int
     fixed: int | None
     """Rows for which the naive scheme waits; None: announced totals."""
-    counters: tuple[int, ...]
+    counters: Numbers
     """Acknowledged bytes by tile of the grid."""
-    records: tuple[int, ...]
+    records: Numbers
     """Source records by tile."""
     announced: Table[int, int] = field(default_factory=Table)
     """Rows by producer."""

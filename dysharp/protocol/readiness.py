@@ -6,7 +6,7 @@ counts once. Source: DySHARP (arXiv 2605.05607), token tracker. Spilling: docs/d
 
 from dataclasses import field, replace
 
-from dysharp.base import frozen
+from dysharp.base import Numbers, frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table
 
@@ -25,7 +25,7 @@ class ReadinessState:
 
     entries: int
     """Most entries on chip."""
-    expected: tuple[int, ...]
+    expected: Numbers
     """By token: the number of notices that make it ready."""
     on_chip: Table[int, Announcers] = field(default_factory=Table)
     """Entries on chip, least recently used first."""
@@ -52,7 +52,7 @@ class TokenSpilled:
 Output = TokenReady | TokenSpilled
 
 
-def empty(expected: tuple[int, ...], entries: int) -> ReadinessState:
+def empty(expected: Numbers, entries: int) -> ReadinessState:
     """A table without notices. Tokens that expect no notice are ready at once. `entries` is at least 1."""
     return ReadinessState(entries, expected, ready=Table((t, None) for t, n in enumerate(expected) if n == 0))
 

@@ -5,7 +5,7 @@ Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manage
 
 from dataclasses import replace
 
-from dysharp.base import frozen
+from dysharp.base import Numbers, frozen
 from dysharp.protocol.frozen import put
 
 
@@ -17,11 +17,11 @@ class _RegionState:
     tile_rows: int
     first_touch: bool
     """False: row i has slot i from the start."""
-    slot: tuple[int, ...]
+    slot: Numbers
     """By row: its slot, -1 = not bound."""
-    row_at: tuple[int, ...]
+    row_at: Numbers
     """By slot: its row. The length is the number of bound rows."""
-    received: tuple[int, ...]
+    received: Numbers
     """By row: bytes so far."""
 
 
@@ -64,7 +64,7 @@ def tile_slots(state: _RegionState, tile: int) -> range:
     return range(tile * state.tile_rows, min((tile + 1) * state.tile_rows, len(state.slot)))
 
 
-def rows_of_tile(state: _RegionState, tile: int) -> tuple[int, ...]:
+def rows_of_tile(state: _RegionState, tile: int) -> Numbers:
     """The rows bound to a tile so far, in slot order."""
     slots = tile_slots(state, tile)
     return state.row_at[slots.start : slots.stop]

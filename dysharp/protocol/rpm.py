@@ -15,7 +15,7 @@ Source: MoE-Hub (arXiv 2605.05888). The paper leaves the order of rules 2 to 5 a
 from collections.abc import Hashable
 from dataclasses import field, replace
 
-from dysharp.base import frozen
+from dysharp.base import Numbers, frozen
 from dysharp.isa.sram import PEER, Sram, entry
 from dysharp.protocol.frozen import Table, put
 
@@ -35,7 +35,7 @@ class _LineEntry:
 
     row: int
     mask: int
-    data: tuple[int, ...]
+    data: Numbers
     since: int
 
 
@@ -78,7 +78,7 @@ class SentLine:
     line: Hashable
     row: int
     mask: int
-    data: tuple[int, ...]
+    data: Numbers
     low: bool
 
 

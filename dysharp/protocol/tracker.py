@@ -7,7 +7,7 @@ token has a bitmap of the chunks that have arrived, so a repeated store counts o
 
 from dataclasses import field, replace
 
-from dysharp.base import frozen
+from dysharp.base import Numbers, frozen
 from dysharp.isa.sram import GPU, Sram, entry
 from dysharp.protocol.frozen import Table, put
 
@@ -34,7 +34,7 @@ class TileShape:
 
     tile_rows: int
     row_bytes: int
-    n_active: tuple[int, ...]
+    n_active: Numbers
     """By local expert: the rows that it will get. They give the size of its last tile."""
     gemm1_blocks: int = 1
     """Thread blocks of GEMM-1 per tile."""
@@ -132,7 +132,7 @@ def empty(shape: TileShape, entries: int) -> TrackerState:
     return TrackerState(shape, entries)
 
 
-def bound(shape: TileShape, entries: int, tokens: tuple[tuple[int, ...], ...]) -> TrackerState:
+def bound(shape: TileShape, entries: int, tokens: tuple[Numbers, ...]) -> TrackerState:
     """A tracker with an existing layout, for backward. `tokens[expert]`: tokens in layout order."""
     state = empty(shape, entries)
     for expert, tokens_of_expert in enumerate(tokens):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.base import DysharpError, frozen
+from dysharp.base import DysharpError, Numbers, frozen
 from dysharp.runs.known import NoEstimate, first_workload
 from dysharp.runs.memory import check_memory, within
 from dysharp.runs.options import Value, options_of
@@ -30,7 +30,7 @@ class Job:
     system: str
     given: Mapping[str, Value]
     workload: Workload
-    sizes: tuple[int, ...] = ()
+    sizes: Numbers = ()
 
     @property
     def n_rows(self) -> int:

@@ -10,7 +10,7 @@ from dysharp.model import EVERY, FORMATS, Formats, formats_of, trained
 from dysharp.runs.options import Value
 from dysharp.specs import Model, WholeModel
 from dysharp.systems import get_system
-from dysharp.training.recipe import DType, TrainingRecipe
+from dysharp.training import DType, TrainingRecipe
 
 SIMULATED = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8"}
 """Type of products -> type of the GEMMs of a simulated layer (`Model.gemm_dtype`)."""

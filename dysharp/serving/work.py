@@ -5,7 +5,7 @@ from math import ceil
 
 import numpy as np
 
-from dysharp.base import frozen, older_name
+from dysharp.base import Numbers, frozen, older_name
 from dysharp.costs import NCCL_AND_OWN, Machine, OpTime, Reducers, cast_us, product
 from dysharp.model import Formats, Weight
 from dysharp.serving.layout import ServeLayout
@@ -21,7 +21,7 @@ ELEMENT = 2.0
 class SubLayerCurve:
     """Microseconds of a tensor-parallel system's sub-layers beside GEMMs and norms, at numbers of tokens: behind attention, behind the FFN."""
 
-    tokens: tuple[int, ...]
+    tokens: Numbers
     attention: tuple[float, ...]
     ffn: tuple[float, ...]
 

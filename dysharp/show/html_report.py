@@ -21,10 +21,9 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
-from dysharp.base import AnyMapping, Array, ByName, ConfigError, Texts, by_key, frozen, one_line, show
+from dysharp.base import AnyMapping, Array, ByName, ConfigError, Numbers, Texts, by_key, frozen, one_line, show
+from dysharp.runs import resource_words, routing_line
 from dysharp.runs.causes import Cause, causes
-from dysharp.runs.formats import resource_words
-from dysharp.runs.header import routing_line
 from dysharp.show.markdown import page
 from dysharp.show.plots import colour_of, operator_colours
 from dysharp.specs import list_clusters, list_models, load_cluster, load_model
@@ -57,7 +56,7 @@ class _LoadView:
     busiest: tuple[int, int, int] | None
     experts: str
     most_expert: tuple[int, int]
-    rows: tuple[int, ...]
+    rows: Numbers
     spread: tuple[float, float, float]
     nics: tuple[float, float] | None = None
 

@@ -11,12 +11,12 @@ from matplotlib.patches import Patch
 
 from dysharp.base import PS_PER_US
 from dysharp.show.plots import STYLE
-from dysharp.training.graph import COMPUTE
+from dysharp.training import COMPUTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from dysharp.training.graph import Replay
+    from dysharp.training import Replay
 
 SPEED, TOO_MUCH = "#0072B2", "#D55E00"
 CELLS = {

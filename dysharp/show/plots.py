@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base import F64, AnyMapping, AnyPath, ConfigError, Ints, check_destination, write_file
+from dysharp.base import F64, AnyMapping, AnyPath, ConfigError, Ints, Numbers, check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.systems import all_systems
 from dysharp.systems.collectives import all_collectives
@@ -156,7 +156,7 @@ def plot_windows(rows: Mapping[Any, AnyMapping]) -> Axes:
     return first
 
 
-def _map(ax: Any, model: str, times: dict[tuple[int, ...], float]) -> None:
+def _map(ax: Any, model: str, times: dict[Numbers, float]) -> None:
     best = min(times.values())
     combine, dispatch = (sorted({key[i] for key in times if key}) for i in (0, 1))
     grid = np.array([[times[c, d] / best for c in combine] for d in dispatch])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import Amounts, ByName, ConfigError, frozen, show, units
+from dysharp.base import Amounts, ByName, ConfigError, Numbers, frozen, show, units
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
@@ -80,7 +80,7 @@ class ScaleOut:
         """The same of rows to every GPU of other domains: of D in each, D - 1 are on other rails."""
         return self.rate / max(1.0, self.oversubscription * (self.domain_gpus - 1) / self.domain_gpus)
 
-    def rates(self, n_gpus: int) -> tuple[int, ...]:
+    def rates(self, n_gpus: int) -> Numbers:
         """Rates by GPU where a NIC is slow or lost, otherwise ().
 
         Raises `ConfigError` for a NIC of no GPU, and for a GPU that loses its only NIC.

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import ConfigError, ns_to_ps
+from dysharp.base import ConfigError, Numbers, ns_to_ps
 from dysharp.program import I32, Discipline, frozen, place_in
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import Costs, Facts, Moves, Shown, system
@@ -52,7 +52,7 @@ class Options:
         return np.asarray(np.sum(apart, axis=0), np.int32)
 
     @property
-    def hops_ns(self) -> tuple[int, ...]:
+    def hops_ns(self) -> Numbers:
         """One way by level."""
         return 0, self.card_ns, self.node_ns, self.far_ns
 

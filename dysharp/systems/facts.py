@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dysharp.base import AnyMapping, Texts, frozen, frozen_keywords
+from dysharp.base import AnyMapping, Numbers, Texts, frozen, frozen_keywords
 from dysharp.specs import Cluster, Model, load_gpu
 from dysharp.workload import Routing, Scheme
 
@@ -152,7 +152,7 @@ class Ships:
 
     For other types the software has no kernels.
     """
-    hidden: tuple[int, ...] = ()
+    hidden: Numbers = ()
     """Hidden sizes for which the release has kernels; () = any."""
     step: int = 1
     """The hidden size must be a multiple of this number."""

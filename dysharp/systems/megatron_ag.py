@@ -1,5 +1,6 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
+from dysharp.base import Numbers
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, Sends, collective, one_after_another
 from dysharp.systems.building.between.rings import Pace, gather, scatter
@@ -98,7 +99,7 @@ class _AllGather(Kernels):
             self.wait_each(gradients, self.join("gathered", tiles=scattered.tile))
             self.wait_each(gradients, self.join("returned", tiles=combine.tile))
 
-    def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:
+    def _beside(self, name: str, kind: str, sizes: Numbers) -> I32:
         """Add NCCL collectives of `sizes` bytes per token and expert, in sequence. Returns `[gpus]` the last DELAYs."""
         cells = self.routing.n_tokens * self.model.n_experts
         return self.delay(name, sum(self._collective_ps(kind, size * cells) for size in sizes))

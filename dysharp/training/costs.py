@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dysharp.base import frozen, us_to_ps
+from dysharp.base import Numbers, frozen, us_to_ps
 from dysharp.costs import Machine, number
 from dysharp.model import Chunk, Layout, RankParameters, chunks_of, rank_parameters
 from dysharp.specs import WholeModel
@@ -178,7 +178,7 @@ def beside_pass(alone: float, own: WireTimes, others: WireTimes, pass_us: float)
 def _buckets(
     training_recipe: TrainingRecipe, layout: Layout, chunk: int, whole: tuple[float, WireTimes], held: RankParameters, others: WireTimes,
     pass_us: float,
-) -> tuple[int, ...]:  # fmt: skip
+) -> Numbers:  # fmt: skip
     """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
 
     Meanwhile a rank with later chunks runs their passes, so that all buckets of those share their wires.

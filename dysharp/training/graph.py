@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from dysharp.base import ConfigError, frozen
+from dysharp.base import ConfigError, Numbers, frozen
 from dysharp.training.schedules import Cell, Schedule, Slot, Times
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD
 
@@ -205,9 +205,9 @@ class StepTimes:
 
     cells: Times
     send: int = 0
-    reduce: tuple[tuple[int, ...], ...] = ()
-    gather: tuple[tuple[int, ...], ...] = ()
-    optimizer: tuple[int, ...] = ()
+    reduce: tuple[Numbers, ...] = ()
+    gather: tuple[Numbers, ...] = ()
+    optimizer: Numbers = ()
     late_gather: bool = False
 
     def __post_init__(self) -> None:
@@ -251,7 +251,7 @@ class _Builder:
                 n = len(self._buckets(cell.stage))
                 self.ready.update(((cell.stage, cell.direction, b), nodes[len(nodes) * (b + 1) // n - 1]) for b in range(n))
 
-    def _buckets(self, stage: int) -> tuple[int, ...]:
+    def _buckets(self, stage: int) -> Numbers:
         return self.times.reduce[stage] if self.times.reduce else ()
 
     def _gathers(self, rank: int, slots: list[Slot]) -> dict[tuple[int, int], list[int]]:
@@ -263,7 +263,7 @@ class _Builder:
             gathers[cell.stage, cell.direction] = nodes
         return gathers
 
-    def _comm(self, rank: int, node: Node, duration: float, after: tuple[int, ...] = ()) -> int:
+    def _comm(self, rank: int, node: Node, duration: float, after: Numbers = ()) -> int:
         return self.graph.add(f"rank {rank} data parallel", node, duration, after)
 
     def _slot(self, rank: int, slot: Slot, parts: int) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base import Amounts, ConfigError, GiB, Texts, check_word, frozen, show
+from dysharp.base import Amounts, ConfigError, GiB, Numbers, Texts, check_word, frozen, show
 from dysharp.model import PLAIN, Chunk, Layout, Recipe, chunks_of, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.model.operators import Cut, LayerOperator, Weight, layer_operators
 from dysharp.specs.fields import check_fields
@@ -181,7 +181,7 @@ class _RankMemory:
     ops: Amounts
     """{saved tensor: bytes at the peak}: the parts of "activations"."""
     parameters: float
-    stages: tuple[int, ...]
+    stages: Numbers
     """Chunks whose weights it holds."""
     waiting: int = 0
     """Chunks in flight at the peak whose backward pass is done, but for its weight gradients."""

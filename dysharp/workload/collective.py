@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import F64, ConfigError, check_word, frozen
+from dysharp.base import F64, ConfigError, Numbers, check_word, frozen
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -37,7 +37,7 @@ class Collective:
     """
 
     operation: str
-    shares: tuple[int, ...]
+    shares: Numbers
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Collective:
         return sum(self.shares)
 
     @property
-    def first(self) -> tuple[int, ...]:
+    def first(self) -> Numbers:
         """`[gpus + 1]` first byte of every share in the vector, and the end."""
         return (0, *np.cumsum(self.shares).tolist())
 

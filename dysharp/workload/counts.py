@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base import I64, ConfigError, entry_of, frozen, nearest, read_text
+from dysharp.base import I64, ConfigError, Numbers, entry_of, frozen, nearest, read_text
 from dysharp.workload.routing import Placement
 from dysharp.workload.traces import MAX_EXPERTS, copies_max_mean
 
@@ -19,7 +19,7 @@ class Counts:
     """Loads of one model. `count`: [layers, n_experts] int64. `layers`: the layer number of every row of `count`."""
 
     model: str
-    layers: tuple[int, ...]
+    layers: Numbers
     count: I64
 
     @property

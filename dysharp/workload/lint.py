@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base import F64, I64, ConfigError, Ints, frozen
+from dysharp.base import F64, I64, ConfigError, Ints, Numbers, frozen
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, eplb, replica_loads, replica_slots
@@ -48,16 +48,16 @@ class _LayerLint:
     """Tokens without a complete choice in this layer."""
     n_distinct: int | None
     """Distinct sets of experts among the complete tokens."""
-    dead: tuple[int, ...]
+    dead: Numbers
     """Experts without a row."""
     expert_max_mean: float
     spread: float
     """Standard deviation of the rows per expert over their mean."""
     spread_by_chance: float | None
     """The same of uniform routing with as many tokens."""
-    rows_per_gpu: tuple[int, ...]
+    rows_per_gpu: Numbers
     """Rows of each GPU under placement `auto`."""
-    tokens_per_gpu: tuple[int, ...] | None
+    tokens_per_gpu: Numbers | None
     """Tokens that each GPU receives; a GPU counts each token once."""
     gpu_max_mean: float
     """Rows of the busiest GPU over the mean."""
@@ -95,7 +95,7 @@ class Lint:
     topk: int | None
     n_repeated: int | None
     """Tokens that chose in all layers the same experts as an earlier token."""
-    sequences: tuple[int, ...] | None
+    sequences: Numbers | None
     """Lengths of the recorded sequences. A dump with one file per rank has one sequence per rank."""
     reading: Reading | None
     layers: tuple[_LayerLint, ...]
@@ -203,7 +203,7 @@ def _reading(trace: Recording, row: int, n_gpus: int, tokens: int | None, seed: 
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def _tokens_findings(layers: Sequence[_LayerLint], sequences: tuple[int, ...] | None) -> tuple[_LintLine, _LintLine]:
+def _tokens_findings(layers: Sequence[_LayerLint], sequences: Numbers | None) -> tuple[_LintLine, _LintLine]:
     worst = max(layers, key=lambda one: max(one.tokens_per_gpu or (0,)))
     got = worst.tokens_per_gpu or (0,)
     mean = sum(got) / len(got)

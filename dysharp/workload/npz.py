@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from dysharp.base import Array, ConfigError, GiB, MiB, frozen, open_regular
+from dysharp.base import Array, ConfigError, GiB, MiB, Numbers, frozen, open_regular
 
 MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64
@@ -30,7 +30,7 @@ DAMAGE = (
 
 @frozen
 class _Header:
-    shape: tuple[int, ...]
+    shape: Numbers
     fortran: bool
     dtype: np.dtype[Any]
     n_bytes: int
@@ -107,7 +107,7 @@ def _checked_header(stream: IO[bytes], n_stored: int, where: str, max_bytes: int
     return _Header(shape, fortran, dtype, n_bytes)
 
 
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(stream: IO[bytes]) -> tuple[Numbers, bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     with warnings.catch_warnings():
         # A strange header must give our one-line error and no warning of the parser.

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base import AnyPath, ByName, ConfigError, Texts, check_destination, frozen, json_of, nearest, one_line, show, write_file, write_text
+from dysharp.base import ConfigError, check_destination, json_of, nearest, one_line, show, write_file, write_text
 from dysharp.base.arrays import I64, Array, Bools, Floats, Ints
+from dysharp.base.values import AnyPath, ByName, Numbers, Texts, frozen
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
@@ -31,7 +32,7 @@ class Recording:
     name: str
     expert: Ints
     """[layers, tokens, topk] signed integers, -1 = not recorded."""
-    layers: tuple[int, ...]
+    layers: Numbers
     """The layer numbers of the model, one for each row of `expert`."""
     seq_len: I64 | None
     """[sequences] int64 lengths. The token axis is these sequences in order. None: the file has no lengths."""
@@ -178,7 +179,7 @@ def _experts_of_meta(path: Path, meta: ByName) -> int:
     return n_experts
 
 
-def _layer_numbers(path: Path, value: Array | None, n_layers: int) -> tuple[int, ...]:
+def _layer_numbers(path: Path, value: Array | None, n_layers: int) -> Numbers:
     if value is None:
         return tuple(range(n_layers))
     if value.shape != (n_layers,) or value.dtype.kind not in "iu":
@@ -189,7 +190,7 @@ def _layer_numbers(path: Path, value: Array | None, n_layers: int) -> tuple[int,
     return numbers
 
 
-def checked_ids(path: Path | str, expert: Array, layers: tuple[int, ...], n_experts: int) -> Ints:
+def checked_ids(path: Path | str, expert: Array, layers: Numbers, n_experts: int) -> Ints:
     """The checked ids [layers, tokens, topk] in a small signed type.
 
     Raises ConfigError that names layer, row and column for an id out of range and for an id twice in a token.
@@ -223,7 +224,7 @@ def _check_distinct(where: str, ids: Ints) -> None:
                 )
 
 
-def check_weights(path: Path | str, weight: Array, shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
+def check_weights(path: Path | str, weight: Array, shape: Numbers, layers: Numbers) -> None:
     """Raises ConfigError that names layer, row and column unless the weights are finite floats of shape `shape`."""
     if weight.shape != shape or weight.dtype.kind != "f":
         raise ConfigError(f"{path}: weights of {_form(weight)}, expected floats {shape}")
@@ -261,11 +262,11 @@ def _form(array: Array) -> str:
     return f"shape {array.shape} and type {str(array.dtype)[:40]}"
 
 
-def _first(wrong: Bools) -> tuple[int, ...]:
+def _first(wrong: Bools) -> Numbers:
     return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
 
 
-def _ranges(numbers: tuple[int, ...]) -> str:
+def _ranges(numbers: Numbers) -> str:
     low, high = min(numbers), max(numbers)
     if high - low + 1 == len(numbers):
         return f"{low} to {high}"

@@ -4,7 +4,7 @@ import numpy as np
 
 from dysharp.analysis.timeline.links import RESPONSE, Trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base import I64, Bools, Ints, by_key, frozen
+from dysharp.base import I64, Bools, Ints, Numbers, by_key, frozen
 from dysharp.program import PUSHES, Kind, Program, owners
 
 IDS_PER_TOKEN = 4096  # flows of a token have ids of their own, one for each GPU
@@ -17,12 +17,10 @@ class TokenFlow:
     id: int
     token: int
     gpu: int
-    slices: tuple[int, ...]
+    slices: Numbers
 
 
-def steps_of(
-    run: Recording, tokens: tuple[int, ...], tokens_per_gpu: int, links: tuple[Trains, Trains], first: tuple[int, int], sm: I64
-) -> list[TokenFlow]:
+def steps_of(run: Recording, tokens: Numbers, tokens_per_gpu: int, links: tuple[Trains, Trains], first: tuple[int, int], sm: I64) -> list[TokenFlow]:
     """A flow for each token and each GPU with its rows. `first`: place of the first slice of each direction; `sm`: of each op."""
     p, t = run.program, run.trace
     if not tokens or not p.n_ops:
@@ -84,7 +82,7 @@ def _row_tiles(run: Recording, tokens: Ints) -> tuple[I64, Ints]:
     return r.tile_ptr[of] + run.trace.row_slot[rows] // r.tile_rows[of], r.row_key[rows]
 
 
-def token_rows(run: Recording, tokens: tuple[int, ...], sm: I64, n: int) -> Bools:
+def token_rows(run: Recording, tokens: Numbers, sm: I64, n: int) -> Bools:
     """`[n]` bool: slices of COMPUTE ops on tiles that hold rows of `tokens`."""
     out = np.zeros(n, np.bool_)
     tile, _ = _row_tiles(run, np.array(tokens))

@@ -9,7 +9,7 @@ from dysharp.analysis.timeline.counters import Counter, counters
 from dysharp.analysis.timeline.flows import TokenFlow, steps_of, token_rows
 from dysharp.analysis.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base import I32, I64, Bools, ConfigError, Ints, Texts, frozen
+from dysharp.base import I32, I64, Bools, ConfigError, Ints, Numbers, Texts, frozen
 from dysharp.program import Kind, Operator, Program
 from dysharp.workload import Routing
 
@@ -24,7 +24,7 @@ class Window:
 
     start_ps: int = 0
     end_ps: int = 1 << 62
-    tokens: tuple[int, ...] = ()
+    tokens: Numbers = ()
 
 
 @frozen
@@ -103,7 +103,7 @@ class _Draft:
 
 
 def make_timeline(
-    run: Recording, routing: Routing | None, *, follow: tuple[int, ...] = (), window: Window | None = None, most_slices: int = MOST_SLICES
+    run: Recording, routing: Routing | None, *, follow: Numbers = (), window: Window | None = None, most_slices: int = MOST_SLICES
 ) -> Timeline:
     """The Timeline of a run that served `routing`; None: it served no Routing, or is a merge. `follow`: global tokens whose way is drawn as flows.
 

@@ -7,9 +7,7 @@ from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.base import Column, Columns, Texts, frozen
 from dysharp.planning.advice.advise import PARTS, Advice
 from dysharp.planning.advice.prediction import Predicted
-from dysharp.runs.causes import cause_names
-from dysharp.runs.formats import resource_words
-from dysharp.runs.header import grouped
+from dysharp.runs import cause_names, grouped, resource_words
 from dysharp.show.output import console, print_lines, print_table
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page

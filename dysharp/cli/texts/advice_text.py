@@ -9,8 +9,7 @@ from dysharp.base.text import table as plain
 from dysharp.planning.advice.advise import PARTS, Advice, percent
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.what_if import WhatIf
-from dysharp.runs.formats import KNOB, rows_sent
-from dysharp.runs.header import grouped
+from dysharp.runs import KNOB, grouped, rows_sent
 from dysharp.show.output import UNKNOWN, WIDTH
 from dysharp.systems import get_system
 

@@ -13,7 +13,7 @@ from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.planning.advice.tuning import BUDGET
 from dysharp.planning.gain import EVEN, MECHANISMS
 from dysharp.program.nets import NET_KINDS, NetKind
-from dysharp.runs.formats import KNOB, resource_words, rows_sent
+from dysharp.runs import KNOB, resource_words, rows_sent
 from dysharp.show.output import UNKNOWN, WIDTH, console, print_columns, print_lines, print_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here

@@ -6,8 +6,7 @@ from dysharp.analysis import Row
 from dysharp.base import AnyMapping, Texts
 from dysharp.measured.trust import eager_is_known
 from dysharp.program.nets import INSIDE, NET_KINDS
-from dysharp.runs.causes import STALLS, answer_of, short_names
-from dysharp.runs.formats import resource_words
+from dysharp.runs import STALLS, answer_of, resource_words, short_names
 from dysharp.show.output import print_facts, print_lines
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dysharp.base import Array, ProgramError
+from dysharp.base import Array, Numbers, ProgramError
 from dysharp.base.threads import at_once, in_parts
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState, Clock, IssuerState, Links, MemberState, OpState, PoolState, StoreState, SwitchState, TableState
@@ -244,7 +244,7 @@ def _on_links(p: Program) -> Array:
     return np.stack((n, n // m.n_links, n % m.n_links, *parts), axis=1)
 
 
-def _port(p: Program, port: int) -> tuple[int, ...]:
+def _port(p: Program, port: int) -> Numbers:
     """Constants of the links of `port`, in the order of the columns PORT_*."""
     m, (net, node) = p.hardware, divmod(port, p.n_nodes)
     if net == 0:

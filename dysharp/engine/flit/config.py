@@ -3,7 +3,7 @@
 import math
 from dataclasses import field
 
-from dysharp.base import ConfigError, Texts, check_word, frozen
+from dysharp.base import ConfigError, Numbers, Texts, check_word, frozen
 
 ALLOCATORS = ("separable_input_first", "islip")
 TOPOLOGIES = ("fly", "fattree", "ring")
@@ -117,7 +117,7 @@ class Traffic:
     pattern: str = "uniform"
     packet_flits: int = 1
     weights: tuple[float, ...] = ()
-    targets: tuple[int, ...] = ()
+    targets: Numbers = ()
     burst: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:

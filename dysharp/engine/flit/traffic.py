@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, ConfigError
+from dysharp.base import F64, I64, Bools, ConfigError, Numbers
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 
 NEVER = 1 << 60
@@ -36,7 +36,7 @@ def targets(traffic: Traffic, n: int) -> I64 | None:
     return None
 
 
-def _given(given: tuple[int, ...], n: int) -> I64:
+def _given(given: Numbers, n: int) -> I64:
     if len(given) != n:
         raise ConfigError(f"traffic.targets has {len(given)} entries, expected one for each of {n} terminals")
     for i, target in enumerate(given):

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from dysharp.base import Amounts, frozen
 from dysharp.figures.metric import calculated
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.fields import Entries, Experts, Text
 from dysharp.workload import uniform_traffic

@@ -7,8 +7,7 @@ import numpy as np
 from dysharp.base import F64, I64, PS_PER_US, Amounts, frozen
 from dysharp.figures.metric import calculated
 from dysharp.program import Program, Trace, owners
-from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.point import Point
+from dysharp.runs import Point, RequestArgs
 from dysharp.runs.run import planned
 from dysharp.specs.fields import one_of
 

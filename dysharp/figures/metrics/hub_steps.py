@@ -8,8 +8,7 @@ from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import choice_str, load_cluster, load_whole
 from dysharp.specs.choices import Scalar, overridden
-from dysharp.training.block import Block
-from dysharp.training.recipe import TrainingRecipe
+from dysharp.training import Block, TrainingRecipe
 
 MODELS = {"paper-mixtral-8x7b": "mixtral-8x7b", "paper-qwen2-moe": "qwen2-moe", "paper-phi-3.5-moe": "phi-3.5-moe"}
 """Model of the paper's table -> the public model with its attention and shared experts."""

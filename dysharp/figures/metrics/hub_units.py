@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dysharp.base import Amounts, frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol import aau, rpm
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.specs.fields import Entries, EntriesOrInfinite
 
 PRODUCERS = 8

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dysharp.base import ByName
 from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.protocol import aau, al_table, reduction
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 
 AL, REDUCTION, RAT = al_table.AL_TLB.option, reduction.REDUCTION_BUFFER.option, aau.RAT.option
 KNEE = 1.01  # a table is large enough when it costs at most 1 % of the infinite table's time

@@ -7,7 +7,7 @@ from dysharp.figures.metric import calculated
 from dysharp.protocol.aau import APT
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.protocol.rpm import PARTITION
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.silicon import dysharp_area, hub_area
 from dysharp.specs import choice_int, load_cluster
 from dysharp.specs.fields import EntriesOrInfinite

@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 from dysharp.base import Amounts, Texts
 from dysharp.figures.metric import Seen, calculated, metric, quotient
 from dysharp.measured.measurements import read_measurements
-from dysharp.runs.point import Point
+from dysharp.runs import Point
 from dysharp.silicon.cluster_area import cais_area
 from dysharp.specs import PACKET_BYTES, choice, load_cluster
 from dysharp.systems.collective_system import NoOptions

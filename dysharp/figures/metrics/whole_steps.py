@@ -15,11 +15,7 @@ from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import Attention, WholeModel, choice_int, choice_str, load_cluster, load_model
 from dysharp.specs.choices import Scalar, overridden
-from dysharp.training.block import Block
-from dysharp.training.cost import EpTimes, PassCost
-from dysharp.training.costs import step_costs
-from dysharp.training.graph import replay, step_graph
-from dysharp.training.schedules import make_schedule
+from dysharp.training import Block, EpTimes, PassCost, make_schedule, replay, step_costs, step_graph
 
 STAGES = 16
 """Pipeline stages of the DySHARP paper, each on a domain of its own."""

@@ -15,10 +15,8 @@ from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
 from dysharp.figures.origin import row_of
 from dysharp.figures.studies.study_folder import StudyFolder, record_of
+from dysharp.runs import Point, Simulate, key_of, point_task, why
 from dysharp.runs.on_dask import on_dask
-from dysharp.runs.point import Point
-from dysharp.runs.point_runs import Simulate, point_task, why
-from dysharp.runs.store import key_of
 
 OBJECTIVES = {"latin-hypercube": 0, "tpe": 1, "nsga2": 2}
 """{method: columns that it minimises}."""

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dysharp.base import Amounts, AnyMapping, ByName, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
-from dysharp.runs.point import Point
-from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
+from dysharp.runs import Point, Store, check_of, key_of, point_dict, point_from
 from dysharp.silicon.cluster_area import area_columns
 from dysharp.specs import load_cluster, load_model
 

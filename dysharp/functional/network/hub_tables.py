@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dysharp.base import Numbers
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Transaction
 from dysharp.protocol import al_table, tracker
@@ -58,7 +59,7 @@ class HubTables:
         self._al_counts = statistics.table("al_tlb", entries=al.tlb_entries)
         self._ts_counts = statistics.table("ts", entries=ts.entries)
 
-    def look_up(self, t: Transaction, experts: tuple[int, ...], block: int, served: Served) -> None:
+    def look_up(self, t: Transaction, experts: Numbers, block: int, served: Served) -> None:
         """Translate `block` for each local expert; stores allocate. `served` gets the places in ascending order when all of them are translated."""
         lookups = _Lookups(t, len(experts), served)
         for e in experts:

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from dysharp.base import frozen_keywords
+from dysharp.base import Numbers, frozen_keywords
 from dysharp.isa.commands import Command, Dtype, Stage
 
 MAX_TAGS = 1 << 20  # the tag field of a packet
@@ -45,12 +45,12 @@ class Transaction:
     n_bytes: int
     n_far: int
     n_near: int
-    further: tuple[int, ...] = ()
+    further: Numbers = ()
     block: int = 0
     stage: Stage = Stage.DISPATCH
-    targets: tuple[int, ...] = ()
-    far: tuple[int, ...] = ()
-    near: tuple[int, ...] = ()
+    targets: Numbers = ()
+    far: Numbers = ()
+    near: Numbers = ()
     weights: bool = False
     answer: Dtype = Dtype.NONE
     total: Dtype = Dtype.NONE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base import I64, ByName, ConfigError, parse_json, read_text
+from dysharp.base import I64, ByName, ConfigError, Numbers, parse_json, read_text
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
 
@@ -22,7 +22,7 @@ _N_BYTES = 256
 _SAFE: ByName = {"local_files_only": True, "trust_remote_code": False}
 
 
-def load_pretrained(folder: Path, layers: tuple[int, ...] | None = None) -> torch.nn.Module:
+def load_pretrained(folder: Path, layers: Numbers | None = None) -> torch.nn.Module:
     """The causal language model of a folder with `config.json` and `*.safetensors`, in its saved dtype.
 
     Two checks run before weights are read: the config names a model of transformers with experts in all `layers`, and the weight files are large

@@ -17,13 +17,8 @@ from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
 from dysharp.model import layout_of, model_flops
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.block import Block
-from dysharp.training.cost import PassCost
-from dysharp.training.memory import TrainingMemory, memory_of
-from dysharp.training.moe_block import exchange
-from dysharp.training.overlap import WIRE, Phases, pairs_time, phases_of
+from dysharp.training import WIRE, Block, PassCost, Phases, TrainingMemory, exchange, make_schedule, memory_of, pairs_time, phases_of, usual_schedule
 from dysharp.training.recipe import SMS, TrainingRecipe
-from dysharp.training.schedules import make_schedule, usual_schedule
 
 
 @frozen_keywords

@@ -9,8 +9,8 @@ from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
 from dysharp.model import CONVENTIONS, RECIPES, Convention, Layout, Recipe, check_layout
 from dysharp.specs import WholeModel, load_cluster, load_whole
+from dysharp.training import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe
 from dysharp.training.memory import FULL, MODULES, Saving
-from dysharp.training.recipe import GRAPH_PARTS, WHOLE, Dispatcher, DType, TrainingRecipe
 
 
 @frozen

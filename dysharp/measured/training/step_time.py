@@ -21,10 +21,7 @@ from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting,
 from dysharp.model import Layout, chunks_of, core_flops, flops_of, mean_context, rank_parameters
 from dysharp.model.operators import CORE, operators
 from dysharp.specs import Cluster, WholeModel
-from dysharp.training.costs import StepCosts, step_costs
-from dysharp.training.graph import replay, step_graph
-from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.schedules import make_schedule, usual_schedule
+from dysharp.training import StepCosts, TrainingRecipe, make_schedule, replay, step_costs, step_graph, usual_schedule
 
 FULL_AT = 3
 """Groups of micro-batches after which a pipeline is in its steady state; two more give the time of one."""

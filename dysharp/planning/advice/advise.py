@@ -15,13 +15,9 @@ from dysharp.planning.advice.candidates import candidates, nothing_to_rank, opti
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
 from dysharp.planning.advice.what_if import WhatIf, what_ifs
+from dysharp.runs import KNOB, ModelSource, Phase, Request, Value, Workers, get_phase, make_request, passes_of, replayed, resource_words, takes
 from dysharp.runs.arguments import MEASURED_CLUSTER, AdviseArgs, RequestArgs, arguments_of
-from dysharp.runs.formats import KNOB, resource_words
-from dysharp.runs.options import Value
-from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
 from dysharp.runs.precision import default_formats, layer_in, row_options, with_rows
-from dysharp.runs.request import ModelSource, Request, make_request, takes
-from dysharp.runs.together import Workers
 from dysharp.specs import Model
 from dysharp.systems import System, get_system
 

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dysharp.base import ConfigError
 from dysharp.measured.family import all_families
-from dysharp.runs.options import Value, options_by_system, split_options
-from dysharp.runs.phase import Phase
-from dysharp.runs.request import Request
+from dysharp.runs import Phase, Request, Value, options_by_system, split_options
 from dysharp.systems import System, all_systems, get_system
 
 UNJUDGED = "no measurement judges it; --systems ranks it"

@@ -9,7 +9,7 @@ from dysharp.measured.internode import NODE_GPUS, machine
 from dysharp.measured.intervals import Interval
 from dysharp.measured.measurements import CLUSTERS, Unsupported
 from dysharp.measured.trust import no_rows
-from dysharp.runs.request import ModelSource
+from dysharp.runs import ModelSource
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.fitted import fitted_values
 from dysharp.systems import get_system

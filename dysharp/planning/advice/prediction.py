@@ -9,15 +9,8 @@ from dysharp.analysis.surroundings import Surroundings
 from dysharp.base import Amounts, ByName, DysharpError, Texts, frozen, named, plain
 from dysharp.measured.intervals import Interval
 from dysharp.measured.trust import PredictionScope, eager_is_known, trust_of, warnings_of
+from dysharp.runs import PRECISION, WHOLE_ROWS, Job, Phase, Request, Result, Step, Value, Workers, Workload, header_of, layer_rows, make_workload
 from dysharp.runs.formats import KNOB, formats_of, weights_of
-from dysharp.runs.header import header_of
-from dysharp.runs.job import Job, Result
-from dysharp.runs.known import PRECISION, WHOLE_ROWS, layer_rows
-from dysharp.runs.options import Value
-from dysharp.runs.phase import Phase
-from dysharp.runs.progress import Step
-from dysharp.runs.request import Request, Workload, make_workload
-from dysharp.runs.together import Workers
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 from dysharp.systems.building.experts import AROUND

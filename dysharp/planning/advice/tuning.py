@@ -6,16 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from dysharp.analysis import Row
-from dysharp.base import ByName, DysharpError, frozen, named
+from dysharp.base import ByName, DysharpError, Numbers, frozen, named
 from dysharp.measured.trust import measured_range
-from dysharp.runs.formats import KNOB
-from dysharp.runs.header import header_of
-from dysharp.runs.job import Job, Result
-from dysharp.runs.known import extended, layer_rows
+from dysharp.runs import KNOB, Job, Request, Result, Step, Workers, Workload, extended, header_of, layer_rows, make_workload
 from dysharp.runs.options import EVERYWHERE, FIELDS, Value, option_choices, options_by_system
-from dysharp.runs.progress import Step
-from dysharp.runs.request import Request, Workload, make_workload
-from dysharp.runs.together import Workers
 from dysharp.systems import System, is_real
 
 BUDGET = 9
@@ -26,7 +20,7 @@ STEP_SHARE, GROWTH = 0.1, 1.1
 """An operator with more than this share of the layer must take this many times as long when these tokens double."""
 NEAR = 1.01
 """A number of SMs is near the fastest when its layer takes at most this many times as long."""
-KNOBS: Mapping[str, tuple[int, ...]] = {
+KNOBS: Mapping[str, Numbers] = {
     KNOB: (4, 8, 12, 16, 20, 24, 32, 48, 64),
     "chunk": (16, 32, 64, 128, 256),
     "degree": (1, 2, 3, 4, 5, 6, 7, 8),
@@ -138,7 +132,7 @@ def _has_knob(system: System, request: Request, given: Mapping[str, Value], knob
     return FIELDS[knob][1] == EVERYWHERE or is_real(str(given.get("form", "auto")), request.cluster)
 
 
-def _values_of(system: System, request: Request, knob: str) -> tuple[int, ...]:
+def _values_of(system: System, request: Request, knob: str) -> Numbers:
     """Values of a knob inside the range of its choice, and inside the measured range of SMs."""
     rule = option_choices(system)[knob]
     if rule is None:

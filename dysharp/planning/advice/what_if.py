@@ -8,9 +8,7 @@ from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
 from dysharp.base import ByName, ConfigError, DysharpError, frozen, named
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
-from dysharp.runs.formats import KNOB
-from dysharp.runs.job import Job
-from dysharp.runs.request import Workload
+from dysharp.runs import KNOB, Job, Workload
 from dysharp.specs import Cluster
 from dysharp.systems import System, all_systems, get_system
 

@@ -5,7 +5,7 @@ import sys
 import click
 
 from dysharp.base import DysharpError, Texts
-from dysharp.runs.options import parse_set
+from dysharp.runs import parse_set
 from dysharp.systems.registry import import_systems
 from dysharp.testing.conformance import conformance
 

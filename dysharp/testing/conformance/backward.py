@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.analysis import traffic_bytes
-from dysharp.base import Array
+from dysharp.base import Array, Numbers
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template, owners
 from dysharp.program.payload import moved_bytes, sides_of
@@ -210,7 +210,7 @@ def _rows_keep_what_they_are_for(case: Passes) -> Lines:
         yield "rows: found rows with other ops after relayout, expected the ops as before by region and key"
 
 
-def _meaning(program: Program) -> list[tuple[int, ...]]:
+def _meaning(program: Program) -> list[Numbers]:
     m, r = program.members, program.regions
     member = owners(m.fill_ptr)
     region = owners(r.row_ptr)

@@ -17,7 +17,7 @@ from dysharp.functional.numbers import number
 from dysharp.program import Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
-from dysharp.runs.options import options_of
+from dysharp.runs import options_of
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import System
 from dysharp.systems.building.formats import ROW_BYTES

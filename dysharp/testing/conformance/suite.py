@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base import AnyMapping, ConfigError, DysharpError, Texts, check_word
-from dysharp.runs.options import options_of
+from dysharp.runs import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, all_collectives, all_tensor_parallel

@@ -7,6 +7,7 @@ slots, as far as activations allow. The order does not depend on times.
 from bisect import insort
 from collections.abc import Callable, Iterator
 
+from dysharp.base import Numbers
 from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, ScheduleShape
 from dysharp.training.schedules.registry import schedule
 
@@ -30,7 +31,7 @@ def _v_min(shape: ScheduleShape) -> list[list[Cell]]:
     return _rows(shape, lambda r: (r, 2 * p - r - 1, 2 * p + gap + r, 4 * p + gap - r - 1))
 
 
-def _rows(shape: ScheduleShape, block: Callable[[int], tuple[int, ...]]) -> list[list[Cell]]:
+def _rows(shape: ScheduleShape, block: Callable[[int], Numbers]) -> list[list[Cell]]:
     """The orders from the first slots of every rank."""
     ends = _PERIOD * shape.microbatches
     start = [[list(range(first, first + ends, _PERIOD)) for first in block(rank)] for rank in range(shape.ranks)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import Array, ByName, ConfigError, decode_utf8, frozen, json_of, open_regular, read_bytes
+from dysharp.base import Array, ByName, ConfigError, Numbers, decode_utf8, frozen, json_of, open_regular, read_bytes
 from dysharp.workload.importers.torch_file import read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
@@ -99,7 +99,7 @@ def _read_json(path: Path, n_bytes: int) -> list[Any]:
     return [json_of(line, where.format(number)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> Array:
+def integer_array(value: Any, where: str, n_axes: Numbers, axes: str) -> Array:
     """`value`, checked. Raises ConfigError unless it is an array of integers with a number of axes in `n_axes`.
 
     No axis may have length 0. `axes` names the expected axes in the message.
@@ -149,7 +149,7 @@ def base64_bytes(text: str, where: str) -> bytes:
         raise ConfigError(f"{where}: malformed base64: {error}") from None
 
 
-def checked_array(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+def checked_array(data: bytes, where: str, dtype: Any, shape: Numbers) -> Array:
     """`data` in C order as an array. Raises ConfigError unless it has exactly the bytes of `shape` in `dtype`."""
     kind = _kind(dtype, where)
     wanted = math.prod(shape) * kind.itemsize

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import F64, I32, I64, Array, ConfigError, Floats, Ints, Reals, Texts, frozen
+from dysharp.base import F64, I32, I64, Array, ConfigError, Floats, Ints, Numbers, Reals, Texts, frozen
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.npz import MAX_BYTES
 from dysharp.workload.traces import Recording, check_weights, checked_ids
@@ -23,7 +23,7 @@ class Hints:
     """Length of the layer axis, for flat data."""
     most_layers: int | None = None
     """Layers of the whole model, those of MTP included. A dump with more layers is refused."""
-    layers: tuple[int, ...] | None = None
+    layers: Numbers | None = None
     """The layers to keep, by the numbers of the file. None: all layers."""
     tokens: int | None = None
     """For counts: the number of tokens to draw."""
@@ -62,7 +62,7 @@ class Piece:
     """[layers, tokens, topk] integers, -1 = none."""
     weight: Floats | None = None
     """Gate weights in the shape of `expert`, None = not recorded."""
-    seq_len: tuple[int, ...] | None = None
+    seq_len: Numbers | None = None
     """Lengths of the sequences. Their sum is the number of tokens. None: not known."""
 
 
@@ -76,7 +76,7 @@ class Imported:
 
 
 def imported(
-    format_name: str, dump: Dump, pieces: Sequence[Piece], hints: Hints, n_experts: int = 0, *, layers: tuple[int, ...] | None = None,
+    format_name: str, dump: Dump, pieces: Sequence[Piece], hints: Hints, n_experts: int = 0, *, layers: Numbers | None = None,
     notes: Texts = (),
 ) -> Imported:  # fmt: skip
     """The checked recording of `pieces`, joined along the tokens, without layers that route nothing.
@@ -135,7 +135,7 @@ def _speaking(pieces: Sequence[Piece], topk: int) -> tuple[list[int], list[int]]
     return np.flatnonzero(~silent).tolist(), np.flatnonzero(silent).tolist()
 
 
-def _chosen(where: str, numbers: tuple[int, ...], kept: list[int], wanted: tuple[int, ...] | None) -> tuple[tuple[int, ...], list[int]]:
+def _chosen(where: str, numbers: Numbers, kept: list[int], wanted: Numbers | None) -> tuple[Numbers, list[int]]:
     if not kept:
         raise ConfigError(f"{where}: no layer has a choice, expected expert ids")
     if wanted is None:
@@ -189,7 +189,7 @@ _MAX_COUNT = 10**13  # the sum of 2^16 such counts fits in int64
 _BYTES_PER_CHOICE = 16  # peak memory of the draw, per (token, expert)
 
 
-def check_counts(where: str, count: Reals, layers: tuple[int, ...]) -> None:
+def check_counts(where: str, count: Reals, layers: Numbers) -> None:
     """Raises ConfigError that names layer and expert for a count that is negative, NaN or above 10^13.
 
     `count`: [layers, experts]. `layers`: the layer number of every row.
@@ -244,7 +244,7 @@ def scaled(load: F64, n_choices: int) -> I64:
     return np.asarray(count)
 
 
-def imported_counts(format_name: str, where: str, name: str, count: Reals, layers: tuple[int, ...], hints: Hints, notes: Texts = ()) -> Imported:
+def imported_counts(format_name: str, where: str, name: str, count: Reals, layers: Numbers, hints: Hints, notes: Texts = ()) -> Imported:
     """A Recording that is drawn from `count` [layers, experts]. Each layer has its own random stream.
 
     Layers without any load are left out. Without `hints.tokens` the counts must be whole numbers, and the drawn tokens have exactly these counts.
@@ -281,7 +281,7 @@ def imported_counts(format_name: str, where: str, name: str, count: Reals, layer
     return Imported(trace, format_name, (origin, *notes))
 
 
-def _rows_with_load(where: str, count: Reals, layers: tuple[int, ...], wanted: tuple[int, ...] | None) -> list[int]:
+def _rows_with_load(where: str, count: Reals, layers: Numbers, wanted: Numbers | None) -> list[int]:
     loaded = [row for row in range(len(layers)) if count[row].any()]
     for layer in wanted or ():
         if layer not in [layers[row] for row in loaded]:
