@@ -49,7 +49,7 @@ def cause_names(row: Row) -> dict[str, str]:
     words = {name: cause.words or cause.short for name, cause in causes().items()}
     gemms = sum(us for name, us in row.path_us.items() if name.startswith("gemm"))
     copies = row.form == "real" or gemms < _SATURATED * row.attribution.get("sm_us", 0.0)
-    return words | ({"sm_us": _SM_WITH_COPIES} if copies else {})
+    return words | ({"sm_us": _SM_WITH_COPIES} if copies else {"sm_us": "GEMMs on the SMs"} if row.workload else {})  # a sub-layer has no experts
 
 
 def answer_of(row: Row) -> str:

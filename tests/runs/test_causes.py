@@ -56,3 +56,5 @@ def test_cores_that_copy_rows_in_a_paper_form_are_no_gemms(system: str, copies: 
     """cann-ep's vector cores take most of the time; the sentence called it expert GEMMs."""
     row = dysharp.run(system, **ONE)
     assert cause_names(row)["sm_us"] == ("GEMMs and copies of communication kernels on the SMs" if copies else "expert GEMMs on the SMs")
+    dense = replace(row, workload="sub-layer L1")
+    assert copies or cause_names(dense)["sm_us"] == "GEMMs on the SMs"
