@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from dysharp.base import AnyPath, frozen
+from dysharp.base import AnyPath, ConfigError, frozen
 from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
-from dysharp.specs.fields import Rate, check_fields
 
 if TYPE_CHECKING:
     from dysharp.model import Layout
@@ -71,11 +70,12 @@ def _silent(done: float, total: float, text: str) -> None:
 class Slo:
     """Limits of `serve` in milliseconds: `Slo(ttft=2000, tpot=50)`, or text "ttft=2s,tpot=50ms". They hold for mean times."""
 
-    ttft: Rate = 2000.0
-    tpot: Rate = 50.0
+    ttft: float = 2000.0
+    tpot: float = 50.0
 
     def __post_init__(self) -> None:
-        check_fields(self, "slo")
+        if not all(0 < limit < float("inf") for limit in (self.ttft, self.tpot)):
+            raise ConfigError(f"slo: found ttft {self.ttft} and tpot {self.tpot}, expected milliseconds above 0")
 
 
 class ServeArgs(TypedDict, total=False):

@@ -222,16 +222,12 @@ def _block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLi
     """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
     scores = f64(rows) * f64(call.columns)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
-    softmax = scores / (_exp_per_us(gpu) * constants["attention.softmax_part"])
+    exponentials = EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz  # of one SM in a microsecond
+    softmax = scores / (exponentials * constants["attention.softmax_part"])
     products = 2 * scores * _product_widths(call, direction) / rate
     if direction == "backward":
         return np.asarray(products + softmax)
     return overlap(products, softmax, constants["sm.overlap"])
-
-
-def _exp_per_us(gpu: Gpu) -> float:
-    """Exponentials per microsecond of one SM."""
-    return EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz
 
 
 def _own_bytes(call: AttentionCall, direction: Direction = "forward") -> F64:

@@ -102,8 +102,9 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
 
 def _model(named: str, given: str | WholeModel | None) -> WholeModel:
     """The model of a checkpoint's name: the packaged one with the longest name that begins it, where behind it stand words of precision or dates."""
-    names = {load_whole(name).repository.rpartition("/")[2]: name for name in list_whole_models()} | known()["models"]
     precisions, base = known()["precisions"], named.rstrip("/").rpartition("/")[2]
+    told = re.compile(f"[-_](?:{'|'.join(word for word, value in precisions.items() if value)})$")
+    names = {told.sub("", load_whole(name).repository.rpartition("/")[2]): name for name in list_whole_models()} | known()["models"]
     behind = rf"((?:[-_](?:{'|'.join(precisions)}|\d+))*)"
     for key in sorted(filter(None, names), key=len, reverse=True):
         if match := re.fullmatch(re.escape(key) + behind, base, re.IGNORECASE):
@@ -111,6 +112,7 @@ def _model(named: str, given: str | WholeModel | None) -> WholeModel:
             found = load_whole(names[key] if given is None else given)
             if found.name != names[key] and found.name in list_whole_models():
                 raise ConfigError(f"launch: found {named}, which is {names[key]}, beside the model {found.name}, expected one model")
+            words += ["bf16"] if told.search(found.repository) else []  # a name that says another precision than the packaged one, or none
             return replace(found, repository=named, checkpoint=(*words, found.checkpoint)[0])
     if given is None and not Path(named).exists():
         raise ConfigError(f"launch: model {show(named)}: not packaged; name its shape beside the line: dysharp serve MODEL|FILE --launch ...")

@@ -24,7 +24,7 @@ def test_serve_takes_limits_as_text_or_in_milliseconds() -> None:
     written, given = (dysharp.serve("llama3-8b", slo=slo, **asked) for slo in ("ttft=1s,tpot=20ms", dysharp.Slo(ttft=1000, tpot=20)))
     assert written.slo == given.slo == dysharp.Slo(1000.0, 20.0)
     assert written.best[0].tokens_per_gpu == given.best[0].tokens_per_gpu
-    with pytest.raises(ConfigError, match="slo: tpot: found -1, expected greater than 0"):
+    with pytest.raises(ConfigError, match=r"slo: found ttft 2000\.0 and tpot -1, expected milliseconds above 0"):
         dysharp.Slo(tpot=-1)
     with pytest.raises(ConfigError, match="slo: found 'tpot=20'"):
         dysharp.serve("llama3-8b", slo="tpot=20", **asked)

@@ -222,7 +222,8 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     done = []
     for name, predicted in zip(chosen, runs.predict(jobs), strict=True):
         if not isinstance(predicted, DysharpError):
-            done.append(_with_search(predicted, tried.get(name, {})))
+            own = tried.get(name)  # numbers of SMs that were compared
+            done.append(dataclasses.replace(predicted, tried=own, edge=edge_of(int(predicted.row.options["n_sm"]), tuple(own))) if own else predicted)
         elif systems is not None or name in with_options:
             raise predicted
         else:
@@ -263,8 +264,3 @@ def _sent(formats: Formats, chosen: Mapping[str, System], not_ranked: dict[str, 
                 raise
             not_ranked[name] = str(error)
     return found
-
-
-def _with_search(found: Predicted, tried: Mapping[int, float]) -> Predicted:
-    """A prediction with the numbers of SMs that were compared."""
-    return found if not tried else dataclasses.replace(found, tried=tried, edge=edge_of(int(found.row.options["n_sm"]), tuple(tried)))
