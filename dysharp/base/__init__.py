@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dysharp.base.reading import decode_utf8, json_of, open_regular, parse_json, parse_toml, parse_yaml, read_bytes, read_text, read_toml
     from dysharp.base.sources import code_digest, sources_changed
     from dysharp.base.text import csv_text, facts, sentences
-    from dysharp.base.values import older_name, plain
+    from dysharp.base.values import OnProgress, older_name, plain
 
 _HOME = {
     "arrays": "F64 I32 I64 Array Bools Floats Ints Reals f64",
@@ -29,6 +29,6 @@ _HOME = {
     "reading": "decode_utf8 json_of open_regular parse_json parse_toml parse_yaml read_bytes read_text read_toml",
     "sources": "code_digest sources_changed",
     "text": "csv_text facts sentences",
-    "values": "older_name plain",
+    "values": "OnProgress older_name plain",
 }
 __getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})

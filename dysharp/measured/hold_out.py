@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, I64, Amounts, Bools, ByName, Rows
+from dysharp.base import F64, I64, Amounts, Bools, ByName, OnProgress, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
-from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, members_by, predict_folds
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, members_by, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
 from dysharp.specs.fitted import Fitted
 
