@@ -68,7 +68,7 @@ class Rows:
 class ExchangeTimes:
     """Microseconds of one Dispatch and one Combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
     which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert. `kernels`: of both;
-    0 where their host counts operations itself.
+    0 where their host counts operations itself. `nics`: of both, while a GPU's NICs pass rows.
     """
 
     dispatch: float
@@ -78,6 +78,7 @@ class ExchangeTimes:
     wait: float = 0.0
     kernels: int = 0
     system: str = ""
+    nics: float = 0.0
 
 
 def exchange(
@@ -101,7 +102,8 @@ def exchange(
     one = _Moved(machine, layer, peers, rows.busiest * rows.tokens, system, sms)
     dispatch, combine = (one.far(row, back) if one.domains > 1 else one.near(row, back) for row, back in ((rows.sent, False), (rows.back, True)))
     maps = _maps(machine, peers, rows.tokens * layer.n_experts * peers.ep) if system == "hybrid-ep" else 0.0
-    return ExchangeTimes(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
+    nics = one.remote * (rows.sent + rows.back) / machine.nic
+    return ExchangeTimes(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system, nics)
 
 
 KERNELS = {"deepep": 6, "uccl": 6, "trtllm-a2a": 6, "deepep-ll": 4}
@@ -166,6 +168,11 @@ class _Moved:
         """Rows of a token to `parts` parts."""
         return float(self.layer.topk) if self.system in PER_EXPERT else self.peers.copies(self.layer, parts)
 
+    @cached_property
+    def remote(self) -> float:
+        """Rows to other domains."""
+        return self.tokens * self.rows(self.domains) * (self.domains - 1) / self.domains
+
     def near(self, row: float, back: bool) -> float:
         """One way inside a domain."""
         if not self.machine.cluster.gpu or self.system in ("alltoall", "hybrid-ep"):
@@ -190,8 +197,7 @@ class _Moved:
         """One way between domains: NICs and links at once. Low-latency messages pass NICs alone, behind the floor of their kernels in a domain and a
         put with its flag between domains.
         """
-        machine, d = self.machine, self.domains
-        remote = self.tokens * self.rows(d) * (d - 1) / d
+        machine, remote = self.machine, self.remote
         if self.system == "deepep-ll":
             experts = self.layer.n_experts + self.peers.slots
             floor = float(ll_dispatch_us(machine.gpu, machine.constants, 0.0, self.layer.topk, row, experts, self.peers.ep)) + 2 * machine.hop

@@ -9,6 +9,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 | "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
 | "marlin" | the fastest tile, all with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_config_t; fused_marlin_moe.py |
 | "trtllm-gen" | as low as an expert's rows | FlashInfer csrc/trtllm_fused_moe_kernel_launcher.cu: computeSelectedTileN |
+| "trtllm-gen-blocks" | the same up to 64, of FP8 with FP32 scales of blocks | vLLM flashinfer_utils.py: calculate_tile_tokens_dim; kernels "dsFp8" |
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 | "ck" | the fastest tile; steps along the summed dimension wait for memory | ROCm/aiter a8w8_blockscale_tuned_gemm.csv (304 units) |
 | "aiter-triton" | the same for shapes with an entry | aiter's Triton kernel: vLLM _aiter_ops.py, is_triton_gemm_w8a8_tuned |
@@ -99,9 +100,9 @@ def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> fl
 
     DeepGEMM on Hopper adds the tensor cores' FP8 sums of 128 products to FP32 sums, with one operation per sum on the
     FP32 lanes of the SM, while the tensor cores wait (DeepGEMM README, "FP8 two-level accumulation"; 0.8 on an H800,
-    whose best measured rate is 1550 of 1979 TFLOPS). Blackwell's tensor cores apply scales themselves.
+    whose best measured rate is 1550 of 1979 TFLOPS). Blackwell's tensor cores apply scales themselves, but no FP32 scales (`_blocks`).
     """
-    if gpu.arch == "blackwell" or dtype != "fp8" or not library.startswith("deepgemm"):
+    if dtype != "fp8" or not library.startswith("trtllm-gen-blocks" if gpu.arch == "blackwell" else "deepgemm"):
         return 1.0
     per_clock = peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz)
     return 1 / (1 + per_clock / (FP32_LANES * SUMMED))
@@ -150,6 +151,14 @@ def _trtllm_gen(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     yield _Tiles(np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 128.0), np.full_like(p.m, 128.0))
 
 
+def _blocks(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
+    """An instruction has 64 of the 128 weights of a tile, so shared memory writes the rows once and reads them twice (kernels of TensorRT-LLM:
+    t128x64x128_m64x64x32_cga1x1x1_dsFp8)."""
+    rows = np.clip(2 ** np.ceil(np.log2(np.maximum(p.m, 1.0))), 8.0, 64.0)
+    fed = rows * 128 / BF16_PER_CLOCK[gpu.arch] / ((2 * 128 + 3 * rows) / SMEM_BYTES)
+    yield _Tiles(rows, np.full_like(rows, 128.0), core=np.minimum(HALF, fed))
+
+
 def _ck(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     for rows, columns, step_us in CK_TILES:
         yield _Tiles(np.full_like(p.m, rows), np.full_like(p.m, columns), step_us=step_us)
@@ -176,6 +185,7 @@ LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterable[_Tiles]]] = {
     "cutlass-untuned": lambda gpu, p: [_Tiles(*(np.full_like(p.m, side) for side in UNTUNED))],
     "marlin": _marlin,
     "trtllm-gen": _trtllm_gen,
+    "trtllm-gen-blocks": _blocks,
     "ck": _ck,
     "aiter-triton": _aiter_triton,
     "deepgemm": _deepgemm,

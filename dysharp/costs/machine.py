@@ -6,6 +6,7 @@ On an hw cluster times are the closed forms of this folder, which measurements j
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from dysharp.base import Amounts, ConfigError, MiB, Texts
 from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import AttentionCall, Direction, attention_flops, attention_us, decode_us
-from dysharp.costs.collectives import collective_us, ring_part
+from dysharp.costs.collectives import collective_us, rail_rings_us, ring_part, ring_tuned_us, tree_protocol
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, fp32_us, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
@@ -268,9 +269,12 @@ class Machine:
         return self.constants[self.regime.wait] if self.cluster.gpu and self.regime.wait else 0.0
 
     def all_reduce(self, n: int, n_bytes: float, reducers: Reducers = NCCL_AND_OWN) -> float:
-        """An all-reduce of `n_bytes` over `n` GPUs of a domain by the fastest allowed kernel."""
+        """An all-reduce of `n_bytes` over `n` GPUs by the fastest allowed kernel; over several domains by NCCL's tree or rings."""
         if n == 1:
             return 0.0
+        if self.cluster.gpu and n > self.domain:
+            far = self.gpu, self.domain, ceil(n / self.domain), n_bytes, self.nic / 1e3
+            return min(tree_protocol(*far)[1], ring_tuned_us(*far)[1])
         return self._once(("all-reduce", n, n_bytes, reducers), lambda: min(self.reducing(n, n_bytes, reducers).values()))
 
     def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> Amounts:
@@ -288,6 +292,8 @@ class Machine:
         """
         if size <= 1:
             return 0.0
+        if self.cluster.gpu and stride == 1 and size > self.domain and kind != "alltoall":
+            return self.wait + sum(rail_rings_us(self.gpu, self.constants, self.domain, ceil(size / self.domain), self.nic / 1e3, n_bytes)[:2])
         if not self.cluster.gpu or size * stride > self.domain:
             return self.group(n_bytes, size, stride)
         return self.wait + self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))

@@ -43,7 +43,8 @@ def _finite_point(point: Point, tokens: int | None, way: str) -> Point:
     if way == "headline":
         return point
     options = {**dict(point.options), **WITHOUT.get(way, {})}
-    cluster = f"{point.cluster},reduction_buffer_KiB=0" if work and of_cluster(way) else point.cluster
+    kept = [part for part in point.cluster.split(",") if not part.startswith("reduction_buffer_KiB=")]
+    cluster = ",".join([*kept, "reduction_buffer_KiB=0"]) if work and of_cluster(way) else point.cluster
     return replace(point, fidelity="packet", cluster=cluster, options=tuple(sorted(options.items())))
 
 

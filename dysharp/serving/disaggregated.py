@@ -14,6 +14,7 @@ import numpy as np
 from dysharp.base.values import frozen
 from dysharp.costs.collectives import link_us
 from dysharp.serving.engine import Engine
+from dysharp.serving.exchange import beside_caches_us
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import Served
 from dysharp.serving.memory import kv_bytes, memory_of
@@ -56,14 +57,20 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
     return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
 
 
-def _prompt_us(table: StepTable, scenario: Scenario, together: float) -> float:
-    """Time that a worker takes for one of `together` prompts, which come at once."""
+def _most(table: StepTable, scenario: Scenario) -> float:
+    """Prompts that a worker takes at once: each group one of several steps, or as many as a step has."""
+    return table.groups * max(1.0, table.engine.step_tokens / scenario.isl)
+
+
+def _prompt_us(table: StepTable, scenario: Scenario, together: float, cache: float = 0.0) -> float:
+    """Time that a worker takes for one of `together` prompts, which come at once. `cache`: `transfer_us` of a prompt."""
     most = table.engine.step_tokens
-    n = max(1.0, min(together, most * table.groups / scenario.isl))
+    n = max(1.0, min(together, _most(table, scenario)))
     chunks = max(1.0, scenario.isl / most)
     tokens = n * scenario.isl / chunks
     busiest = max(tokens / table.groups, min(tokens, scenario.isl / chunks))
-    return table.prompts_us(tokens, busiest, 0.0) * chunks / n
+    step = table.prompts_us(tokens, busiest, 0.0)
+    return (step + beside_caches_us(table.replica, busiest, step, cache * busiest / scenario.isl)) * chunks / n
 
 
 def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
@@ -73,18 +80,18 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
     """
     first, second = prefill.table, decode.table
     places = min(scenario.concurrency, cap * second.groups * decode.workers)
-    sent = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus) / first.replica.model.n_layers
+    sent = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus)
     text = first.engine.token_us * scenario.isl
     requests, rate = places, 0.0
-    most = first.engine.step_tokens * first.groups / scenario.isl
-    fastest = MOST_SHARE * prefill.workers / _prompt_us(first, scenario, most)
+    most = _most(first, scenario)
+    fastest = MOST_SHARE * prefill.workers / _prompt_us(first, scenario, most, sent)
     for _ in range(ROUNDS):
-        step = second.decode_us(requests / decode.workers)
-        together = _together(first, scenario, rate / prefill.workers, max(1.0, most))
-        served = together * _prompt_us(first, scenario, together)
+        step = _decode_us(decode, scenario, requests, rate * sent)
+        together = _together(first, scenario, rate / prefill.workers, most)
+        served = together * _prompt_us(first, scenario, together, sent)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
-        own = text + first.stages * served + sent + _first_us(second, step)
+        own = text + first.stages * served + sent / first.replica.model.n_layers + _first_us(second, step)
         busy = waits + own + (scenario.steps - second.engine.answered + 1) * step
         new = min(places / busy, fastest)
         settled = abs(new - rate) < EQUAL * rate
@@ -95,6 +102,13 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
     queued = max(0.0, scenario.concurrency / rate - busy)
     batch = requests / decode.workers / second.groups
     return Served(_tpot(second.engine, scenario, step), waits + own + queued, rate * 1e6, batch, share, step, queued)
+
+
+def _decode_us(decode: WorkerPool, scenario: Scenario, requests: float, caches: float) -> float:
+    """A step of the pool's `requests` requests. `caches`: part of the time in which one NIC would receive all caches that come."""
+    table, each = decode.table, decode.workers * decode.table.groups
+    step = table.decode_us(requests / decode.workers)
+    return step + beside_caches_us(table.replica, requests / each * (1 + scenario.draft_tokens), step, caches / each * step)
 
 
 def _first_us(decode: StepTable, step: float) -> float:
@@ -129,9 +143,10 @@ def run_pools(
     table, second = prefill.table, decode.table
     users = max(1, round(scenario.concurrency))
     lengths = scenario.osl * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / scenario.accepted
-    most = max(1, int(table.engine.step_tokens * table.groups / scenario.isl))
-    took = [0.0, *(n * _prompt_us(table, scenario, n) for n in range(1, most + 1))]
-    after = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
+    most = int(_most(table, scenario))
+    sent = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus)
+    took = [0.0, *(n * _prompt_us(table, scenario, n, sent) for n in range(1, most + 1))]
+    after = sent / table.replica.model.n_layers + (table.stages - 1) * took[1]
     text = table.engine.token_us * scenario.isl
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
     for _ in range(REPEATS):
@@ -139,7 +154,7 @@ def run_pools(
         waited, end = _prompt_step(users, prefill.workers, took, (lengths * step).tolist())
         ttft, rate = waited + tail, users * rounds / end * 1e6
         requests = min(scenario.concurrency, rate / 1e6 * scenario.osl / scenario.accepted * step)
-        step = 0.5 * (step + second.decode_us(requests / decode.workers))
+        step = 0.5 * (step + _decode_us(decode, scenario, requests, rate / 1e6 * sent))
     batch = requests / decode.workers / second.groups
     return replace(start, tpot=_tpot(second.engine, scenario, step), ttft=ttft, rate=rate, batch=batch, decode=step)
 
@@ -212,8 +227,7 @@ def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) 
     if not memory_of(replica, engine.beside(replica.layout.dp), scenario.isl).requests:
         return None
     table = StepTable(replica, engine, scenario)
-    many = max(1.0, table.engine.step_tokens * table.groups / scenario.isl)
-    rate = MOST_SHARE / _prompt_us(table, scenario, many)
+    rate = MOST_SHARE / _prompt_us(table, scenario, _most(table, scenario))
     return (rate, WorkerPool(table, 1)) if _prompt_us(table, scenario, 1.0) < ttft else None
 
 

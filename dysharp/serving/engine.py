@@ -87,6 +87,9 @@ class Engine:
     answered: Annotated[int, Field(strict=True, ge=1)] = 1
     """Step of a disaggregated request whose token is the first that a client sees. TensorRT-LLM's decode worker passes over the first token and
     answers once in `stream_interval` steps (_torch/pyexecutor/py_executor.py, _handle_responses)."""
+    blocks_without_ep: bool = False
+    """Experts in FP8 with scales of blocks have TensorRT-LLM's kernel on Blackwell where no EP kernels move rows (SGLang server_args.py:
+    flashinfer_trtllm)."""
     cdna3_casts: bool = False
     """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 
@@ -105,10 +108,13 @@ class Engine:
 
     def runs(self, replica: Replica) -> Replica:
         """The replica with its kernels."""
-        fused = replica.machine.arch == "blackwell" and replica.formats.experts in self.fused_experts
+        blackwell, experts = replica.machine.arch == "blackwell", replica.formats.experts
+        fused = blackwell and experts in self.fused_experts
         machine = replica.machine
         cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
-        if fused or (cdna3 and self.cdna3_dense):
+        if blackwell and experts == "fp8-block" and (fused or (self.blocks_without_ep and min(replica.layout.ep, replica.layout.dp) == 1)):
+            machine = _running(machine.cluster, grouped="trtllm-gen-blocks")
+        elif fused or (cdna3 and self.cdna3_dense):
             machine = _running(machine.cluster, **{"grouped": "trtllm-gen"} if fused else {"dense": self.cdna3_dense})
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,
                        fused_sums=self.fused_sums, casts_absorbed=cdna3 and self.cdna3_casts)  # fmt: skip

@@ -4,6 +4,8 @@
 group share them.
 """
 
+from functools import lru_cache
+
 from dysharp.base import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import ExchangeTimes, Peers, Rows
@@ -68,3 +70,16 @@ def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
     assert replica.model.layer is not None
     rows = Rows(tokens, *row_bytes(replica))
     return costs.least_us(replica.machine, replica.model.layer, _peers_of(replica), rows, BOUNDS[replica.ep_system], experts_us)
+
+
+@lru_cache(maxsize=1 << 12)
+def _nics_us(replica: Replica, tokens: float) -> float:
+    """Microseconds of a step with `tokens` tokens of each attention group in which the NICs of a GPU pass rows."""
+    sends = replica.layout.dp > 1 and replica.layout.ep > replica.machine.domain and replica.ep_system not in (GATHERS, *BOUNDS)
+    return exchange(replica, tokens / replica.layout.tp).nics * replica.model.moe_layers if sends else 0.0
+
+
+def beside_caches_us(replica: Replica, tokens: float, step: float, caches: float) -> float:
+    """What KV caches that take a GPU's NICs `caches` microseconds add to such a step: of what passes at the same time, one waits for the other. The
+    caches take as much longer."""
+    return caches * min(1.0, _nics_us(replica, tokens) / step) if caches else 0.0

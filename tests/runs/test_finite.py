@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,9 @@ def test_points_run_at_packet_level_with_fewer_tokens() -> None:
     assert _finite_point(layer, 16, "headline") == Point("dysharp", "S-8", CLUSTER, "", tokens=16)
     assert _finite_point(layer, None, "crossbar").options == (("fabric.speedup", 8),)
     assert _finite_point(work, 16, "reduction table").cluster == "paper-cais-h100,reduction_buffer_KiB=0"
+    small = replace(work, cluster="paper-cais-h100,reduction_buffer_KiB=5")  # as figure 14 of CAIS names it
+    assert _finite_point(small, 16, "reduction table").cluster == "paper-cais-h100,reduction_buffer_KiB=0"
+    assert _finite_point(small, 16, "crossbar").cluster == small.cluster
     assert _finite_point(work, 16, "finite").model == "sub-layer:128x4096x512x1408:bf16"
     figure = load_figure("fig15")
     assert {claim.metric for claim in claims_of(figure)} == {"speedup"}

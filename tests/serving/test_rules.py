@@ -10,6 +10,7 @@ from dysharp import serve
 from dysharp.api.serving_answer import _balanced
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
+from dysharp.costs.exchange import Peers
 from dysharp.costs.machine import Reducers, machine_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
@@ -17,7 +18,7 @@ from dysharp.serving.answers import break_even, overlap_of, slots_of
 from dysharp.serving.balance import hottest, loads_of, rearranging, stalled
 from dysharp.serving.disaggregated import WorkerPool, _steady_pools, best_disaggregated, transfer_us
 from dysharp.serving.engine import engine_of
-from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, exchange
+from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, beside_caches_us, exchange, row_bytes
 from dysharp.serving.launch import start_of
 from dysharp.serving.layer import _expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
@@ -198,6 +199,26 @@ def test_the_cache_on_its_way() -> None:
     assert transfer_us(one, 4096, 16) / 1e3 == pytest.approx(5.8, rel=0.15)
     assert transfer_us(one, 4096, 16) / transfer_us(eight, 4096, 16) == pytest.approx(8, rel=0.1)
     assert transfer_us(one, 4096, 8) < transfer_us(one, 4096, 16) / 5
+
+
+@pytest.mark.parametrize(("engine", "layout", "slow"), [
+    ("trtllm", "dp=8,ep=8", True), ("sglang", "tp=8", True), ("sglang", "tp=8,ep=8", True), ("sglang", "dp=8,ep=8", False), ("vllm", "tp=8", False),
+])  # fmt: skip
+def test_who_takes_the_kernel_with_scales_of_blocks(engine: str, layout: str, slow: bool) -> None:
+    """On Blackwell in FP8: TensorRT-LLM always, SGLang where DeepEP moves no rows. On Hopper nobody."""
+    for cluster in ("hw-dgx-b200", "hw-dgx-h200"):
+        assert (engine_of(engine).runs(replica(cluster, layout)).machine.regime.grouped == "trtllm-gen-blocks") == (slow and "b200" in cluster)
+
+
+def test_caches_wait_for_rows_on_one_nic() -> None:
+    """Of two domains every second row of a token passes NICs, in 58 layers: what passes beside it waits, at most as long as it takes alone. Nothing
+    waits where experts stay inside a domain."""
+    both, near = replica("hw-dgx-h200-x2", "dp=16,ep=16"), replica("hw-dgx-h200-x2", "dp=8,ep=8")
+    rows = 4096 * Peers(16).copies(both.model.layer, 2) / 2
+    rows_us = 58 * rows * sum(row_bytes(both)) / both.machine.nic
+    assert beside_caches_us(both, 4096, 4 * rows_us, 100.0) == pytest.approx(25)
+    assert beside_caches_us(both, 4096, rows_us / 4, 100.0) == 100
+    assert beside_caches_us(near, 4096, 4 * rows_us, 100.0) == 0
 
 
 def test_more_prefill_workers_shorten_the_queue() -> None:

@@ -16,6 +16,7 @@ from dysharp.specs import Gpu, load_gpu
 from dysharp.systems import get_system
 from dysharp.workload import expected_copies, make_routing
 
+USUAL, BLOCKS = "deepgemm-contiguous", "trtllm-gen-blocks"
 KINDS = ("moe_layer", "moe_layer_fwd")
 HALVES = ("moe_layer0", "moe_layer1")
 DEFAULT_SMS = 20  # Source: DeepEP, deep_ep/buffer.py (Buffer.num_sms)
@@ -42,6 +43,7 @@ class _LayerCase(LayerCase):
     | `fp8_rows` | rows leave in FP8, else in BF16 |
     | `n_sm` | SMs of DeepEP's kernels |
     | `copies` | GPUs that a token needs |
+    | `library` | of the experts' GEMMs |
     """
 
     system: str
@@ -50,6 +52,7 @@ class _LayerCase(LayerCase):
     fp8_rows: bool
     n_sm: int
     copies: float
+    library: str = USUAL
 
     @property
     def training(self) -> bool:
@@ -75,6 +78,7 @@ def _closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     width = SCALED_FP8 if case.fp8_rows else 2.0
     per_expert = case.rows / case.touched
     mlp = moe.expert_mlp_us(gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates)
+    mlp = mlp + _slower_us(case, gpu, constants)
     copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
     permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
     if not case.gated:
@@ -91,6 +95,17 @@ def _closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     there = transfer.deepep_dispatch_us(gpu, constants, *shape, case.hidden * width, case.n_sm, case.gpus)
     back = transfer.deepep_combine_us(gpu, constants, *shape, 2 * case.hidden, case.n_sm, case.gpus)
     return moe.layer_us(gpu, constants, mlp + permute + there + back)
+
+
+def _slower_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
+    """What gated experts take longer than those of `USUAL`."""
+    sides = ((2 * case.inter, case.hidden), (case.hidden, case.inter))
+    own, usual = (
+        [operators.gemm_us(gpu, constants, case.rows / case.touched, n, k, case.dtype, library=one, groups=case.touched) for n, k in sides]
+        for one in (case.library, USUAL)
+    )
+    slower: F64 = own[0] + own[1] - usual[0] - usual[1]
+    return slower
 
 
 def _weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F64:
@@ -113,6 +128,7 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     cast_bytes = TRAINING_CAST_BYTES * (weights + case.rows * case.inter) + case.rows * case.hidden
     casts = float(operators.hbm_us(cluster.own_gpu, constants, cast_bytes)) if case.training else 0.0
     weighting = 0.0 if case.gated else float(_weighting_us(cluster.own_gpu, constants, case.rows, case.inter))
+    casts += float(_slower_us(case, cluster.own_gpu, constants))
     return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
@@ -139,6 +155,7 @@ def _case(m: Measurement) -> _LayerCase:
         fp8_rows=gated,
         n_sm=int(number(m, "moe_comm_sms")) if m.config.get("moe_comm_sms") else DEFAULT_SMS,
         copies=_copies(m, read["gpus"], read["experts"], read["topk"]),
+        library=BLOCKS if "trtllm_fp8_blockscale" in m.system else USUAL,
         dtypes=(dtype,),
         launches=moe.layer_calls(load_gpu(gpu)),
         shape=label(m, "hidden", "inter", "ffn", "experts"),

@@ -146,10 +146,10 @@ def _replayed(setting: ServeSetting) -> Replay:
     replica, scenario = setting.replica, setting.scenario
     users, longest = max(1, round(scenario.concurrency)), 2 / (1 + setting.ratio) * (scenario.isl + scenario.osl)
     asked = {"users": users, "n": users * setting.rounds, "ratio": setting.ratio}
-    tokens = memory_of(replica, setting.engine, scenario.isl, scenario.osl).tokens
+    fits = memory_of(replica, setting.engine.beside(replica.layout.dp), scenario.isl, scenario.osl).tokens > longest
     return replay(
         replace(replica, model=replace(replica.model, context=0)), setting.engine, Requests(*drawn(asked, scenario.isl, scenario.osl)),
-        acceptance=acceptance_of(scenario.draft_tokens, scenario.accepted), tokens=tokens if tokens > longest else ENOUGH,
+        acceptance=acceptance_of(scenario.draft_tokens, scenario.accepted), tokens=0 if fits else ENOUGH,
     )  # fmt: skip
 
 

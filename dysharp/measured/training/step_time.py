@@ -230,11 +230,9 @@ def _aside(row: TrainingRow) -> str:
     text = f"{row.text('note')} {row.text('model')}".lower()
     why = {
         "the row contradicts itself": bool(row.text("check")) and not ROUNDED.fullmatch(row.text("check")),
-        "weights are sharded (FSDP)": row.degree("fsdp") > 1,
         "fine-tuning: packed lengths, frozen weights": any(word in text for word in ("sft", "lora", "fine-tuning")),
         "five steps without fused kernels": "smoke run" in text,
         "tokens are dropped": "tokendrop" in text,
-        "no measured rate of training GEMMs in FP4": row.text("precision").lower() == "nvfp4",
     }
     return next((reason for reason, holds in why.items() if holds), "")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -18,9 +18,9 @@ from dysharp.serving.engine import Engine
 from dysharp.serving.memory import memory_of
 from dysharp.serving.replay.prefixes import PrefixCache, Tier
 from dysharp.serving.replay.prices import StepPrices
-from dysharp.serving.replay.report import Record, Replay, Timeline
+from dysharp.serving.replay.report import Gaps, Record, Replay, Timeline
 from dysharp.serving.replay.requests import Requests
-from dysharp.serving.replay.scheduler import Gaps, Group, Job, Server, schedule_of
+from dysharp.serving.replay.scheduler import Group, Job, Server, schedule_of
 from dysharp.serving.work import Replica
 
 ROUTERS = ("round-robin", "least-load", "prefix")
@@ -79,8 +79,10 @@ def replay(
     decoders = _servers_of(pool, engine, requests, () if prefill else tiers, draws, prefix_cache, tokens)
     first = _servers_of(prefill, replace(engine, mixed=False, gathered_steps=0), requests, tiers, (), prefix_cache) if prefill else []
     if prefill:
-        sender, gpus = prefill.replica, pool.gpus + prefill.gpus
-        send = lambda tokens: (transfer_us(sender, tokens, gpus), sender.model.n_layers)  # noqa: E731
+        send = partial(transfer_us, prefill.replica, domain_gpus=pool.gpus + prefill.gpus)
+        for server in (*first, *decoders):
+            one = server.prices.replica
+            server.cache_us = send if one.layout.ep > one.machine.domain else None
     steps = _steps_of(np.array([row.output for row in requests.rows]), draws)
     fleet = _Fleet(decoders, requests, steps, router, first=first, send=send, context=pool.replica.model.context, tick=tick)
     return fleet.run(failures, pool.gpus + (prefill.gpus if prefill else 0))
@@ -105,7 +107,7 @@ def acceptance_of(drafts: int, accepted: float) -> tuple[float, ...]:
     return (float(np.interp(accepted, given, alike)),) * drafts
 
 
-@functools.lru_cache(maxsize=8)
+@lru_cache(maxsize=8)
 def _prices_of(replica: Replica, engine: Engine, drafts: int) -> StepPrices:
     """Of the last servers: runs of one server differ in users."""
     return StepPrices(replica, engine, drafts)
@@ -135,12 +137,12 @@ def _servers_of(
 class _Fleet:
     """The state of a run: a heap of events, replicas, who waits for whom. `steps`: decode steps of each request behind its first token.
 
-    `first`: prefill workers; then `send` says how long a prompt's cache takes on its way, and in how many parts it goes. `context`: longest request.
+    `first`: prefill workers; then `send` says how long a prompt's cache takes on its way; it goes layer by layer. `context`: longest request.
     """
 
     def __init__(
         self, servers: list[Server], requests: Requests, steps: list[int], router: str, *, first: Sequence[Server] = (),
-        send: Callable[[int], tuple[float, int]] | None = None, context: int = 0, tick: Callable[[int, int], None] = lambda done, of: None,
+        send: Callable[[int], float] | None = None, context: int = 0, tick: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:  # fmt: skip
         check_word(router, ROUTERS, f"router {show(router)}: unknown")
         self.decoders, self.first, self.requests, self.steps, self.router = servers, list(first), requests, steps, router
@@ -290,16 +292,23 @@ class _Fleet:
         return n, job.group.context / max(1, n), step
 
     def _ended(self, server: Server, job: Job, now: float) -> None:
-        """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a worker
+        """A job is complete where it is. With pools its cache goes to a decode worker: layers are sent while later ones are computed, and a group
         sends one prompt after the other."""
         if self.send is None or server in self.decoders or not self.steps[job.index]:
-            job.later = server.prices.first_us(*job.beside, (now - job.first) / (self.steps[job.index] or 1))
+            steps = self.steps[job.index]
+            mean = (now - job.first) / (steps or 1)
+            job.later = server.prices.first_us(*job.beside, mean)
+            if self.send is not None:
+                job.first += min(server.engine.answered - 1, steps) * mean
             self.record.add(job)
             self._gone(job, now)
             return
-        took, parts = self.send(job.request.prompt)
-        server.sent = max(server.sent, server.start) + took
-        job.first = max(now + took / parts, server.sent)
+        took = self.send(job.request.prompt)
+        if server.cache_us is not None:
+            took += server.beside_caches(now - server.start, took)
+        assert job.group is not None
+        job.group.sent = max(job.group.sent, server.start) + took
+        job.first = max(now + took / server.prices.replica.model.n_layers, job.group.sent)
         job.todo, job.left, job.admitted = self.steps[job.index], 0, False
         other, job.group = self._route(job, self.decoders)
         job.beside = self._beside(other, job, 0.0)

@@ -12,17 +12,19 @@ from __future__ import annotations
 import functools
 import heapq
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dysharp.base import read_toml
 from dysharp.base.errors import entry_of, show
 from dysharp.serving.engine import Engine, engine_of
+from dysharp.serving.exchange import beside_caches_us
 from dysharp.serving.replay.prefixes import PrefixCache
 
 if TYPE_CHECKING:
     from dysharp.serving.replay.prices import StepPrices
+    from dysharp.serving.replay.report import Gaps
     from dysharp.serving.replay.request import Request
 
 FILE = Path(__file__).parent / "data" / "schedulers.toml"
@@ -87,13 +89,13 @@ class Group:
         self.ends: list[tuple[int, int, int, Job]] = []
         self.partial: Job | None = None
         self.steps = self.n = self.most = 0
-        self.context = self.growth = 0.0
+        self.context = self.growth = self.sent = 0.0
         self.reserve = rules.reserve
         self.taken: list[tuple[Job, int, int]] = []
         self.gaps: list[tuple[int, float]] = []
         """(requests, when they had their last token)."""
         self.preemptions = self.asked = self.hit = self.coming = 0
-        """`coming`: jobs on their way to this group."""
+        """`coming`: jobs on their way to this group; `sent`: when its way out for caches is free."""
 
     def wait(self, job: Job) -> None:
         """A job joins the queue."""
@@ -160,11 +162,17 @@ class Group:
             if job.left:
                 break
 
-    def joins(self, now: float) -> None:
-        """Jobs whose prompt was computed elsewhere decode at once."""
+    def joins(self, now: float) -> int:
+        """Jobs whose prompt was computed elsewhere decode at once. Returns the tokens of their caches."""
+        came = 0
         while self.waiting and self.waiting[0][-1].left == 0 and self.place and self.admit(self.waiting[0][-1], math.inf, now) < math.inf:
-            self.decode(heapq.heappop(self.waiting)[-1], now)
+            job = heapq.heappop(self.waiting)[-1]
+            if job.made == 1:  # its user sees the first token when it joins
+                job.first = max(job.first, now)
+            self.decode(job, now)
             self.gaps.append((1, now))
+            came += job.total
+        return came
 
     def decode(self, job: Job, now: float) -> None:
         """A job decodes from now on."""
@@ -295,8 +303,10 @@ class Server:
         self.prompts = self.cuts = self.down = False
         self.decoding: list[Group] = []
         self.steps = self.since = self.version = 0
-        self.busy = self.reader = self.sent = 0.0
-        """`reader`, `sent`: when the process that turns text into tokens, and the way out for caches, are free."""
+        self.cache_us: Callable[[int], float] | None = None
+        """Time of NICs with so many tokens of caches, where rows of experts pass them too."""
+        self.busy = self.reader = 0.0
+        """`reader`: when the process that turns text into tokens is free."""
 
     def arrive(self, job: Job, group: Group) -> None:
         """A job waits for a group, which may cut the jump."""
@@ -323,9 +333,10 @@ class Server:
     def begin(self, now: float) -> float | None:
         """Plan from `now` on. Returns when the step or jump is over; None: nothing to do."""
         self.start, mixed = now, self.engine.mixed
+        came = 0
         for group in self.groups:
             group.taken = []
-            group.joins(now)
+            came = max(came, group.joins(now))
         held = self._gathers()
         preempted = [bool(group.n) and group.room(now) if mixed else False for group in self.groups]
         for group, lost in zip(self.groups, preempted, strict=True):
@@ -340,10 +351,21 @@ class Server:
         if not decoding and not self.prompts:
             self.jump = 0
             return None
-        self.jump = 1 if self.prompts else self._jump(decoding, held)
+        self.jump = 1 if self.prompts or (came and self.cache_us) else self._jump(decoding, held)
         self.first = self._us(decoding, 0)
         self.slope = (self._us(decoding, self.jump - 1) - self.first) / (self.jump - 1) if self.jump > 1 else 0.0
+        if self.cache_us is not None:
+            self.first += self.beside_caches(self.first, self.cache_us(came or self._taken()))
         return now + self._took(self.jump)
+
+    def _taken(self) -> int:
+        """Tokens of prompts in the step of the busiest group."""
+        return max(sum(part for _, part, _ in group.taken) for group in self.groups)
+
+    def beside_caches(self, step: float, caches: float) -> float:
+        """`serving.exchange.beside_caches_us` of the step that was planned last."""
+        tokens = self._taken() + max((group.n for group in self.decoding), default=0) * self.queries
+        return beside_caches_us(self.prices.replica, tokens, step, caches)
 
     def _gathers(self) -> bool:
         """Whether prompts wait for prompts of other groups."""
@@ -417,28 +439,3 @@ class Server:
             job.end = now
         self.jump = 0
         return first, ended
-
-
-class Gaps:
-    """Times between tokens, counted in bins of 1 %."""
-
-    BINS = 100.0
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.sum, self.n = 0.0, 0
-
-    def add(self, us: float, count: int) -> None:
-        """`count` tokens came `us` behind the ones before them."""
-        key = int(math.log(us) * self.BINS) if us > 1 else 0
-        self.counts[key] = self.counts.get(key, 0) + count
-        self.sum, self.n = self.sum + us * count, self.n + count
-
-    def at(self, part: float) -> float:
-        """A quantile in microseconds, within 1 %."""
-        seen = 0
-        for key in sorted(self.counts):
-            seen += self.counts[key]
-            if seen >= part * self.n:
-                return math.exp((key + 0.5) / self.BINS)
-        return 0.0

@@ -175,11 +175,12 @@ def test_measured_times(rows: dict[str, TrainingRow]) -> None:
 
 
 def test_rows_that_are_listed_and_not_judged(rows: dict[str, TrainingRow]) -> None:
-    of = {case.id: case for case in step_cases([rows[name] for name in ("tr077", "tr071", "tr078", "tr532", "tr526")])}
+    """Sharded weights and FP4 are judged, but not fine-tuning with sharded weights."""
+    of = {case.id: case for case in step_cases([rows[name] for name in ("tr077", "tr079", "tr348", "tr071", "tr078", "tr532", "tr526")])}
     assert of["tr077"].error is not None
     assert abs(of["tr077"].error) < 9.1  # 6.7 before one clock (docs/deviations.md)
-    assert "FSDP" in of["tr077"].note
-    assert [name for name, case in of.items() if case.judged] == ["tr078"]
+    assert "fine-tuning" in of["tr348"].note
+    assert [name for name, case in of.items() if case.judged] == ["tr077", "tr079", "tr078"]
     assert of["tr532"].group == "no group"
 
 

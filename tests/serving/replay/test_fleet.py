@@ -158,6 +158,30 @@ def test_prefill_and_decode_apart() -> None:
     assert sent / one.model.n_layers < there.ttft.mean - here.ttft.mean + 1000 < sent + 2000
 
 
+def test_groups_send_caches_by_nics_of_their_own() -> None:
+    """Two prompts of one moment: their groups send side by side, for 6 ms each."""
+    pool, both = Pool(replica_of("deepseek-v3", "dp=8,ep=8", "hw-dgx-h200-x2")), Requests((Request(0.0, 4096, 4),) * 2, "both")
+    done = replay(pool, replace(engine_of("sglang"), token_us=0.0), both, prefill=pool)
+    assert abs(np.diff(done.columns["ttft"])[0]) < 0.2 * transfer_us(pool.replica, 4096, 16)
+
+
+def test_pools_over_domains_share_nics_with_their_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of EP 16 and caches pass the same NICs: slower than without, by less than rows and caches one after the other."""
+    pool, asked = Pool(replica_of("deepseek-v3", "dp=16,ep=16", "hw-dgx-h100-x4")), requests_of("users=128,isl=4000,osl=100,n=256")
+    shared = replay(pool, engine_of("sglang"), asked, prefill=pool)
+    monkeypatch.setattr("dysharp.serving.replay.scheduler.beside_caches_us", lambda *_: 0.0)
+    alone = replay(pool, engine_of("sglang"), asked, prefill=pool)
+    assert 1.0 < shared.latency.mean / alone.latency.mean < 1.05
+
+
+def test_the_first_token_of_a_decode_worker_that_answers_late() -> None:
+    """It answers with its twentieth token: 19 steps later, and the last token is where it was."""
+    pool, engine, asked = Pool(replica_of()), engine_of("trtllm"), requests_of("users=4,isl=1000,osl=100,n=8")
+    late, soon = (replay(pool, replace(engine, answered=n), asked, prefill=pool) for n in (20, 1))
+    assert late.ttft.mean - soon.ttft.mean == pytest.approx(19 * soon.tpot.mean, rel=0.1)
+    assert late.latency.mean == pytest.approx(soon.latency.mean)
+
+
 def test_a_failure_is_answered_by_what_survives() -> None:
     asked = requests_of("rate=10,isl=1000,osl=200,n=600")
     pool = Pool(replica_of(layout="tp=1"), 2)
