@@ -17,6 +17,7 @@ ByName = dict[str, Any]
 AnyMapping = Mapping[str, Any]
 """The same for readers, who change nothing."""
 Amounts = dict[str, float]
+Tally = dict[str, int]
 """Numbers by their names."""
 OnProgress = Callable[[int, int], None]
 """Called with what is done, and of how much."""
