@@ -44,8 +44,7 @@ import numpy as np
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
 from dysharp.base import I32, I64, PS_PER_US, Bools, Tally, Texts
-from dysharp.program import BESIDE, LATE, PULLS, Discipline, Kind, Nature, Point, Program, Template, Trace, group
-from dysharp.program.skew import START
+from dysharp.program import BESIDE, LATE, PULLS, START, Discipline, Kind, Nature, Point, Program, Template, Trace, group
 
 Index = TypeVar("Index")
 Key = TypeVar("Key")

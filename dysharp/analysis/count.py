@@ -6,8 +6,7 @@ Both counts group the ops by (node, template, wire row). A layer with millions o
 import numpy as np
 
 from dysharp.base import I64, Bools, Tally, frozen
-from dysharp.program import PULLS, Kind, Nature, Program, Trace
-from dysharp.program.payload import sides_of
+from dysharp.program import PULLS, Kind, Nature, Program, Trace, sides_of
 
 TERMS = ("payload", "headers", "requests", "acks", "notifications")
 

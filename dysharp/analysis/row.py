@@ -14,8 +14,7 @@ from dysharp.analysis.waiting import waiting_us
 from dysharp.base import MODEL_VERSION, Amounts, AnyMapping, Bools, ByName, Tally, Texts, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
 from dysharp.isa.framing import AS_IS
-from dysharp.program import Kind, Program, Trace
-from dysharp.program.skew import Skew
+from dysharp.program import Kind, Program, Skew, Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
 from dysharp.systems.building.experts import AROUND

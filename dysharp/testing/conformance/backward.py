@@ -7,8 +7,7 @@ import numpy as np
 from dysharp.analysis import traffic_bytes
 from dysharp.base import Array, Numbers, Tally
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Head, Kind, Program, Tail, Template, owners
-from dysharp.program.payload import moved_bytes, sides_of
+from dysharp.program import Head, Kind, Program, Tail, Template, moved_bytes, owners, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.moved import GRADIENTS
