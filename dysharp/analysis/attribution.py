@@ -43,9 +43,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
-from dysharp.base import I32, I64, PS_PER_US, Bools, Texts
-from dysharp.program import BESIDE, LATE, PULLS, Discipline, Kind, Nature, Point, Program, Template, Trace, group
-from dysharp.program.skew import START
+from dysharp.base import I32, I64, PS_PER_US, Bools, Tally, Texts
+from dysharp.program import BESIDE, LATE, PULLS, START, Discipline, Kind, Nature, Point, Program, Template, Trace, group
 
 Index = TypeVar("Index")
 Key = TypeVar("Key")
@@ -55,12 +54,12 @@ OWN_CAUSES = {LATE: START, BESIDE: "surroundings"}
 """Function of a DELAY -> its cause, which only Programs with such DELAYs have."""
 
 
-def attribute(program: Program, trace: Trace) -> dict[str, int]:
+def attribute(program: Program, trace: Trace) -> Tally:
     """Picoseconds of `trace.time_ps` by cause. Keys: `CAUSES`; the sum is exact. The Trace must be complete."""
     return critical_path(program, trace)[0]
 
 
-def critical_path(program: Program, trace: Trace, passed: Bools | None = None) -> tuple[dict[str, int], dict[str, int]]:
+def critical_path(program: Program, trace: Trace, passed: Bools | None = None) -> tuple[Tally, Tally]:
     """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`Program.operators`). Both sums are exact.
 
     `passed`: as from `count.sums_that_passed`, if the caller has it.
@@ -105,7 +104,7 @@ class _Walk:
     program: Program
     trace: Trace
     passed: Bools | None = None
-    parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    parts: Tally = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
 
     def __post_init__(self) -> None:
         p = self.program

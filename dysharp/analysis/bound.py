@@ -4,9 +4,7 @@ import numpy as np
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
 from dysharp.base import F64, I64, PS_PER_US, Amounts, Bools, SimulationError, frozen
-from dysharp.program import Head, Kind, Program, Tail
-from dysharp.program.payload import link_name
-from dysharp.program.skew import START
+from dysharp.program import START, Head, Kind, Program, Tail, link_name
 from dysharp.specs import Cluster, Model
 from dysharp.workload import Routing, SubLayer, Work, rows_per_slot, switch_multicast, traffic
 

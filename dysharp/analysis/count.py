@@ -5,9 +5,8 @@ Both counts group the ops by (node, template, wire row). A layer with millions o
 
 import numpy as np
 
-from dysharp.base import I64, Bools, frozen
-from dysharp.program import PULLS, Kind, Nature, Program, Trace
-from dysharp.program.payload import sides_of
+from dysharp.base import I64, Bools, Tally, frozen
+from dysharp.program import PULLS, Kind, Nature, Program, Trace, sides_of
 
 TERMS = ("payload", "headers", "requests", "acks", "notifications")
 
@@ -141,7 +140,7 @@ def group_transfers(program: Program, happened: Bools | None = None, passed: Boo
     )  # fmt: skip
 
 
-def traffic_bytes(program: Program, trace: Trace, groups: _Groups | None = None) -> dict[str, dict[str, int]]:
+def traffic_bytes(program: Program, trace: Trace, groups: _Groups | None = None) -> dict[str, Tally]:
     """Payload bytes that crossed links: `{"up": {operator: bytes}, "down": {...}}`, summed over nodes.
 
     "up" and "down" are NVLink. Another network NAME has the sides "NAME out" and "NAME in".
@@ -157,7 +156,7 @@ def traffic_bytes(program: Program, trace: Trace, groups: _Groups | None = None)
     return _traffic(program, groups)
 
 
-def _traffic(program: Program, groups: _Groups) -> dict[str, dict[str, int]]:
+def _traffic(program: Program, groups: _Groups) -> dict[str, Tally]:
     sides = sides_of(program)
     always = program.with_nature(Nature.COMMUNICATION, Nature.HOST)
     out = {side: dict.fromkeys(always, 0) for pair in sides for side in pair}
@@ -186,7 +185,7 @@ class WireTable:
     down: I64
     n_nodes: int
 
-    def flits(self, flit_bytes: int) -> dict[str, int]:
+    def flits(self, flit_bytes: int) -> Tally:
         """All flits on NVLink: `{"up", "down"}`, summed over nodes."""
         n = self.n_nodes
         return {"up": int(self.up[:n].sum()) // flit_bytes, "down": int(self.down[:n].sum()) // flit_bytes}

@@ -5,7 +5,7 @@ from importlib import resources
 
 import numpy as np
 
-from dysharp.base import ConfigError
+from dysharp.base import ConfigError, Tally
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster
 from dysharp.systems import System
@@ -33,7 +33,7 @@ def death(text: str, program: Program, trace: Trace, routing: Routing, cluster: 
     return facts
 
 
-def _read(text: str, most: dict[str, int]) -> tuple[str, int, float]:
+def _read(text: str, most: Tally) -> tuple[str, int, float]:
     """(part, its number, percent of the pass)."""
     part, _, rest = text.partition(":")
     number, _, percent = rest.partition("@")

@@ -4,9 +4,8 @@ import numpy as np
 
 from dysharp.analysis.count import remote_members
 from dysharp.base import F64, I64, PS_PER_US, Amounts, ByName, ps_to_us
-from dysharp.program import Discipline, Kind, Point, Program, Trace, owners
+from dysharp.program import Discipline, Kind, Point, Program, Trace, owners, sides_of
 from dysharp.program.builder import PULLS, WIRED
-from dysharp.program.payload import sides_of
 
 
 def union_ps(start: I64, end: I64) -> int:

@@ -11,11 +11,10 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
-from dysharp.base import MODEL_VERSION, Amounts, AnyMapping, Bools, ByName, Texts, frozen, ps_to_us
+from dysharp.base import MODEL_VERSION, Amounts, AnyMapping, Bools, ByName, Tally, Texts, frozen, ps_to_us
 from dysharp.base.text import facts, html_table
 from dysharp.isa.framing import AS_IS
-from dysharp.program import Kind, Program, Trace
-from dysharp.program.skew import Skew
+from dysharp.program import Kind, Program, Skew, Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
 from dysharp.systems.building.experts import AROUND
@@ -155,8 +154,8 @@ class Row:
     time_us: float
     phases_us: dict[str, Amounts]
     exposed_comm_us: float
-    traffic_bytes: dict[str, dict[str, int]]
-    wire_flits: dict[str, int]
+    traffic_bytes: dict[str, Tally]
+    wire_flits: Tally
     utilization: Amounts
     bound_us: float
     bound_resource: str

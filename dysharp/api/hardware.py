@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from dysharp.api.arguments import HardwareArgs
-from dysharp.base import ByName, ConfigError, frozen, write_text
+from dysharp.base import ByName, ConfigError, Tally, frozen, write_text
 from dysharp.runs import DEFAULT_CLUSTER, takes
 from dysharp.silicon.area import Spread
 from dysharp.silicon.cluster_area import Published, beside, published
@@ -31,11 +31,11 @@ class Hardware:
     block: str
     meaning: str
     cluster: str
-    parameters: dict[str, int]
+    parameters: Tally
     pins: list[Pin]
     interface: str
     memories: list[MemoryBits]
-    checked: list[tuple[dict[str, int], Checked]]
+    checked: list[tuple[Tally, Checked]]
     path: str | None
     testbench: str | None
     cost: Synthesized | None

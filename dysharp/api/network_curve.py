@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
-from dysharp.base import Amounts, ByName, Column, Columns, ConfigError, check_word, frozen, nearest
+from dysharp.base import Amounts, ByName, Column, Columns, ConfigError, Tally, check_word, frozen, nearest
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
@@ -78,9 +78,9 @@ def _parse_loads(text: str) -> tuple[float, ...]:
     return tuple(sorted(dict.fromkeys(loads)))
 
 
-def _parse_delays(text: str) -> dict[str, int]:
+def _parse_delays(text: str) -> Tally:
     """{name of DELAYS: cycles} from a text such as `terminal=10,link=5`."""
-    delays: dict[str, int] = {}
+    delays: Tally = {}
     for part in text.split(","):
         name, equals, value = (p.strip() for p in part.partition("="))
         check_word(name, DELAYS, f"delays: found {name[:40]!r}")

@@ -15,7 +15,7 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.api.learning import learned_bar, posterior_of
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base import ByName, ConfigError, GiB, Runner, Texts, check_word, frozen, here, in_processes, sentences, show
+from dysharp.base import ByName, ConfigError, GiB, Runner, Tally, Texts, check_word, frozen, here, in_processes, sentences, show
 from dysharp.base.columns import KEPT, SHOWN, Column, Columns, Rows
 from dysharp.costs import Machine
 from dysharp.measured.intervals import Interval
@@ -366,7 +366,7 @@ def _shapes_of(model: WholeModel, vary: Sequence[str]) -> list[WholeModel]:
     return [_shape(model, dict(zip(lists, values, strict=True))) for values in product(*lists.values())]
 
 
-def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
+def _shape(model: WholeModel, values: Tally) -> WholeModel:
     if not values:
         return model
     name, own = f"{model.name}-" + "-".join(f"{key}{n}" for key, n in values.items()), dict(values)

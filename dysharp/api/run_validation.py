@@ -1,12 +1,12 @@
 """The verbs `validate_training` and `validate_serving`: predictions of whole models against measured runs, the packaged runs or a file of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import field, fields
 from statistics import median
 
 import numpy as np
 
-from dysharp.base import AnyPath, ByName, Columns, Rows, Texts, frozen
+from dysharp.base import AnyPath, ByName, Columns, OnProgress, Rows, Texts, frozen
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
@@ -167,7 +167,7 @@ class ServingReport(_RunReport):
         return SERVED_SHORT.screen(row for row in self.families if row["n"])
 
 
-def validate_serving(data: AnyPath | None = None, tick: Callable[[int, int], None] = lambda done, of: None) -> ServingReport:
+def validate_serving(data: AnyPath | None = None, tick: OnProgress = lambda done, of: None) -> ServingReport:
     """Compare TPOT and TTFT of serving runs with predictions; `data`: a CSV, default the packaged runs. `tick`: called after each row.
 
     Raises `ConfigError` in one line: file, row, column, found and expected.

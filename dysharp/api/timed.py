@@ -1,7 +1,7 @@
 """`trace`: when one run did what, for Perfetto or a picture."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,7 +12,7 @@ from dysharp.analysis.timeline.chakra import write_chakra
 from dysharp.analysis.timeline.links import GROUPS, POOL_GROUP
 from dysharp.analysis.timeline.perfetto import write_perfetto
 from dysharp.analysis.timeline.task_graph import task_graph
-from dysharp.base import ByName, ConfigError, frozen, ps_to_us
+from dysharp.base import ByName, ConfigError, OnProgress, frozen, ps_to_us
 from dysharp.engine.burst.run import Timing
 from dysharp.program import Program, Trace
 from dysharp.runs import RequestArgs, collective_options, options_by_system, options_of, run_collective, telling
@@ -139,7 +139,7 @@ def _recorded_collective(system: CollectiveSystem, request: CollectiveRequest) -
 def _recorder(runs: list[Recording]) -> Engine:
     """An engine that appends what it records to `runs`."""
 
-    def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, ByName]:
+    def engine(program: Program, progress: OnProgress) -> tuple[Trace, Timing, ByName]:
         run, timing, reads = record(program, progress)
         runs.append(run)
         return run.trace, timing, dataclasses.asdict(reads)

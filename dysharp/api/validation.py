@@ -1,7 +1,7 @@
 """The verb `validate`: predictions against the packaged measurements or a file of them, and rows of a user one by one: measured, predicted, error."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from dysharp.api.arguments import ValidateArgs
-from dysharp.base import F64, AnyPath, ByName, ConfigError, Rows, by_key, check_word, show, write_text
+from dysharp.base import F64, AnyPath, ByName, ConfigError, OnProgress, Rows, by_key, check_word, show, write_text
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
@@ -207,7 +207,7 @@ def _constants(constants: Mapping[str, Fitted] | AnyPath | None, cluster: Cluste
     return {name: replace(constant, value=own.get(name, constant.value)) for name, constant in constants.items()}
 
 
-def _on_progress(progress: Progress | None, passes: Sequence[str], at: int) -> Callable[[int, int], None] | None:
+def _on_progress(progress: Progress | None, passes: Sequence[str], at: int) -> OnProgress | None:
     if progress is None:
         return None
     return lambda done, total: progress(Step("validate", at + 1, len(passes), passes[at], done, total))

@@ -4,7 +4,7 @@ from dataclasses import asdict, field, replace
 from typing import Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, frozen
+from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, Tally, frozen
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
@@ -34,7 +34,7 @@ class Description:
     model: str
     source: str
     sequence: int
-    parameters: dict[str, int]
+    parameters: Tally
     parts: Rows
     gflop_per_token: Amounts
     model_gflop_per_token: Amounts

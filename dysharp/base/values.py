@@ -1,7 +1,7 @@
 """`frozen`, `frozen_keywords`: the decorators of values, so that flags exist once; `plain`, `named`: for JSON; `by_key`: groups; `older_name`."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform
@@ -17,7 +17,10 @@ ByName = dict[str, Any]
 AnyMapping = Mapping[str, Any]
 """The same for readers, who change nothing."""
 Amounts = dict[str, float]
+Tally = dict[str, int]
 """Numbers by their names."""
+OnProgress = Callable[[int, int], None]
+"""Called with what is done, and of how much."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import HardwareArgs
-from dysharp.base import ByName, ConfigError
+from dysharp.base import ByName, ConfigError, Tally
 from dysharp.cli.flags import WRITTEN, Json, complete_words, options, refuse_others
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
@@ -166,5 +166,5 @@ def _print_cost(cost: Synthesized) -> None:
     click.echo(f"longest path: {cost.path_gates} gates and {cost.path_macros} reads of memories or CAMs")
 
 
-def _words(values: dict[str, int]) -> str:
+def _words(values: Tally) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base import Amounts, AnyMapping, ByName, frozen, import_all
+from dysharp.base import Amounts, AnyMapping, ByName, frozen, import_all, read_toml
 from dysharp.runs import Point
 
 Rows = dict[Point, ByName]
@@ -124,15 +125,19 @@ def metric(name: str, unit: str, *, compares: bool = False, against: bool = Fals
     return register
 
 
-def calculated(name: str, *, options: type[Any], metrics: Mapping[str, str]) -> Callable[[F], F]:
-    """Register a function of a point and its options. It returns the Row of the point.
+MEASURES: dict[str, dict[str, str]] = read_toml(Path(__file__).parent / "metrics" / "metrics.toml")
+"""Calculated system -> {key of its Row: what it measures, with its unit}."""
 
-    `options`: a dataclass; a field without a default must be given. `metrics`: {key of the Row: what it measures, with its unit}.
+
+def calculated(name: str, *, options: type[Any]) -> Callable[[F], F]:
+    """Register a function of a point and its options. It returns the Row of the point, with the keys of `MEASURES`.
+
+    `options`: a dataclass; a field without a default must be given.
     """
 
     def register(row: F) -> F:
         _CALCULATED[name] = Calculated(name, options, row)
-        for key, unit in metrics.items():
+        for key, unit in MEASURES[name].items():
             _METRICS[key] = Metric(key, unit, lambda seen, key=key: seen.row.get(key), system=name)
         return row
 

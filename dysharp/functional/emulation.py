@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from dysharp.base import Array, ByName, ConfigError, Texts, check_word, f64, facts, frozen
+from dysharp.base import Array, ByName, ConfigError, Tally, Texts, check_word, f64, facts, frozen
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
@@ -50,10 +50,10 @@ class Emulation:
     bound: float
     exact: bool
     reference: str
-    packets: dict[str, int]
-    flits: dict[str, int]
-    tables: dict[str, dict[str, int]]
-    injected: dict[str, int]
+    packets: Tally
+    flits: Tally
+    tables: dict[str, Tally]
+    injected: Tally
     not_injected: dict[str, str]
     dump: Texts = ()
     rows: str = ""
@@ -239,16 +239,16 @@ def _same_bits(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def _sum_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Sequence[Mapping[str, int]]) -> Tally:
     total = Counter[str]()
     for one in counts:
         total.update(one)
     return dict(total)
 
 
-def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
+def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, Tally]:
     """Counts of all passes. Counts are added, sizes and peaks are not."""
-    total: dict[str, dict[str, int]] = {}
+    total: dict[str, Tally] = {}
     for tables in passes:
         for name, counts in tables.items():
             into = total.setdefault(name, {})
@@ -257,7 +257,7 @@ def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:
     return total
 
 
-def _injected(kinds: Texts, t: Tensors, counted: dict[str, int]) -> dict[str, int]:
+def _injected(kinds: Texts, t: Tensors, counted: Tally) -> Tally:
     """{kind: number of times that the injected fault or hard case happened}."""
     r = t.routing
     needs = needed_gpus(r)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import Array, ByName, ConfigError, check_word, frozen
+from dysharp.base import Array, ByName, ConfigError, OnProgress, check_word, frozen
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import SavedRows, Tensors
@@ -75,7 +75,7 @@ class Machine:
     placement: str = "auto"
     tracer: Callable[[Program], Trace] | None = None
     dump_token: int | None = None
-    progress: Callable[[int, int], None] | None = None
+    progress: OnProgress | None = None
     passes: dict[str, Pass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base import ConfigError, EmulationMismatch
+from dysharp.base import ConfigError, EmulationMismatch, OnProgress
 from dysharp.functional.orders import Pool
 from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 
@@ -83,7 +83,7 @@ class Progress:
         self,
         pool: Pool,
         step: Callable[[int, Any], None],
-        report: Callable[[int, int], None] | None = None,
+        report: OnProgress | None = None,
         waiting: Callable[[], Iterable[str]] = tuple,
     ) -> int:
         """Take every event from the pool, and say from time to time how many ops are done. Returns the number of events.

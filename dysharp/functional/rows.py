@@ -1,12 +1,12 @@
 """The row path: runs a Program on real tensors, one row per transfer. It is fast and has no packets and no tables."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 
 import numpy as np
 
-from dysharp.base import Array, ConfigError, EmulationMismatch, frozen
+from dysharp.base import Array, ConfigError, EmulationMismatch, OnProgress, frozen
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, RunRecord, SavedRows, Tensors
 from dysharp.functional.orders import Pool, make_pool, time_in
@@ -44,7 +44,7 @@ def run_rows(
     seed: int = 0,
     trace: Trace | None = None,
     faults: Faults | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> Outcome:
     """Interpret `program` on `tensors`. `order`: one of `orders.ORDERS`; "trace" needs the Trace of `program`.
 
@@ -81,7 +81,7 @@ class RowMachine(RowValues):
         self.progress = Progress(program, self) if progress is None else progress
         self.steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
 
-    def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
+    def run(self, progress: OnProgress | None) -> Outcome:
         return self.outcome(self.progress.run(self.pool, lambda kind, ident: self.steps[kind](ident), progress))
 
     def outcome(self, events: int) -> Outcome:

@@ -12,7 +12,7 @@ from dataclasses import field
 from operator import index
 from typing import Final, NoReturn
 
-from dysharp.base import IsaError, frozen
+from dysharp.base import IsaError, Tally, frozen
 
 SPARE: Final = "spare"
 
@@ -83,7 +83,7 @@ def pack(layout: Layout, values: Mapping[str, int]) -> int:
     return word
 
 
-def unpack(layout: Layout, word: int) -> dict[str, int]:
+def unpack(layout: Layout, word: int) -> Tally:
     """The value of every field except the spare fields. Raises IsaError for a long word or a set spare bit."""
     if not 0 <= word < 1 << layout.bits:
         raise IsaError(f"{layout.name}: found {word:#x}, expected {layout.bits} bits")

@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import index
 from typing import Final
 
-from dysharp.base import ByName, IsaError, Numbers, Texts, frozen
+from dysharp.base import ByName, IsaError, Numbers, Tally, Texts, frozen
 from dysharp.isa.commands import COMMAND_BYTE, COMMAND_SHIFT, CRC_BYTE, FLIT_BYTES, MAX_PAYLOAD, RULES, Command, Data, Dtype, Half, Stage
 from dysharp.isa.fields import Layout, out_of_range, pack, unpack
 
@@ -232,7 +232,7 @@ def _check_further(name: str, first: int, further: Numbers) -> None:
 
 # --- the address half and the extension flits: written, measured, read ---
 
-Written = tuple[dict[str, int], bytes]
+Written = tuple[Tally, bytes]
 
 
 def _list_ids(targets: Sequence[int]) -> bytes:
@@ -273,7 +273,7 @@ def _ids(extension: bytes, count: int, name: str) -> Numbers:
     return struct.unpack_from(f">{count}H", extension)
 
 
-def _read_request(field: dict[str, int], extension: bytes, name: str, _local: int | None, experts: int) -> ByName:
+def _read_request(field: Tally, extension: bytes, name: str, _local: int | None, experts: int) -> ByName:
     targets = _ids(extension, field["target_count"], name)
     _check_targets(name, targets, experts)
     return {"address": field["address"], "stage": _STAGES[field["stage"]], "targets": targets}
@@ -293,7 +293,7 @@ def _inline_targets(local: int, local_experts: int) -> Numbers:
     return (first,) if second == first else (first, second)
 
 
-def _read_replica(field: dict[str, int], extension: bytes, name: str, local_experts: int | None, _experts: int) -> ByName:
+def _read_replica(field: Tally, extension: bytes, name: str, local_experts: int | None, _experts: int) -> ByName:
     if local_experts is None:
         raise IsaError(f"{name}: found no number of local experts, expected one")
     inline, local = field["inline"], field["local_targets"]
@@ -305,12 +305,12 @@ def _read_replica(field: dict[str, int], extension: bytes, name: str, local_expe
     return {"address": field["address"], "stage": _STAGES[field["stage"]], "targets": targets, "local_experts": local_experts}
 
 
-def _read_answer(field: dict[str, int], _extension: bytes, name: str, _local: int | None, _experts: int) -> ByName:
+def _read_answer(field: Tally, _extension: bytes, name: str, _local: int | None, _experts: int) -> ByName:
     _check_count(name, field["targets_included"])
     return {"address": field["address"], "stage": _STAGES[field["stage"]], "count": field["targets_included"]}
 
 
-def _read_explicit(field: dict[str, int], extension: bytes, name: str, _local: int | None, _experts: int) -> ByName:
+def _read_explicit(field: Tally, extension: bytes, name: str, _local: int | None, _experts: int) -> ByName:
     further = tuple(int.from_bytes(extension[begin : begin + FLIT_BYTES], "big") for begin in range(0, len(extension), FLIT_BYTES))
     _check_further(name, field["address"], further)
     return {"address": field["address"], "further": further}
@@ -322,8 +322,8 @@ class _HalfCodec:
 
     used: Texts
     write: Callable[[Packet, str, int], Written]
-    listed: Callable[[dict[str, int]], int]
-    read: Callable[[dict[str, int], bytes, str, int | None, int], ByName]
+    listed: Callable[[Tally], int]
+    read: Callable[[Tally, bytes, str, int | None, int], ByName]
 
 
 def _plain_half(*names: str) -> _HalfCodec:
@@ -332,7 +332,7 @@ def _plain_half(*names: str) -> _HalfCodec:
     def write(p: Packet, _name: str, _experts: int) -> Written:
         return {name: getattr(p, name) for name in names}, b""
 
-    def read(field: dict[str, int], _extension: bytes, _name: str, _local: int | None, _experts: int) -> ByName:
+    def read(field: Tally, _extension: bytes, _name: str, _local: int | None, _experts: int) -> ByName:
         return {name: field[name] for name in names}
 
     return _HalfCodec(names, write, lambda _field: 0, read)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, frozen
+from dysharp.base import F64, Amounts, Tally, frozen
 
 Values = Mapping[str, float]
 Predict = Callable[[Values], F64]
@@ -75,9 +75,9 @@ def fit(free: Sequence[Free], fixed: Values, predict: Predict, measured: F64, *,
     return dict(zip(names, np.exp(x).tolist(), strict=True))
 
 
-def seen_by(names: Sequence[str], values: Values, predict: Predict) -> dict[str, int]:
+def seen_by(names: Sequence[str], values: Values, predict: Predict) -> Tally:
     """For each constant, how many predictions see it at `values` (`LEAST_EFFECT`), in either direction."""
-    base, counts = np.log(np.maximum(predict(values), TINY)), dict[str, int]()
+    base, counts = np.log(np.maximum(predict(values), TINY)), Tally()
     for name in names:
         moved = [predict({**values, name: values[name] * np.exp(step)}) for step in (STEP, -STEP)]
         slopes = [np.abs(np.log(np.maximum(p, TINY)) - base) / STEP for p in moved]

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, I64, Amounts, Bools, ByName, Rows
+from dysharp.base import F64, I64, Amounts, Bools, ByName, OnProgress, Rows, Tally
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
-from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, members_by, predict_folds
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, members_by, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
 from dysharp.specs.fitted import Fitted
 
@@ -109,7 +109,7 @@ def folds(labels: Sequence[str], by: str) -> list[set[str]]:
     if by != "shape":
         return [{name} for name in names if by == "gpu" or 2 * labels.count(name) <= len(labels)]
     shapes: list[set[str]] = [set() for _ in range(MOST_FOLDS)]
-    dealt: dict[str, int] = {}
+    dealt: Tally = {}
     for name in names:
         family = name.split(":", maxsplit=1)[0]
         shapes[dealt.get(family, 0) % MOST_FOLDS].add(name)

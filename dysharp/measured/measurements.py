@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from dysharp.base import AnyMapping, AnyPath, ByName, ConfigError, Texts, check_word, frozen, parse_json, read_toml, show
+from dysharp.base import AnyMapping, AnyPath, ByName, ConfigError, Tally, Texts, check_word, frozen, parse_json, read_toml, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
@@ -96,7 +96,7 @@ def measurements_from_csv(text: str, where: str) -> list[Measurement]:
         _check_header(records[0], where)
     place = {name: records[0].index(name) for name in records[0]}
     measurements: list[Measurement] = []
-    first_row: dict[str, int] = {}
+    first_row: Tally = {}
     for number, record in enumerate(records[1:], start=1):
         row = f"{where}: row {number}"
         if len(record) != len(records[0]):

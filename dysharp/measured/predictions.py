@@ -11,15 +11,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, ByName, DysharpError, SimulationError, Task, by_key, frozen, here, in_processes
+from dysharp.base import F64, I64, Bools, ByName, DysharpError, OnProgress, SimulationError, Task, by_key, frozen, here, in_processes
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs import load_gpu
 
 Key = TypeVar("Key", bound=Hashable)
 HashableConstants = tuple[tuple[str, float], ...]
 ProgramForm = Callable[[Case, Constants], float]
-OnProgress = Callable[[int, int], None]
-"""Called with (done, total)."""
 
 
 @frozen

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, Bools, Texts, by_key
+from dysharp.base import F64, Amounts, Bools, OnProgress, Texts, by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
-from dysharp.measured.predictions import ClosedForms, OnProgress, measured_values, predict
+from dysharp.measured.predictions import ClosedForms, measured_values, predict
 from dysharp.specs.fitted import Fitted
 
 GIVEN = "given"

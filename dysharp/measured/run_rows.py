@@ -6,7 +6,7 @@ import math
 import re
 from typing import ClassVar, Self
 
-from dysharp.base import AnyPath, ConfigError, Texts, frozen, show
+from dysharp.base import AnyPath, ConfigError, Tally, Texts, frozen, show
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import TABLES, Unsupported
@@ -45,7 +45,7 @@ class Run:
 
     columns: ClassVar[Columns]
     texts: dict[str, str]
-    degrees: dict[str, int]
+    degrees: Tally
     numbers: dict[str, float | None]
     fault: str = ""
     """Why the row cannot be read; then it has no degrees and no numbers."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import F64, AnyMapping, ByName, Rows, frozen, older_name
+from dysharp.base import F64, AnyMapping, ByName, Rows, Tally, frozen, older_name
 from dysharp.base.text import table
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
@@ -175,7 +175,7 @@ def validate_measurements(
 
 def _constants(parsed: Sequence[Parsed], constants: Mapping[str, Fitted]) -> Rows:
     """The constants, with the number of judged measurements that see each of them (None: given constants)."""
-    values, rows = {name: c.value for name, c in constants.items()}, dict[str, int]()
+    values, rows = {name: c.value for name, c in constants.items()}, Tally()
     for families, names in stages(constants):
         forms = ClosedForms([entry for entry in parsed if entry.family.name in families])
         rows |= seen_by(names, values, forms.values)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dysharp.base import Tally
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.search import MEMORY, MEMORY_STATE, SearchResult, kept
 from dysharp.planning.space import Space, Task, constraints
@@ -29,7 +30,7 @@ def _binding(task: Task, cluster: Cluster, space: Space, found: SearchResult) ->
     memory = {name: n for name, n in found.counts.items() if name in (MEMORY, MEMORY_STATE)}
     if memory:
         return max(memory, key=lambda name: memory[name]), sum(memory.values())
-    alone: dict[str, int] = {}
+    alone: Tally = {}
     for _, columns in space.blocks():
         kept = dict(constraints(task, space, columns, machine_of(cluster)))
         broken = np.sum([~keeps for keeps in kept.values()], axis=0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import ByName, ConfigError, Numbers, code_digest, frozen
+from dysharp.base import ByName, ConfigError, Numbers, Tally, code_digest, frozen
 from dysharp.costs import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
@@ -101,7 +101,7 @@ class SearchResult:
     """`best`: fastest first; equal ones in the order of the space. `counts`: {verdict: candidates}; they add up to `size`."""
 
     best: tuple[Costed, ...]
-    counts: dict[str, int]
+    counts: Tally
     size: int
     bounded: int
     """Candidates that keep all constraints, which bounds have seen."""
@@ -121,7 +121,7 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
 
     In FP8 also the best of a first look in BF16, so that FP8 is no slower where the two looks go different ways.
     """
-    counts: dict[str, int] = {}
+    counts: Tally = {}
     numbers, _, bounded = admitted(coster, counts)
     columns = _columns(coster, numbers)
     fits = numbers[coster.state_bound(columns) + coster.rough_activations(columns) <= coster.capacity]
@@ -149,7 +149,7 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
     return _found(coster, best, counts | {NOT_LOOKED: len(numbers) - len(known)}, bounded)
 
 
-def _found(coster: Coster, best: list[Best], counts: dict[str, int], bounded: int) -> SearchResult:
+def _found(coster: Coster, best: list[Best], counts: Tally, bounded: int) -> SearchResult:
     counts = counts | {SLOWER: counts.get(SLOWER, 0) - len(best), KEPT: len(best)}
     return SearchResult(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
 
@@ -162,7 +162,7 @@ def search(
 
     `tick`: called with candidates decided, all candidates, a text. `told`: with every new best.
     """
-    counts: dict[str, int] = {}
+    counts: Tally = {}
     numbers, bounds, bounded = admitted(coster, counts)
     known: Journal = {} if journal is None else journal
     best: list[Best] = []
@@ -219,7 +219,7 @@ def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best:
     return SLOWER
 
 
-def admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray[Numbers, np.dtype[np.float64]], int]:
+def admitted(coster: Coster, counts: Tally) -> tuple[Column, np.ndarray[Numbers, np.dtype[np.float64]], int]:
     """Numbers of the candidates that keep every constraint and whose state fits, by their first bound."""
     kept, bounds, bounded = [], [], 0
     for numbers, columns in coster.space.blocks():

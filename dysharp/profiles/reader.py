@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dysharp.base import F64, ByName, ConfigError, Ints, Numbers, Texts, frozen, open_regular
+from dysharp.base import F64, ByName, ConfigError, Ints, Numbers, Tally, Texts, frozen, open_regular
 
 CHUNK = 1 << 22
 MOST_EVENT = 1 << 26
@@ -89,7 +89,7 @@ class _Kept:
     stream: array[int] = field(default_factory=lambda: array("q"))
     launch: array[int] = field(default_factory=lambda: array("q"))
     external: array[int] = field(default_factory=lambda: array("q"))
-    names: dict[str, int] = field(default_factory=dict)
+    names: Tally = field(default_factory=dict)
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
     launched: dict[int, float] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import Array, ByName, ProgramError, Texts, frozen
+from dysharp.base import Array, ByName, ProgramError, Tally, Texts, frozen
 from dysharp.program.builder import RARE
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
@@ -46,7 +46,7 @@ class Cross:
     after_ops: ArrayLike
 
 
-def _in_streams(program: Program, parts: list[Part], first: list[dict[str, int]], streams: list[Texts]) -> Program:
+def _in_streams(program: Program, parts: list[Part], first: list[Tally], streams: list[Texts]) -> Program:
     """A JOIN per GPU behind every part that another one follows, and the edges to the first ops of the follower."""
     place = {part.label: i for i, part in enumerate(parts)}
     for stream in streams:
@@ -96,7 +96,7 @@ def _with_joins(program: Program, label: str) -> Program:
     return with_ops(program, end, {"node": np.arange(program.n_nodes), "rows": np.ones(program.n_nodes)})
 
 
-def _with_cross(program: Program, parts: list[Part], first: list[dict[str, int]], edges: Sequence[Cross]) -> Program:
+def _with_cross(program: Program, parts: list[Part], first: list[Tally], edges: Sequence[Cross]) -> Program:
     if not edges:
         return program
     place, pairs = {part.label: i for i, part in enumerate(parts)}, []
@@ -114,7 +114,7 @@ def _with_cross(program: Program, parts: list[Part], first: list[dict[str, int]]
     return with_edges(program, [(Tail.OP_DONE, tail[order], head[order])])
 
 
-def _ids_of(label: str, ops: ArrayLike, parts: list[Part], place: dict[str, int]) -> Array:
+def _ids_of(label: str, ops: ArrayLike, parts: list[Part], place: Tally) -> Array:
     """Ops of a part, by its own ids."""
     ids = np.atleast_1d(np.asarray(ops, np.int64))
     if label not in place:
@@ -179,7 +179,7 @@ def _check_machine(one: Part, other: Part) -> None:
 # ---- ids -------------------------------------------------------------------------------------------------------------
 
 
-def _first_ids(programs: list[Program]) -> list[dict[str, int]]:
+def _first_ids(programs: list[Program]) -> list[Tally]:
     """The first id of each sort of every part, and as the last entry the number of all ids."""
     sizes = [sizes_of(p) for p in programs]
     return [{name: sum(size[name] for size in sizes[:i]) for name in sizes[0]} for i in range(len(sizes) + 1)]
@@ -220,7 +220,7 @@ IDS = {
 """Columns that are ids, and of what."""
 
 
-def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
+def _side_by_side(parts: list[Part], first: list[Tally]) -> Program:
     """All parts, without an edge between them. `first`: the first ids of every part."""
     programs = [part.program for part in parts]
     pools, pool_of = _united([_pool_items(p) for p in programs])
@@ -243,14 +243,14 @@ def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
     )  # fmt: skip
 
 
-def _joined(name: str, parts: list[Part], first: list[dict[str, int]], **made: Any) -> Any:
+def _joined(name: str, parts: list[Part], first: list[Tally], **made: Any) -> Any:
     """Table `name` of all parts, one behind the other. `made`: columns of the merge that are known already."""
     tables = [getattr(part.program, name) for part in parts]
     columns = {f.name: made[f.name] if f.name in made else _column(f.name, tables, parts, first) for f in fields(tables[0])}
     return type(tables[0])(**columns)
 
 
-def _column(name: str, tables: list[Any], parts: list[Part], first: list[dict[str, int]]) -> Any:
+def _column(name: str, tables: list[Any], parts: list[Part], first: list[Tally]) -> Any:
     """A column of all parts, one behind the other: ids shifted, names with the label of their part. None if no part has it."""
     columns = [getattr(table, name) for table in tables]
     if isinstance(columns[0], tuple):
@@ -282,7 +282,7 @@ def _pool_items(p: Program) -> list[tuple[int, int, str, int]]:
     return out
 
 
-def _templates(part: Part, first: dict[str, int], classes: list[int], tables: list[int]) -> Iterable[Template]:
+def _templates(part: Part, first: Tally, classes: list[int], tables: list[int]) -> Iterable[Template]:
     for t in part.program.templates:
         yield replace(
             t, name=labelled(part.label, t.name), operator=labelled(part.label, t.operator), cls=classes[t.cls], response_cls=classes[t.response_cls],
@@ -301,7 +301,7 @@ def _sessions(programs: list[Program]) -> Sessions | None:
     return replace(own[0], home=np.concatenate([s.home for s in own]), expected=np.concatenate([s.expected for s in own])) if own else None
 
 
-def _own_shares(programs: list[Program], first: list[dict[str, int]], pool_of: list[list[int]]) -> Shares | None:
+def _own_shares(programs: list[Program], first: list[Tally], pool_of: list[list[int]]) -> Shares | None:
     """The shares that the parts have inside themselves."""
     own = [(p.shares, one, new) for p, one, new in zip(programs, first, pool_of, strict=False) if p.shares is not None]
     if not own:
@@ -312,7 +312,7 @@ def _own_shares(programs: list[Program], first: list[dict[str, int]], pool_of: l
 
 def _declared(parts: list[Part]) -> Declared:
     """The sums of what the parts declare. Slots of experts belong to the parts."""
-    traffic: dict[str, dict[str, int]] = {}
+    traffic: dict[str, Tally] = {}
     for part in parts:
         for side, by_operator in part.program.declared.traffic.items():
             traffic.setdefault(side, {}).update({labelled(part.label, name): moved for name, moved in by_operator.items()})
@@ -323,6 +323,6 @@ def _labelled(label: str, buffer: Buffer) -> Buffer:
     return replace(buffer, name=labelled(label, buffer.name), region=labelled(label, buffer.region) if buffer.region else "")
 
 
-def _section(part: Part, first: dict[str, int], end: dict[str, int]) -> MergedPart:
+def _section(part: Part, first: Tally, end: Tally) -> MergedPart:
     ops, regions, edges, holds = (range(first[sort], end[sort]) for sort in ("op", "region", "edge", "hold"))
     return MergedPart(part.label, part.layer, part.microbatch, part.direction, part.program.declared, part.program.schema, ops, regions, edges, holds)

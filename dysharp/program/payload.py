@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base import Array, ProgramError
+from dysharp.base import Array, ProgramError, Tally
 from dysharp.isa.framing import AS_IS
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.csr import runs, spans
@@ -99,7 +99,7 @@ def check_rows(c: Columns) -> None:
         fail_where(useful & (reads != wanted), lambda i: f"{row_name(p, i)}: found {int(reads[i])} reads by pulls, expected exactly {int(wanted[i])}")
 
 
-def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
+def moved_bytes(program: Program) -> dict[str, Tally]:
     """Payload bytes on links by direction ("up", "down") and operator, for a legal Program.
 
     | op | up | down |
@@ -113,7 +113,7 @@ def moved_bytes(program: Program) -> dict[str, dict[str, int]]:
     return _moved(Columns(program))
 
 
-def _moved(c: Columns) -> dict[str, dict[str, int]]:
+def _moved(c: Columns) -> dict[str, Tally]:
     program = c.p
     once = np.where(c.n_remote > 0, program.ops.bytes, 0)
     each = np.where(c.leads, program.ops.bytes, 0) * c.n_remote.astype(np.int64)
@@ -125,7 +125,7 @@ def _moved(c: Columns) -> dict[str, dict[str, int]]:
             answers, sums = (framing.cast_bytes(program.ops.bytes[mine].astype(np.int64), cast) for cast in (framing.answer, framing.total))
             near[i], far[i] = sums[c.n_remote[mine] > 0].sum(), (answers * c.n_remote[mine]).sum()
     sides = sides_of(program)
-    out: dict[str, dict[str, int]] = {side: {} for pair in sides for side in pair}
+    out: dict[str, Tally] = {side: {} for pair in sides for side in pair}
     for i, t in enumerate(program.templates):
         if t.kind in WIRED:
             for side, moved in zip(sides[t.net], (far, near) if t.kind in PULLS else (near, far), strict=True):

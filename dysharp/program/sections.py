@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import Array, ByName, ProgramError, Texts
+from dysharp.base import Array, ByName, ProgramError, Tally, Texts
 from dysharp.program.names import fail_where
 from dysharp.program.tables import MergedPart, Program
 from dysharp.program.trace import Trace
@@ -37,7 +37,7 @@ def _unlabelled(label: str, name: str) -> str:
     return name.removeprefix(f"{label}.")
 
 
-def sizes_of(p: Program) -> dict[str, int]:
+def sizes_of(p: Program) -> Tally:
     """How many ids of each sort a Program has."""
     return {
         "op": p.n_ops, "member": p.n_members, "fill": len(p.members.fill_row), "region": p.n_regions, "row": p.n_rows, "tile": p.n_tiles,

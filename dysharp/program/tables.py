@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from dysharp.base import I32, I64, Bools, Numbers, Texts, frozen
+from dysharp.base import I32, I64, Bools, Numbers, Tally, Texts, frozen
 from dysharp.isa.framing import Framing
 from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
 
@@ -397,7 +397,7 @@ class Declared:
     """Numbers that the plan promises; `verify` compares the tables with the promise."""
 
     useful_rows: int
-    traffic: dict[str, dict[str, int]] = field(default_factory=dict)
+    traffic: dict[str, Tally] = field(default_factory=dict)
     """Payload bytes by direction and operator, {"up": {"dispatch": ..}, "down": {..}}, from the closed form.
 
     "up" and "down" are NVLink. The links of another network NAME are "NAME out" and "NAME in".

@@ -1,7 +1,9 @@
 """Names of what takes the time of a layer, in texts and pages, and what limits a layer, in sentences."""
 
+from pathlib import Path
+
 from dysharp.analysis import Row
-from dysharp.base import frozen
+from dysharp.base import frozen, read_toml
 from dysharp.program import NET_KINDS
 from dysharp.runs.formats import resource_words
 
@@ -15,16 +17,7 @@ class Cause:
     words: str = ""
 
 
-OF_ALL_RUNS = {
-    "link_up_us": Cause("up links", "#0072B2"),
-    "link_down_us": Cause("down links", "#E69F00"),
-    "sm_us": Cause("SMs", "#CC79A7", "expert GEMMs on the SMs"),
-    "latency_us": Cause("latencies", "#009E73", "latencies of hops, memory and acknowledgements"),
-    "window_us": Cause("windows", "#D55E00", "round trips of full windows"),
-    "host_us": Cause("software", "#999999", "launches, barriers and other software"),
-    "start_us": Cause("late start", "#56B4E9", "late start of a rank"),
-    "surroundings_us": Cause("outside kernels", "#332288", "permutation, activation, casts and gaps between kernels"),
-}
+OF_ALL_RUNS = {name: Cause(**one) for name, one in read_toml(Path(__file__).with_suffix(".toml")).items()}
 """Causes of `Row.attribution` besides those of networks."""
 STALLS = {"window_us": OF_ALL_RUNS["window_us"].short, "link_us": "links", "sm_us": OF_ALL_RUNS["sm_us"].short}
 """Every wait of `Row.stalls`."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Unpack
 
-from dysharp.base import Amounts, ByName, Texts, frozen, named
+from dysharp.base import Amounts, ByName, Tally, Texts, frozen, named
 from dysharp.runs.arguments import DEFAULT_CLUSTER, RequestArgs
 from dysharp.specs import load_cluster
 
-RESOURCES: Mapping[str, dict[str, int]] = {
+RESOURCES: Mapping[str, Tally] = {
     "AL TLB": {"fabric.al_entries": 1 << 20, "fabric.al_mshrs": 0},
     "reduction table": {"fabric.reduction_entries": 0},
     "MultimemQ": {"fabric.queue_entries": 0},
@@ -22,7 +22,7 @@ RESOURCES: Mapping[str, dict[str, int]] = {
 ALL = "all"
 """Every resource without end: what is missing then, packets take."""
 PACKETS = "packets in place of trains"
-WITHOUT: Mapping[str, dict[str, int]] = {ALL: {key: value for one in RESOURCES.values() for key, value in one.items()}, **RESOURCES}
+WITHOUT: Mapping[str, Tally] = {ALL: {key: value for one in RESOURCES.values() for key, value in one.items()}, **RESOURCES}
 KEPT = 0.9
 """Part of a gain from which it holds."""
 LEAST = 0.01

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError, parse_json, read_text
+from dysharp.base import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError, Tally, parse_json, read_text
 from dysharp.base.processes import Ended, Runner, T, Task
 
 RETRIES = 2
@@ -79,7 +79,7 @@ def _told(work: Callable[[float], T], part: float) -> T | Exception:
 
 def _sharers(client: Any) -> int:
     """The most threads of workers that share the memory of one computer."""
-    threads: dict[str, int] = {}
+    threads: Tally = {}
     for worker in client.scheduler_info(n_workers=-1)["workers"].values():
         threads[worker["host"]] = threads.get(worker["host"], 0) + worker["nthreads"]
     return max(threads.values(), default=1)

@@ -14,7 +14,7 @@ from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, mea
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
-from dysharp.base import I32, AnyMapping, ByName, Texts
+from dysharp.base import I32, AnyMapping, ByName, OnProgress, Texts
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.runs.header import header_of, settings_of
@@ -49,7 +49,7 @@ MOST_OPS = 100_000
 long."""
 OnStage = Callable[..., None]
 """`on_stage(stage, done, total)`; `done` of `total` ops, 0 = unknown."""
-Engine = Callable[["Program", Callable[[int, int], None]], tuple["Trace", "Timing", ByName]]
+Engine = Callable[["Program", OnProgress], tuple["Trace", "Timing", ByName]]
 """(Trace, wall times, statistics of its blocks) of a Program; called with a Program and `progress(done, total)`."""
 
 
@@ -241,7 +241,7 @@ def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ..
         from dysharp.engine.packet.fabric import asked_fabric, with_table
         from dysharp.engine.packet.program import run_packet
 
-        def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, ByName]:
+        def packet(program: Program, progress: OnProgress) -> tuple[Trace, Timing, ByName]:
             config = with_table(program, asked_fabric(cluster, dict(fabric)))
             run = run_packet(program, config, progress)
             table = run.statistics["al_tlb"]
@@ -254,7 +254,7 @@ def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ..
     from dysharp.program import with_hardware
     from dysharp.program.constants import hardware_with
 
-    def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, ByName]:
+    def burst(program: Program, progress: OnProgress) -> tuple[Trace, Timing, ByName]:
         given = with_hardware(program, hardware_with(program.hardware, dict(fabric))) if fabric else program
         trace, timing, counted = run_burst_counted(given, progress)
         return trace, timing, dataclasses.asdict(counted)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
 from dysharp.base import AnyPath, ByName, ConfigError, check_word, frozen, nearest, show
-from dysharp.program.skew import Skew
+from dysharp.program import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
 from dysharp.runs.progress import Progress

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dysharp.base import F64, ConfigError, nearest, read_text
-from dysharp.program.skew import Skew
+from dysharp.program import Skew
 
 _MAX_US = 1e6
 _FACTORS = (0.1, 100.0)

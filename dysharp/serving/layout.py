@@ -2,7 +2,7 @@
 
 import re
 
-from dysharp.base import ConfigError, frozen, show
+from dysharp.base import ConfigError, Tally, frozen, show
 from dysharp.model.operators import Cut
 from dysharp.specs import WholeModel
 
@@ -80,7 +80,7 @@ class ServeLayout:
 
 def serve_layout_of(text: str) -> ServeLayout:
     """A layout from text such as "tp=8", "dp=16,ep=16" or "TP4 DP2 EP8". Raises `ConfigError`."""
-    values: dict[str, int] = {}
+    values: Tally = {}
     for part in re.split(r"[,\s]+", text.strip()):
         found = re.fullmatch(r"([a-zA-Z]+)=?(\d{1,4})", part)
         if not found or found[1].lower() not in KEYS or found[1].lower() in values:

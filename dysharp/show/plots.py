@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base import F64, AnyMapping, AnyPath, ConfigError, Ints, Numbers, check_destination, write_file
+from dysharp.base import F64, AnyMapping, AnyPath, ConfigError, Ints, Numbers, Tally, check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.systems import all_systems
 from dysharp.systems.collectives import all_collectives
@@ -39,7 +39,7 @@ def operator_colours(names: Iterable[str]) -> dict[str, str]:
     Operators of later parts of a merge ("B.gemm1") have the colour of the first part, paler.
     """
     colours = dict(zip((o.name for o in LAYER), PALETTE, strict=False))
-    rest, parts, out = itertools.cycle(PALETTE[len(colours) :]), dict[str, int](), {}
+    rest, parts, out = itertools.cycle(PALETTE[len(colours) :]), Tally(), {}
     for name in names:
         part, _, own = name.rpartition(".")
         if own not in colours:

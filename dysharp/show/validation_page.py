@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from dysharp.base import AnyMapping, AnyPath, Rows, check_destination, make_folder, one_line, write_text
+from dysharp.base import AnyMapping, AnyPath, Rows, Tally, check_destination, make_folder, one_line, write_text
 from dysharp.base.text import cell
 from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
@@ -90,7 +90,7 @@ def _page_of(done: Validation, figure: str = "", folder: str = "validation-table
 
 def _outside(unsupported: Sequence[AnyMapping]) -> str:
     """A sentence about the measurements that belong to no family, by kind."""
-    kinds: dict[str, int] = {}
+    kinds: Tally = {}
     for row in unsupported:
         if not row["family"]:
             kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base import frozen, show
+from dysharp.base import Tally, frozen, show
 from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, raise_if
 from dysharp.specs.model import Model
 
@@ -216,7 +216,7 @@ class WholeModel:
         return f"{'w' if not words and self.attention.window and layer % self.attention.window_every == 0 else '*'}{ffn}"
 
     @property
-    def kinds(self) -> dict[str, int]:
+    def kinds(self) -> Tally:
         """Every word, in the order of first layers, with the number of its layers; without MTP."""
         return Counter(map(self.kind, range(self.n_layers)))
 

@@ -6,7 +6,7 @@ Names are autograd's: combine of B runs a dispatch kernel, dispatch of B a combi
 from collections.abc import Sequence
 from dataclasses import fields
 
-from dysharp.base import frozen
+from dysharp.base import Tally, frozen
 from dysharp.training.cost import PassCost
 from dysharp.training.graph import Graph, Node, replay
 
@@ -40,9 +40,9 @@ WIRE = ("combine_b", "dispatch_f", "dispatch_b", "combine_f")
 def pairs_time(pairs: Sequence[Phases]) -> float:
     """The time of pairs one behind the other."""
     graph = Graph()
-    before: dict[str, int] = {}
+    before: Tally = {}
     for k, pair in enumerate(pairs):
-        made: dict[str, int] = {}
+        made: Tally = {}
         for name in (f.name for f in fields(Phases)):
             after = [made[need] for need in NEEDS.get(name, ())]
             after += [before[LATER[name]]] if k and name in LATER else []

@@ -9,8 +9,7 @@ import numpy as np
 from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.analysis.timeline.record import Log, Recording
 from dysharp.base import I64, PS_PER_US, SimulationError, frozen
-from dysharp.program import PULLS, Program, owners
-from dysharp.program.payload import sides_of
+from dysharp.program import PULLS, Program, owners, sides_of
 
 UP, DOWN = 0, 1
 DATA, REQUEST, RESPONSE, RESULT, ACKS = range(5)

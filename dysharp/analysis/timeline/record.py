@@ -1,12 +1,11 @@
 """`record`: one run of a Program with the log of its links and tables."""
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from dysharp.analysis import program_bound
-from dysharp.base import I64, PS_PER_US, ConfigError, SimulationError, frozen
+from dysharp.base import I64, PS_PER_US, ConfigError, OnProgress, SimulationError, frozen
 from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
 from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
@@ -48,7 +47,7 @@ class Recording:
     hubs: Log
 
 
-def record(program: Program, progress: Callable[[int, int], None] | None = None) -> tuple[Recording, Timing, TableReads]:
+def record(program: Program, progress: OnProgress | None = None) -> tuple[Recording, Timing, TableReads]:
     """Run `program` at burst level with logs, as `run_burst_counted`. Raises SimulationError on deadlock, ConfigError for bulk ops."""
     begin = time.perf_counter()
     bulk = program.bulk_ops()
@@ -68,7 +67,7 @@ def record(program: Program, progress: Callable[[int, int], None] | None = None)
     return recording, Timing(compiled - begin, 0.0, time.perf_counter() - compiled), table_reads(program, state)
 
 
-def _run(program: Program, progress: Callable[[int, int], None] | None) -> tuple[BurstState, list[I64]]:
+def _run(program: Program, progress: OnProgress | None) -> tuple[BurstState, list[I64]]:
     """The state at the end, and the logs of up links, down links and hubs."""
     from dysharp.analysis.timeline.recorder import SAMPLE_PS, run_logged
     from dysharp.engine.blocks import columns as col

@@ -9,7 +9,7 @@ from dysharp.analysis.timeline.counters import Counter, counters
 from dysharp.analysis.timeline.flows import TokenFlow, steps_of, token_rows
 from dysharp.analysis.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
 from dysharp.analysis.timeline.record import Recording
-from dysharp.base import I32, I64, Bools, ConfigError, Ints, Numbers, Texts, frozen
+from dysharp.base import I32, I64, Bools, ConfigError, Ints, Numbers, Tally, Texts, frozen
 from dysharp.program import Kind, Operator, Program
 from dysharp.workload import Routing
 
@@ -84,7 +84,7 @@ class _Draft:
 
     def __init__(self) -> None:
         self.tracks: dict[Track, int] = {}
-        self.names: dict[str, int] = {}
+        self.names: Tally = {}
         self.parts: list[tuple[Ints, ...]] = []
         self.n = 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dysharp.base import AnyMapping, ByName, Columns, read_toml
+from dysharp.base import AnyMapping, ByName, Columns, Tally, read_toml
 from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
@@ -112,7 +112,7 @@ def print_more(done: Validation, *, own: bool) -> None:
     """Why rows have no prediction, in short, and where more is."""
     from dysharp.measured.family import NO_FAMILY
 
-    missing: dict[str, int] = {}
+    missing: Tally = {}
     for row in done.unsupported:
         reason = "of a kind that nothing predicts" if row["reason"] == NO_FAMILY else row["reason"]
         missing[reason] = missing.get(reason, 0) + row["n"]

@@ -8,8 +8,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState, Clock, IssuerState, Links, MemberState, OpState, PoolState, StoreState, SwitchState, TableState
 from dysharp.engine.burst.lower_bulk import pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
-from dysharp.program import PULLS, Alloc, Discipline, Head, Kind, Point, Program, Tail, csr_ptr, group, owners
-from dysharp.program.names import edge_name
+from dysharp.program import PULLS, Alloc, Discipline, Head, Kind, Point, Program, Tail, csr_ptr, edge_name, group, owners
 
 
 def _unsupported(program: Program) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.base import F64, ConfigError, by_key, frozen, read_text
+from dysharp.base import F64, ConfigError, OnProgress, by_key, frozen, read_text
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
 
@@ -131,7 +131,7 @@ def _left_out(row: Row, saturation: float) -> str:
 
 def compare_curves(
     path: str | Path | None = None, only: Callable[[str], bool] | None = None, every: int = 1, seeds: Sequence[int] | None = None,
-    precision: float = 0.01, progress: Callable[[int, int], None] | None = None, at: float | None = None,
+    precision: float = 0.01, progress: OnProgress | None = None, at: float | None = None,
 ) -> list[CurveRow]:  # fmt: skip
     """Measure rows of the curves in `path` (curves that `only` accepts; every n-th row and the last) and compare them with the recorded rows.
 

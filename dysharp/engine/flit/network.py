@@ -6,12 +6,11 @@ Source of router timing and of the protocol: recorded curves of an established r
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, field
 
 import numpy as np
 
-from dysharp.base import I64, ByName, ConfigError, SimulationError, frozen
+from dysharp.base import I64, ByName, ConfigError, OnProgress, SimulationError, frozen
 from dysharp.engine.cycles import first_cycle
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
@@ -160,7 +159,7 @@ class NetworkRun:
 
 def measure(
     config: NetworkConfig, traffic: Traffic, load: float, seed: int = 1, protocol: Protocol | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> NetworkPoint:  # fmt: skip
     """Measure one load (flits per cycle and terminal). `progress(periods done, at most)`.
 
@@ -170,7 +169,7 @@ def measure(
     return measure_run(NetworkRun(config, traffic, load, seed, protocol or Protocol()), progress)
 
 
-def measure_run(run: NetworkRun, progress: Callable[[int, int], None] | None = None) -> NetworkPoint:
+def measure_run(run: NetworkRun, progress: OnProgress | None = None) -> NetworkPoint:
     """What `measure` does, with a run of another kind. Raises as it does."""
     begin = time.perf_counter()
     a, protocol, config = run.state, run.protocol, run.config

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import Array, ConfigError
+from dysharp.base import Array, ConfigError, OnProgress
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, NetworkRun, Protocol, measure_run
 from dysharp.engine.flit.records import Created, ReplayDraws
@@ -147,7 +147,7 @@ class _Replay(NetworkRun):
 
 
 def replay(
-    config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol, progress: Callable[[int, int], None] | None = None
+    config: NetworkConfig, traffic: Traffic, load: float, seed: int, protocol: Protocol, progress: OnProgress | None = None
 ) -> NetworkPoint:
     """`measure` on the packets that a recorded run with this seed drew; `load`: the load offered to it. Raises as `measure` does."""
     return measure_run(_Replay(config, traffic, load, seed, protocol), progress)

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from dysharp.base import Amounts, frozen
-from dysharp.figures.metric import calculated
+from dysharp.figures.metric import MEASURES, calculated
 from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.runs import Point
 from dysharp.specs import load_cluster, load_model
@@ -18,7 +18,7 @@ class _Choices:
     topk: Experts | None = None
 
 
-@calculated("closed-form", options=_Choices, metrics={"redundant_share": "redundant_share", "ideal_speedup": "ideal speed-up"})
+@calculated("closed-form", options=_Choices)
 def _closed_form(point: Point, choices: _Choices) -> Amounts:
     """The closed forms for the model and the GPUs of a point: token rows per token, shares and ratios."""
     model = load_model(point.model)
@@ -34,15 +34,7 @@ class _StoreOptions:
     granularity: Entries
 
 
-METRICS = {
-    "payload_efficiency": "payload efficiency (%)",
-    "encoded_over_closed": "encoded packets over closed form",
-    "of_ideal": "payload efficiency over ideal",
-    "over_explicit": "payload efficiency over explicit",
-}
-
-
-@calculated("packet-format", options=_StoreOptions, metrics=METRICS)
+@calculated("packet-format", options=_StoreOptions)
 def _packet_format(point: Point, store: _StoreOptions) -> Amounts:
     """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
     targets = load_model(point.model).topk
@@ -50,4 +42,4 @@ def _packet_format(point: Point, store: _StoreOptions) -> Amounts:
     encoded = encoded_efficiency(store.format, store.granularity, targets)
     ideal, explicit = (closed_efficiency(name, store.granularity, targets) for name in ("ideal", "explicit"))
     values = (100 * closed, encoded / closed, closed / ideal, closed / explicit)
-    return dict(zip(METRICS, values, strict=True))
+    return dict(zip(MEASURES["packet-format"], values, strict=True))

@@ -5,19 +5,12 @@ from typing import Annotated
 import numpy as np
 
 from dysharp.base import F64, I64, PS_PER_US, Amounts, frozen
-from dysharp.figures.metric import calculated
+from dysharp.figures.metric import MEASURES, calculated
 from dysharp.program import Program, Trace, owners
 from dysharp.runs import Point, RequestArgs
 from dysharp.runs.run import planned
 from dysharp.specs.fields import one_of
 
-METRICS = {
-    "dispatch_us": "mean time of a row from routing to its GEMM (us)",
-    "producer_share": "share of the producer",
-    "network_share": "share of the network",
-    "consumer_share": "share of the consumer",
-    "kept_consumer": "consumer's time kept with readiness in hardware",
-}
 HARDWARE = {"mh-base": "mh-dep", "mh-pkt": "moe-hub"}
 """A form whose thread blocks poll -> the same with readiness in hardware."""
 
@@ -29,12 +22,12 @@ class _PollingForm:
     form: Annotated[str, one_of(*HARDWARE)] = "mh-base"
 
 
-@calculated("hub-shares", options=_PollingForm, metrics=METRICS)
+@calculated("hub-shares", options=_PollingForm)
 def _hub_shares(point: Point, options: _PollingForm) -> Amounts:
     """Means over all rows of all GPUs; of a tile the thread block that starts first counts."""
     own, hardware = _parts_us(point, options.form), _parts_us(point, HARDWARE[options.form])
     total = own.sum()
-    return dict(zip(METRICS, (total, *(own / total), hardware[2] / own[2]), strict=True))
+    return dict(zip(MEASURES["hub-shares"], (total, *(own / total), hardware[2] / own[2]), strict=True))
 
 
 def _parts_us(point: Point, system: str) -> F64:

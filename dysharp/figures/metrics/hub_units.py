@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from dysharp.base import Amounts, frozen
-from dysharp.figures.metric import calculated
+from dysharp.figures.metric import MEASURES, calculated
 from dysharp.protocol import aau, rpm
 from dysharp.runs import Point
 from dysharp.specs.fields import Entries, EntriesOrInfinite
@@ -34,14 +34,7 @@ class _HubUnits:
     row_bytes: Entries = 2048
 
 
-METRICS = {
-    "map_reads_per_row": "reads of evicted places per row",
-    "packet_payload": "mean payload of a packet (B)",
-    "open_rows": "most rows begun and not complete at a hub",
-}
-
-
-@calculated("hub-units", options=_HubUnits, metrics=METRICS)
+@calculated("hub-units", options=_HubUnits)
 def _hub_units(point: Point, units: _HubUnits) -> Amounts:
     """Run all rows of all producers through the units."""
     producers = [_packets(p, units) for p in range(PRODUCERS)]
@@ -66,7 +59,7 @@ def _hub_units(point: Point, units: _HubUnits) -> Amounts:
                 packets, n_reads, left[row] = packets + 1, n_reads + len(new), left[row] - n_bytes
                 complete += left[row] == 0
                 most = max(most, unit.pointer[0] - complete)
-    return dict(zip(METRICS, (n_reads / total, total * units.row_bytes / packets, most), strict=True))
+    return dict(zip(MEASURES["hub-units"], (n_reads / total, total * units.row_bytes / packets, most), strict=True))
 
 
 def _stores(producer: int, units: _HubUnits) -> Iterator[tuple[int, int]]:

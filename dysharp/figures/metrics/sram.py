@@ -12,21 +12,6 @@ from dysharp.silicon import dysharp_area, hub_area
 from dysharp.specs import choice_int, load_cluster
 from dysharp.specs.fields import EntriesOrInfinite
 
-DYSHARP = {
-    "tables_kib": "SRAM of AL TLB, tile and token tables (KiB)",
-    "misses_kib": "SRAM of a hub's miss registers (KiB)",
-    "queues_kib": "SRAM of the MultimemQs (KiB)",
-    "gpu_mm2": "SRAM in a GPU (mm2, estimate)",
-    "buffer_mm2": "SRAM of a switch's reduction buffers (mm2, estimate)",
-}
-HUB = {
-    "rat_kib": "SRAM of the row table (KiB)",
-    "apt_kib": "SRAM of the pointer table (KiB)",
-    "partitions_kib": "SRAM of the packet manager (KiB)",
-    "counters_kib": "SRAM of the tile counters (KiB)",
-    "sram_mm2": "SRAM of all units (mm2, estimate)",
-}
-
 
 @frozen
 class _Queues:
@@ -48,12 +33,12 @@ class _HubSizes:
     tiles: EntriesOrInfinite = TILE_COUNTER.entries
 
 
-@calculated("dysharp-area", options=_Queues, metrics=DYSHARP)
+@calculated("dysharp-area", options=_Queues)
 def _dysharp_sram(point: Point, options: _Queues) -> Amounts:
     return dysharp_area(load_cluster(point.cluster), options.queues, options.misses)
 
 
-@calculated("hub-area", options=_HubSizes, metrics=HUB)
+@calculated("hub-area", options=_HubSizes)
 def _hub_sram(point: Point, sizes: _HubSizes) -> Amounts:
     banks = choice_int("moe_hub.rat_banks") * choice_int("moe_hub.rat_bank_entries")
     return hub_area(**asdict(sizes) | {"rat_entries": banks if sizes.rat_entries is None else sizes.rat_entries})

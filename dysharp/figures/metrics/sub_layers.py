@@ -138,10 +138,7 @@ def _nccl_mean_error(here: Seen) -> float | None:
     return mean(abs(one.time_us / _measured_us(one) - 1) for one in same) if same[0].point == here.point else None
 
 
-_SPREAD = {f"{side}_{end}_mm2": f"area of CAIS in a {side} ({end}, mm2)" for side in ("switch", "gpu") for end in ("low", "middle", "high")}
-
-
-@calculated("cais-area", options=NoOptions, metrics=_SPREAD)
+@calculated("cais-area", options=NoOptions)
 def _area(point: Point, options: NoOptions) -> Amounts:
     """Merge units, merge tables and group table of a switch; synchronizer of a GPU; in 12 nm."""
     found = cais_area(load_cluster(point.cluster))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.base import Array, ByName, ConfigError
+from dysharp.base import Array, ByName, ConfigError, OnProgress
 from dysharp.functional.torch.extra import require_torch, require_transformers
 from dysharp.workload import Recording, check_weights, checked_ids
 
@@ -57,7 +57,7 @@ def capture(
     sequence: int | None = None,
     batch: int = 4,
     name: str = "",
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> Recording:
     """Run `model` on token ids `[tokens]` and record its routers: expert ids and float32 gate weights per token.
 
@@ -179,7 +179,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _run(model: torch.nn.Module, windows: list[Array], batch: int, recorders: list[_Recorder], progress: Callable[[int, int], None] | None) -> None:
+def _run(model: torch.nn.Module, windows: list[Array], batch: int, recorders: list[_Recorder], progress: OnProgress | None) -> None:
     import torch
 
     backbone: torch.nn.Module = getattr(model, "base_model", model)  # without the head, because no logits are used

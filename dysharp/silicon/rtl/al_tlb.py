@@ -8,7 +8,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import al_table
 from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, OrderList, OrderProof, Proof, Values, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
@@ -162,16 +162,16 @@ class _TlbModel(BlockModel):
         self.p = p = parameters
         super().__init__(max(p.entries, p.waiters, p.experts))
         self.state = al_table.empty(p.experts, p.entries, p.misses)
-        self.read: dict[str, int] = {"read_valid": 0}
-        self.write: dict[str, int] = {"write_valid": 0}
+        self.read: Tally = {"read_valid": 0}
+        self.write: Tally = {"write_valid": 0}
         self.register: dict[al_table.Key, int] = {}
         self.known: list[al_table.Key] = []  # reads that memory has seen
-        self.leaving: list[dict[str, int]] = []
+        self.leaving: list[Tally] = []
         self.n_wait = 0
         self.stall, self.slow, self.rows = random.choice((0, 0.3)), random.choice((0.1, 0.5)), random.choice((2, 6))
-        self.held: dict[str, int] = {}
+        self.held: Tally = {}
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         if not self.held:
             e, i = random.randrange(self.p.experts), random.randrange(min(self.rows, 1 << self.p.index_bits))
             packet = random.getrandbits(self.p.packet_bits)
@@ -239,7 +239,7 @@ class _TlbModel(BlockModel):
             elif isinstance(output, al_table.Found):
                 self.leaving.append(self._found(output))
 
-    def _found(self, output: al_table.Found) -> dict[str, int]:
+    def _found(self, output: al_table.Found) -> Tally:
         return {"out_valid": 1, "out_packet": int(str(output.packet)), "out_layout": output.layout, "out_unbound": 0}
 
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dysharp.base import MissingExtra, check_word, frozen
+from dysharp.base import MissingExtra, check_word, frozen, read_toml
 
 if TYPE_CHECKING:
     from random import Random
 
-BLOCKS = {
-    "reduction-table": "DySHARP, switch port: sessions, counts, LRU eviction, timeouts",
-    "target-logic": "DySHARP, switch: lists of experts to output ports and replicas",
-    "replica-choice": "beyond DySHARP, switch: the replica on the GPU with the smallest counter",
-    "format-converter": "beyond DySHARP, switch: FP32 to MXFP8 and back, a block of 32 each way",
-    "tile-status": "DySHARP, hub: packets and thread blocks per tile (TS)",
-    "output-readiness": "DySHARP, hub: notices per token (OR)",
-    "al-tlb": "DySHARP, hub: algebraic to layout index, miss registers, waiting packets",
-    "row-allocation": "MoE-Hub: a RAT bank and the APT: place of a row, capacity",
-    "packet-manager": "MoE-Hub: stores merge to lines for a peer, and the scheduler (RPM)",
-    "readiness": "MoE-Hub: bytes and records per tile, announced totals (DAM)",
-    "merge-unit": "CAIS, switch port: loads of one line share request and response",
-}
+BLOCKS: dict[str, str] = read_toml(Path(__file__).with_suffix(".toml"))
 """Name -> what it is. The block itself is `BLOCK` of the module NAME."""
 
 

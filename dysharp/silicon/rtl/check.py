@@ -10,7 +10,7 @@ from amaranth.hdl import ResetInserter, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
-from dysharp.base import SimulationError, frozen
+from dysharp.base import SimulationError, Tally, frozen
 from dysharp.silicon.rtl.blocks import Block, Pin
 
 Values = Mapping[str, int]
@@ -22,9 +22,9 @@ class BlockModel:
     def __init__(self, busy: int = 0):
         self.busy = busy
         self.seen: Counter[str] = Counter()
-        self.out: dict[str, int] = {"out_valid": 0}
+        self.out: Tally = {"out_valid": 0}
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         """Inputs of the next cycle, by pin."""
         raise NotImplementedError
 
@@ -41,7 +41,7 @@ class BlockModel:
             self.take(pins) if pins["valid"] else self.idle(pins)
         return now
 
-    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+    def beside(self, pins: Values, ready: bool) -> Tally:
         """More outputs of this cycle. `ready`: the block may do a step; of a table that spills: the step that waited."""
         return {}
 
@@ -59,7 +59,7 @@ class SpillModel(BlockModel):
     def __init__(self, busy: int):
         super().__init__(busy)
         self.waits: Any = None
-        self.spill: dict[str, int] = {"spill_valid": 0}
+        self.spill: Tally = {"spill_valid": 0}
 
     def cycle(self, pins: Values) -> Values:
         free = not self.busy and (not self.out["out_valid"] or pins["out_ready"]) and (not self.spill["spill_valid"] or pins["spill_ready"])
@@ -91,7 +91,7 @@ class Checked:
 
     sequences: int
     cycles: int
-    seen: dict[str, int]
+    seen: Tally
     answer_cycles: int
 
 
@@ -101,7 +101,7 @@ def pins_of(component: wiring.Component) -> list[Pin]:
     return [Pin(name, "in" if member.flow == wiring.In else "out", Shape.cast(member.shape).width) for name, member in members]
 
 
-def check_block(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> list[tuple[dict[str, int], Checked]]:
+def check_block(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> list[tuple[Tally, Checked]]:
     """Compare block and model, `sequences` sequences in all, shared by the small parameters. Raises SimulationError."""
     done = []
     for i, p in enumerate(block.small):
@@ -133,7 +133,7 @@ def check(
             ctx.set(reset, 1)
             await ctx.tick()
             ctx.set(reset, 0)
-            before: dict[str, int] = {}
+            before: Tally = {}
             for cycle in range(cycles):
                 pins = model.draw(random)
                 for name, value in pins.items():

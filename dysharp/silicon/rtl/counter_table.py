@@ -12,7 +12,7 @@ from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import ByName
+from dysharp.base import ByName, Tally
 from dysharp.silicon.rtl import Machine, SpillModel, Table, Values
 
 
@@ -36,7 +36,7 @@ class CounterTable(Machine):
             "out_valid": Out(1), "out_ready": In(1), "out_kind": Out(2), "out_key": Out(key_bits),
         }  # fmt: skip
 
-    def counted(self, p: Any) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+    def counted(self, p: Any) -> tuple[int, Tally, Tally, Tally]:
         """Bits of the key, of the counts of an entry, of the pins of an event, and of other pins."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class CounterModel(SpillModel):
         self.memory: dict[int, int] = {}
         self.stall, self.load = random.choice((0, 0.3)), random.choice((0.4, 1))
 
-    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+    def beside(self, pins: Values, ready: bool) -> Tally:
         return {"taken": int(bool(ready and pins["answer"] and pins["found"]) and not self.same(self.waits))}
 
     def resume(self, step: Values, pins: Values) -> None:
@@ -132,7 +132,7 @@ class CounterModel(SpillModel):
             self.memory[key] = before[key]
             self.spill = {"spill_valid": 1, "spill_key": key, "spill_data": before[key]}
 
-    def answers(self, random: Random) -> dict[str, int]:
+    def answers(self, random: Random) -> Tally:
         """Pins of memory and of those who take what comes out."""
         key = self.waits["key"] if self.waits else -1
         found = int(key in self.memory)

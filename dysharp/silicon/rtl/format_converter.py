@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
 from dysharp.specs import Cluster
 
@@ -91,7 +91,7 @@ class _ConverterModel(BlockModel):
         rest = random.choice((0, 1 << 19, 3 << 18, 0x7FFFFF, random.getrandbits(23), random.getrandbits(5) << 18))
         return random.choice((0, 1, 1, 1, 1)) * (random.getrandbits(1) << 31 | exponent << 23 | rest)
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         codes = [random.choice((0, random.getrandbits(7) % (MOST + 1))) | random.getrandbits(1) << 7 for _ in range(self.p.block)]
         pins = {"valid": int(random.random() < 0.9), "narrow": random.getrandbits(1), "scale": random.choice((0, 8, random.randint(0, 246)))}
         pins |= {"sums": sum(self._sum(random) << 32 * i for i in range(self.p.block)), "codes": sum(c << 8 * i for i, c in enumerate(codes))}

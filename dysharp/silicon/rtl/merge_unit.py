@@ -8,7 +8,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import merging
 from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, slot_bits, slots
 from dysharp.specs import Cluster
@@ -123,7 +123,7 @@ class _MergeModel(BlockModel):
         self.stall, self.lines = random.choice((0, 0.3)), random.choice((3, 8))
         self.expected = random.randint(2, parameters.askers)
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         kind = random.choices(range(5), (6, 4, 1, 1, 1))[0]
         line, asker = random.randrange(self.lines), random.randrange(self.p.askers)
         out = [address for address, entry in self.state.loads.items() if not entry.ready]

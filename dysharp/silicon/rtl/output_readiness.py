@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import readiness
 from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, slot_bits, slots
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
@@ -32,7 +32,7 @@ class OutputReadiness(CounterTable):
     A repeated notice of a token that is not ready counts once. A notice after the last one would begin a new entry: links deliver once.
     """
 
-    def counted(self, p: _ReadinessParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+    def counted(self, p: _ReadinessParameters) -> tuple[int, Tally, Tally, Tally]:
         return p.token_bits, {"notices": p.topk}, {"place": slot_bits(p.topk), "expected": p.topk.bit_length()}, {}
 
     def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
@@ -59,7 +59,7 @@ class _NoticeModel(CounterModel):
         if random.random() < 0.5:  # tokens nearly in order, as Combine has them
             self.todo.sort(key=lambda notice: notice[0] + 3 * random.random())
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         token, place = self.todo[0] if self.todo else (0, 0)
         announced = [(t, p) for t in range(TOKENS) if t not in self.state.ready for p in readiness._announced(self.state, t)]
         if announced and random.random() < 0.1 and not self.waits:

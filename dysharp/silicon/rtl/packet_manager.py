@@ -9,7 +9,7 @@ from amaranth.lib import data
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
 from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, Proof, Values, lowest, memory, slot_bits, slots
@@ -197,7 +197,7 @@ class _PacketModel(BlockModel):
         self.whole, self.fences = random.choice((0.2, 0.7)), random.choice((0, 0.1))
         self.rows = random.choice((2, 4, 1 << p.row_bits))
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         n = self.p.line_bytes
         first = random.randrange(n)
         mask = (1 << n) - 1 if random.random() < self.whole else ((1 << random.randint(1, n - first)) - 1) << first

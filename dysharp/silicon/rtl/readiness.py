@@ -8,7 +8,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base import ByName, ConfigError, frozen
+from dysharp.base import ByName, ConfigError, Tally, frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, memory, slot_bits, slots
@@ -143,7 +143,7 @@ class _DamModel(BlockModel):
         self.outputs: dict[int, list[dam.Output]] = {}  # of the walk, by tile
         self.stall, self.load = random.choice((0, 0.3)), random.choice((0.5, 1))
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         kind, what, n = self.todo[0] if self.todo else (0, 0, 0)
         pins = {"valid": int(bool(self.todo) and random.random() < self.load), "op": kind, "row_bytes": self.row_bytes}
         pins |= {"place": what if kind < 2 else 0, "n_bytes": n if kind == 0 else 7, "producer": what if kind == 2 else 0}

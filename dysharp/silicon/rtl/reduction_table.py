@@ -9,7 +9,7 @@ from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import ByName, KiB, SimulationError, frozen
+from dysharp.base import ByName, KiB, SimulationError, Tally, frozen
 from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, live_slots, slot_bits, slots
@@ -141,7 +141,7 @@ class _ReductionModel(BlockModel):
         self.keys = random.choice((2, 1 << parameters.key_bits))
         self.load = random.choice((0.3, 0.8, 1))
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         """A packet in most cycles; a key may come again when its session has all answers."""
         pins = {"valid": int(random.random() < self.load), "look": int(random.random() < self.looks), "out_ready": int(random.random() >= self.stall)}
         fresh = [k for k in range(min(self.keys + self.p.entries, 1 << self.p.key_bits)) if k not in self.owed]
@@ -152,7 +152,7 @@ class _ReductionModel(BlockModel):
         key = random.choice(list(self.owed))
         return pins | {"is_request": 0, "key": key, "count": random.randint(1, self.owed[key])}
 
-    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+    def beside(self, pins: Values, ready: bool) -> Tally:
         return {"looked": int(ready and bool(pins["look"]) and not pins["valid"]), "error": 0}
 
     def take(self, pins: Values) -> None:
@@ -256,7 +256,7 @@ class _ReplayModel(_ReductionModel):
         self.total: dict[int, int] = {}  # of a session: what went in less what came out
         self.sent: list[reduction.Output[int]] = []
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         pins = {"valid": int(self.at < len(self.steps)), "look": 0, "out_ready": int(random.random() >= self.stall)}
         step = self.steps[min(self.at, len(self.steps) - 1)]
         return pins | {"is_request": int(step.kind == "request"), "key": step.session, "count": step.targets}

@@ -6,7 +6,7 @@ from typing import Self
 from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, slot_bits
 from dysharp.specs import Cluster, choice_int
 
@@ -76,7 +76,7 @@ class _ChoiceModel(BlockModel):
         self.entries = [random.sample(range(parameters.gpus), random.randint(1, most)) for _ in range(3)]
         self.stall = random.choice((0, 0.4))
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         listed, width = random.choice(self.entries), slot_bits(self.p.gpus)
         pins = {"valid": int(random.random() < 0.9), "gpus": sum(gpu << width * i for i, gpu in enumerate(listed)), "n": len(listed)}
         return pins | {"first": random.randrange(len(listed)), "clear": int(random.random() < 0.02), "out_ready": int(random.random() >= self.stall)}

@@ -12,7 +12,7 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
 from dysharp.silicon.rtl import Block, Machine, Proof, SpillModel, Values, memory, slot_bits, slots
@@ -184,7 +184,7 @@ class _RowModel(SpillModel):
         self.stall, self.load = random.choice((0, 0.3)), random.choice((0.5, 1))
         self.dead: set[aau.Key] = set()
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         stalls = {name: int(random.random() >= self.stall) for name in ("out_ready", "spill_ready")}
         pins = {"valid": 0, "region": 0, "row": 0, "n_bytes": 1, "packet": 0, "set": 0} | stalls
         if self.registers:
@@ -200,7 +200,7 @@ class _RowModel(SpillModel):
     def accepts(self, pins: Values) -> bool:
         return not pins["set"]
 
-    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+    def beside(self, pins: Values, ready: bool) -> Tally:
         return {"fetch_region": self.waits.key[0], "fetch_row": self.waits.key[1]} if ready else {}
 
     def resume(self, step: aau.RowPacket, pins: Values) -> None:

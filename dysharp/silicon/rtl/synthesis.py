@@ -12,7 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ByName, ConfigError, frozen, read_text
+from dysharp.base import ByName, ConfigError, Tally, frozen, read_text
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
 from dysharp.silicon.rtl.yosys import MemoryBits, memory_of, rtlil_of, run_yosys
@@ -39,7 +39,7 @@ tee -o stat.txt stat -liberty {0}
 class Synthesized:
     """`gates`: by cell. `path_gates`, `path_macros`: gates and macros on the longest path between flip-flops."""
 
-    gates: dict[str, int]
+    gates: Tally
     memories: list[MemoryBits]
     cam_bits: int
     path_gates: int

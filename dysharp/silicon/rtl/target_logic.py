@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.isa.packets import IDS_PER_FLIT
 from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
 from dysharp.specs import Cluster
@@ -89,7 +89,7 @@ class _TargetModel(BlockModel):
         self.listed: list[int] = []
         self.stall = random.choice((0, 0.4))
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         if not self.rest:
             self.rest = random.sample(range(self.experts), random.randint(1, min(self.experts, 2 * self.p.ids)))
             if random.random() < 0.1:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import read_text
+from dysharp.base import Tally, read_text
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values, check, pins_of
 from dysharp.silicon.rtl.yosys import verilog_of
@@ -28,7 +28,7 @@ def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0
     return verilog_of(block.component(p), name) + "\n" + read_text(Path(__file__).with_suffix(".v")).format(name=name, **text)
 
 
-def _places(widths: dict[str, int]) -> list[tuple[str, int, int]]:
+def _places(widths: Tally) -> list[tuple[str, int, int]]:
     """(pin, lowest bit, width) of the pins in one bus."""
     at, found = 0, []
     for name, width in widths.items():
@@ -37,6 +37,6 @@ def _places(widths: dict[str, int]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _word(widths: dict[str, int], values: Any) -> str:
+def _word(widths: Tally, values: Any) -> str:
     bits = sum((int(values.get(name, 0)) & (1 << width) - 1) << low for name, low, width in _places(widths))
     return f"{sum(widths.values())}'h{bits:x}"

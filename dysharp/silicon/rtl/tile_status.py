@@ -6,7 +6,7 @@ from typing import Any, Self
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
 
-from dysharp.base import ByName, frozen
+from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import tracker
 from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, memory, slot_bits, slots
 from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
@@ -37,7 +37,7 @@ class TileStatus(CounterTable):
     `set_last`, `set_packets` = the last tile of `set_expert` and its packets. Constant pins: `tile_packets` of a whole tile, `blocks1`, `blocks2`.
     """
 
-    def counted(self, p: _TileParameters) -> tuple[int, dict[str, int], dict[str, int], dict[str, int]]:
+    def counted(self, p: _TileParameters) -> tuple[int, Tally, Tally, Tally]:
         expert = slot_bits(p.experts)
         constant = {"tile_packets": p.packet_bits, "blocks1": p.block_bits, "blocks2": p.block_bits}
         register = {"set": 1, "set_expert": expert, "set_last": p.tile_bits, "set_packets": p.packet_bits}
@@ -89,7 +89,7 @@ class _TileModel(CounterModel):
     def tile(self, key: int) -> tracker.Tile:
         return key >> self.p.tile_bits, key & ((1 << self.p.tile_bits) - 1)
 
-    def draw(self, random: Random) -> dict[str, int]:
+    def draw(self, random: Random) -> Tally:
         pins = {"tile_packets": self.shape.tile_rows * self.shape.row_bytes, "blocks1": self.shape.gemm1_blocks, "blocks2": self.shape.gemm2_blocks}
         pins |= {"valid": 0, "set": 0, "key": 0, "op": 0, "chosen": -1} | self.answers(random)
         if self.registers:  # before the first packet

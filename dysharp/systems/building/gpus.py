@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base import PS_PER_US, ConfigError, Texts
+from dysharp.base import PS_PER_US, ConfigError, Tally, Texts
 from dysharp.costs import arch_of, hbm_us, launch_us, permute_us
 from dysharp.costs import collectives as times
 from dysharp.costs.transfer import fifo_copy_us
@@ -139,7 +139,7 @@ class GpuBuilder:
         measured = times.FLIGHT_US.get(cluster.own_gpu.arch) if cluster.gpu else None
         self.flight_ps = round(measured * PS_PER_US) if measured else 2 * self.b.hardware.lat
         """From a GPU over the switch to another GPU, in measured times that contain it; a flight of the Program takes two hops of the cluster."""
-        self.traffic: dict[str, dict[str, int]] = {}
+        self.traffic: dict[str, Tally] = {}
         self._once: dict[Template | Framing, int] = {}
 
     @cached_property

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import ByName, ns_to_ps
+from dysharp.base import ByName, Tally, ns_to_ps
 from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Discipline, Framing, Ints, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, MULTIMEM, RDMA, STORE
@@ -329,7 +329,7 @@ class LayerBuilder(SoftwareBase):
                 across = between_rails(self.routing, self.cluster.domain_gpus, named)
                 sent[1:] = [(sent[1][0] - across[0], sent[1][1] - across[1]), across]
             back = sent
-        sums: dict[str, dict[str, int]] = {}
+        sums: dict[str, Tally] = {}
         for sides, there, again in zip(self.ways.sides, sent, back, strict=True):
             for side, rows, mirrored in zip(sides, there, reversed(again), strict=True):
                 back_bytes = self.sum_bytes if side == "down" else self.back_bytes

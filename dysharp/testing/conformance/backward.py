@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.analysis import traffic_bytes
-from dysharp.base import Array, Numbers
+from dysharp.base import Array, Numbers, Tally
 from dysharp.engine.burst.run import run_burst
-from dysharp.program import Head, Kind, Program, Tail, Template, owners
-from dysharp.program.payload import moved_bytes, sides_of
+from dysharp.program import Head, Kind, Program, Tail, Template, moved_bytes, owners, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.moved import GRADIENTS
@@ -58,7 +57,7 @@ def _backward_mirrors_bytes(case: Passes) -> Lines:
             yield f"gate weights: found {out[up]} B {up}, expected more than 0 B if and only if Dispatch uses these links"
 
 
-def _riding_bytes(case: CheckedPass) -> dict[str, int]:
+def _riding_bytes(case: CheckedPass) -> Tally:
     """Bytes on every side of operator "other", control words excluded."""
     control = moved_bytes(case.program)
     counted = traffic_bytes(case.program, case.trace)

@@ -18,10 +18,7 @@ from dysharp.functional.collective import CollectiveEmulation, emulate_collectiv
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle import run_oracle
-from dysharp.program import LATE, PUSHES, Kind, Program, Tail, Trace
-from dysharp.program.names import op_name
-from dysharp.program.payload import moved_bytes
-from dysharp.program.skew import START
+from dysharp.program import LATE, PUSHES, START, Kind, Program, Tail, Trace, moved_bytes, op_name
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.collectives import CollectiveSystem

@@ -6,8 +6,7 @@ import numpy as np
 
 from dysharp.analysis.count import group_transfers, sums_that_passed, wire_table
 from dysharp.base import Array
-from dysharp.program import PULLS, PUSHES, Kind, Point, Program, Trace, hardware_of, owners
-from dysharp.program.names import op_name
+from dysharp.program import PULLS, PUSHES, Kind, Point, Program, Trace, hardware_of, op_name, owners
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.specs import Cluster
 from dysharp.systems.building.formats import ROW_BYTES

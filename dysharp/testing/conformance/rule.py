@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dysharp.base import frozen
+from dysharp.base import Tally, frozen
 
 Lines = Iterable[str]
 Check = Callable[..., Lines]
@@ -77,7 +77,7 @@ class Report:
     """
 
     system: str
-    ran: dict[str, int]
+    ran: Tally
     failed: tuple[Finding, ...]
     not_run: tuple[Finding, ...]
 

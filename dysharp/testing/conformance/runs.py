@@ -11,8 +11,7 @@ from dysharp.analysis.count import TERMS, group_transfers, sums_that_passed
 from dysharp.base import PS_PER_US, SimulationError
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle import run_oracle
-from dysharp.program import Kind, Nature, Program, Trace, owners
-from dysharp.program.payload import sides_of
+from dysharp.program import Kind, Nature, Program, Trace, owners, sides_of
 from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model
 from dysharp.testing.conformance.case import CheckedPass, SmallLayer, SystemCase, paper_cluster

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base import AnyMapping, ConfigError, DysharpError, Texts, check_word
+from dysharp.base import AnyMapping, ConfigError, DysharpError, Tally, Texts, check_word
 from dysharp.runs import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
@@ -74,7 +74,7 @@ class _Suite:
 
     def __init__(self, system: System | None, options: AnyMapping | None, rules: dict[Rule, str]) -> None:
         self.system, self.options, self.rules = system, options, rules
-        self.ran: dict[str, int] = {}
+        self.ran: Tally = {}
         self.failed: list[Finding] = []
         self.not_run: list[Finding] = []
         self.legal = True

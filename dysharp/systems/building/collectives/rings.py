@@ -11,7 +11,7 @@ The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives`
 
 import numpy as np
 
-from dysharp.base import PS_PER_US
+from dysharp.base import PS_PER_US, Tally
 from dysharp.costs import collectives as times
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
@@ -145,7 +145,7 @@ class _Rings(Steps):
         self._declare({name: passes[name] for name in OPERATORS[self.work.operation]})
         return self.build()
 
-    def _declare(self, passes: dict[str, int]) -> None:
+    def _declare(self, passes: Tally) -> None:
         """A share takes all hops of its ring but one: the hop out of the share's GPU (0) or the hop into it (-1), by the operator in `passes`."""
         n_bytes = np.zeros(self.rings.shape, np.int64)  # by ring and place of the share's GPU
         np.add.at(n_bytes, (self.ring, self.at[self.ring, self.chunks.share]), self.chunks.size)
