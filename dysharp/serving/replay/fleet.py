@@ -16,9 +16,10 @@ from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.serving.disaggregated import transfer_us
 from dysharp.serving.engine import Engine
 from dysharp.serving.memory import memory_of
+from dysharp.serving.replay.gaps import Gaps
 from dysharp.serving.replay.prefixes import PrefixCache, Tier
 from dysharp.serving.replay.prices import StepPrices
-from dysharp.serving.replay.report import Gaps, Record, Replay, Timeline
+from dysharp.serving.replay.report import Record, Replay, Timeline
 from dysharp.serving.replay.requests import Requests
 from dysharp.serving.replay.scheduler import Group, Job, Server, schedule_of
 from dysharp.serving.work import Replica

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from dysharp.base.values import frozen
 
 if TYPE_CHECKING:
+    from dysharp.serving.replay.gaps import Gaps
     from dysharp.serving.replay.requests import Requests
     from dysharp.serving.replay.scheduler import Group, Job
 
@@ -35,31 +35,6 @@ class _Spread(NamedTuple):
 def _spread_of(values: Column) -> _Spread:
     """Mean and percentiles; zeros without values."""
     return _Spread(float(values.mean()), *np.percentile(values, (50, 90, 99)).tolist()) if len(values) else _Spread(0.0, 0.0, 0.0, 0.0)
-
-
-class Gaps:
-    """Times between tokens, counted in bins of 1 %."""
-
-    BINS = 100.0
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.sum, self.n = 0.0, 0
-
-    def add(self, us: float, count: int) -> None:
-        """`count` tokens came `us` behind the ones before them."""
-        key = int(math.log(us) * self.BINS) if us > 1 else 0
-        self.counts[key] = self.counts.get(key, 0) + count
-        self.sum, self.n = self.sum + us * count, self.n + count
-
-    def at(self, part: float) -> float:
-        """A quantile in microseconds, within 1 %."""
-        seen = 0
-        for key in sorted(self.counts):
-            seen += self.counts[key]
-            if seen >= part * self.n:
-                return math.exp((key + 0.5) / self.BINS)
-        return 0.0
 
 
 class Timeline:

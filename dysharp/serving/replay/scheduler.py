@@ -23,8 +23,8 @@ from dysharp.serving.exchange import beside_caches_us
 from dysharp.serving.replay.prefixes import PrefixCache
 
 if TYPE_CHECKING:
+    from dysharp.serving.replay.gaps import Gaps
     from dysharp.serving.replay.prices import StepPrices
-    from dysharp.serving.replay.report import Gaps
     from dysharp.serving.replay.request import Request
 
 FILE = Path(__file__).parent / "data" / "schedulers.toml"

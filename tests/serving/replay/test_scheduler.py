@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dysharp.base.errors import ConfigError
 from dysharp.serving.replay.fleet import Failure, _Fleet, _steps_of
+from dysharp.serving.replay.gaps import Gaps
 from dysharp.serving.replay.prefixes import PrefixCache
-from dysharp.serving.replay.report import Gaps
 from dysharp.serving.replay.request import Request
 from dysharp.serving.replay.requests import Requests, requests_of
 from dysharp.serving.replay.scheduler import Group, Server, schedule_of
