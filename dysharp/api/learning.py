@@ -123,14 +123,11 @@ class Votes:
     def costs(self) -> tuple[Cost, ...]:
         """Costs that a row depends on, and constants that only kernels see."""
         named = {cost.name for cost in COSTS}
-        others = [Cost(name, _spread(name, one.unit), one.meaning) for name, one in fitted().items() if name not in named]
+        times = {name: SPREAD_OF_HOSTS if name.endswith("host_call_us") else SPREAD_OF_TIMES for name, one in fitted().items() if one.unit == "us"}
+        others = [Cost(name, times.get(name, SPREAD), one.meaning) for name, one in fitted().items() if name not in named]
         kernels = Votes(self.base, [], self.kernels, []).predict
         served = kernels_of(setting_of(row).replica for row in self.runs if isinstance(row, ServingRow))
         return touched(self.predict, [cost for cost in (*COSTS, *served) if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
-
-
-def _spread(name: str, unit: str) -> float:
-    return SPREAD_OF_HOSTS if name.endswith("host_call_us") else SPREAD_OF_TIMES if unit == "us" else SPREAD
 
 
 def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[Learning, Cluster]:

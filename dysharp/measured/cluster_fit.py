@@ -52,9 +52,12 @@ def _copy_us(case: _CopyCase, gpu: Gpu, constants: Constants) -> F64:
     return operators.hbm_us(gpu, constants, case.n_bytes)
 
 
-def _launch_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
-    eager = case.shape.startswith("eager")
-    return np.asarray(case.calls) * (moe.host_us(gpu, constants, 1.0) if eager else operators.launch_us(gpu, constants))
+def _graph_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
+    return np.asarray(case.calls) * operators.launch_us(gpu, constants)
+
+
+def _eager_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
+    return np.asarray(case.calls) * moe.host_us(gpu, constants, 1.0)
 
 
 def _is_launch(m: Measurement, timing: str) -> bool:
@@ -66,13 +69,17 @@ def _is_copy(m: Measurement) -> bool:
     return m.kind == "hbm_bandwidth" and m.unit == "GB/s" and isinstance(size, (int, float)) and size > 0
 
 
-def _launch(m: Measurement) -> _LaunchCase:
-    return _LaunchCase(gpu=gpu_of(m), shape="eager launch" if _is_launch(m, "eager") else "launch")
+def _graph(m: Measurement) -> _LaunchCase:
+    return _LaunchCase(gpu=gpu_of(m), shape="launch")
+
+
+def _eager(m: Measurement) -> _LaunchCase:
+    return _LaunchCase(gpu=gpu_of(m), shape="eager launch")
 
 
 MEMORY = Family("memory", _is_copy, _copy, _copy_us, in_bars=False, level=Level.GPU)
-LAUNCH = Family("launch", lambda m: _is_launch(m, "cuda graph"), _launch, _launch_us, in_bars=False, level=Level.GPU)
-HOST = Family("host", lambda m: _is_launch(m, "eager"), _launch, _launch_us, in_bars=False, level=Level.GPU)
+LAUNCH = Family("launch", lambda m: _is_launch(m, "cuda graph"), _graph, _graph_us, in_bars=False, level=Level.GPU)
+HOST = Family("host", lambda m: _is_launch(m, "eager"), _eager, _eager_us, in_bars=False, level=Level.GPU)
 """The host's launch time is measured directly and needs no fit."""
 BARE = (MEMORY, LAUNCH, HOST)
 

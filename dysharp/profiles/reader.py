@@ -105,7 +105,8 @@ class _Kept:
         args = args if isinstance(args, dict) else {}
         if kind == "cpu_op":
             if (number := _whole(args.get("External id"))) >= 0 and (dims := args.get("Input Dims", args.get("Input dims"))) is not None:
-                self.calls[number] = Call(name, _shapes(dims), _words(args.get("Input type")))
+                types = args.get("Input type")
+                self.calls[number] = Call(name, _shapes(dims), tuple(map(str, types)) if isinstance(types, list) else ())
             return
         if kind == "user_annotation" and name.startswith("ProfilerStep"):
             self.steps.add(name)
@@ -143,10 +144,6 @@ def _shapes(dims: Any) -> tuple[Numbers, ...]:
     """Shapes of inputs; () for what is no tensor."""
     each = dims if isinstance(dims, list) else []
     return tuple(tuple(one) if isinstance(one, list) and all(_whole(n) >= 0 for n in one) else () for one in each)
-
-
-def _words(value: Any) -> Texts:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def read_profile(path: str | Path) -> Profile:

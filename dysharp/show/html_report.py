@@ -289,17 +289,13 @@ def _panel(entries: tuple[_Entry, ...], header: Sequence[str], sentence: str) ->
     row = entries[0].row
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
+    ranked = [(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries]
     return _Panel(
         heading=asked_of(row), entries=entries, sentence=sentence,
         notes=tuple(line for line in header if not line.startswith("warning: ")) or _asked(row),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
-        load=None if row.get("workload") else _load(row), best=_fastest(entries), sources=_sources(str(row["model"]), str(row["cluster"])),
+        load=None if row.get("workload") else _load(row), best=place_of_fastest(ranked), sources=_sources(str(row["model"]), str(row["cluster"])),
     )  # fmt: skip
-
-
-def _fastest(entries: Sequence[_Entry]) -> int:
-    """The place of the entry that `limits_sentence` names."""
-    return place_of_fastest([(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries])
 
 
 def _asked(row: PlainRow) -> Texts:

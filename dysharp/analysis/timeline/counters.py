@@ -118,9 +118,13 @@ def _pools(run: Recording, edges: I64) -> list[Counter]:
         area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(corners))])
         use = np.diff(np.interp(edges, corners, area)) * 100 / slots / np.maximum(1, np.diff(edges))
         kind = p.pools.name[q].partition("].")[2]
-        words = "SM slots" if kind == "sm" else f"slots of {kind or 'a pool'}"
-        out.append(Counter(int(p.pools.node[q]), f"{words} in use", "%", edges[:-1], np.round(use).astype(np.int64)))
+        out.append(Counter(int(p.pools.node[q]), f"{_slot_words(kind)} in use", "%", edges[:-1], np.round(use).astype(np.int64)))
     return out
+
+
+def _slot_words(kind: str) -> str:
+    """The slots of a pool in words."""
+    return "SM slots" if kind == "sm" else f"slots of {kind or 'a pool'}"
 
 
 def _hubs(run: Recording) -> list[Counter]:

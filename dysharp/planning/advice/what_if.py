@@ -132,12 +132,13 @@ def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[_Trial], dict[str, 
         fewer = f"{experts} experts per GPU instead of {before}"
         trials.append(_Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
     declared = sorted((s.shown.change.rank, s.name, s.shown.change, s) for s in all_systems().values() if s.shown.change is not None)
+    needs = {name: f"; needs {one.reach.assumes}" * bool(one.reach.assumes and cluster.domains > 1) for _, name, _, one in declared}
     trials += [
         machine(f"links x{FASTER}", "same software constants" + (", same switches" if cluster.n_switches else ""), runs.workload(faster)),
         *_between_domains(runs, machine),
         _Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
         *(
-            _Trial(change.name, change.assumes + _needs(system, cluster), runs.job(other, _formats(best.row, system)))
+            _Trial(change.name, change.assumes + needs[other], runs.job(other, _formats(best.row, system)))
             for _, other, change, system in declared
         ),
     ]
@@ -165,11 +166,6 @@ def _between_domains(runs: AdviceRuns, machine: Callable[..., _Trial]) -> list[_
     together = dataclasses.replace(cluster, name=f"{cluster.name}-one-domain", scale_out=None)
     one = "the kernels of one NVLink domain, and their constants"
     return [*changes, machine("one NVLink domain", one, runs.workload(together), f"{cluster.n_gpus} GPUs by NVLink")]
-
-
-def _needs(system: System, cluster: Cluster) -> str:
-    """What a system assumes between domains, behind other assumptions; "" in one domain."""
-    return f"; needs {system.reach.assumes}" if system.reach.assumes and cluster.domains > 1 else ""
 
 
 def _formats(row: Row, system: System) -> ByName:
