@@ -116,7 +116,7 @@ def verb_of(m: Measurement) -> str:
     return "dispatch" if m.kind == "ep_dispatch" else "combine"
 
 
-class SentRows(TypedDict):
+class _SentRows(TypedDict):
     """The fields of a case that the data type of DeepEP's rows decides."""
 
     fp8: bool
@@ -124,11 +124,11 @@ class SentRows(TypedDict):
     dtypes: Texts
 
 
-def sent_rows(m: Measurement, verb: str, hidden: int) -> SentRows:
+def sent_rows(m: Measurement, verb: str, hidden: int) -> _SentRows:
     """Rows of `hidden` values that DeepEP's kernels send in `verb`; Combine always sends BF16. Raises `Unsupported` for another data type."""
     dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
     fp8, value_bytes = (verb, dtype) != ("dispatch", "bf16"), SCALED_FP8 if dtype == "fp8" else 2.0
-    return SentRows(fp8=fp8, row_bytes=hidden * value_bytes, dtypes=(f"{verb} {dtype}",))
+    return _SentRows(fp8=fp8, row_bytes=hidden * value_bytes, dtypes=(f"{verb} {dtype}",))
 
 
 def sent_dtype(verb: str, model: Model, options: AnyMapping) -> str:
