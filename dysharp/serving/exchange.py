@@ -32,11 +32,13 @@ def row_bytes(replica: Replica) -> tuple[float, float]:
 
 
 def shipped(replica: Replica) -> Formats:
-    """The formats of a replica, which say its rows, too. TensorRT-LLM's kernels send NVFP4 inside a domain."""
+    """The formats of a replica, which say its rows, too. TensorRT-LLM's kernels inside a domain send NVFP4 where experts have it, else BF16
+    (TensorRT-LLM fused_moe_wide_ep.py: use_postquant_alltoall)."""
     formats, inside = replica.formats, replica.layout.ep <= replica.machine.domain
     sent, back = formats.rows(replica.machine.products)
-    narrow = inside and formats.experts == "nvfp4" and not formats.sent and ep_system_of(replica) == "trtllm-a2a"
-    return replace(formats, sent="nvfp4" if narrow else sent, back=back)
+    if inside and not formats.sent and ep_system_of(replica) == "trtllm-a2a":
+        sent = "nvfp4" if formats.experts == "nvfp4" else "bf16"
+    return replace(formats, sent=sent, back=back)
 
 
 def ep_system_of(replica: Replica) -> str:
