@@ -117,8 +117,7 @@ class Links(NamedTuple):
     `hub`: [n * c, 2], trains and responses that wait for the up link. `dirty_up`: bit set of the nodes whose up link
     wants a grant attempt. `packet`: [n * c] int64 bytes of a packet of the train that an up server sent last, by class, `rounds`: [n * c] int64,
     its rounds up to then. `acks`: [n_ops + 1] int32, a heap of the pushes whose last acknowledgement is on its way (0: their number).
-    `lines`: [2 * n, 3 + n_links] int64 ps, until when each link of a port is busy, up and down (`blocks/lines.py`), and `first`: [n_ops] int8,
-    the first link of each op; empty where links are equal.
+    `lines`: [2 * n, 3 + n_links] int64 ps, until when each link of a port is busy, up and down (`blocks/lines.py`), and `first`: [n_ops] int8, the first link of each op; empty where links are equal.
     """
 
     wires: Annotated[Array, 16]
