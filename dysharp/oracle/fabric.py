@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from fractions import Fraction
 from math import ceil
 
 from dysharp.base import frozen
@@ -17,15 +18,11 @@ class _Acks:
 
     def __init__(self, world: World, up: list[UpLink], down: list[DownLink]) -> None:
         self.world, self.up, self.down = world, up, down
-        self.waiting = [0] * len(up)
+        self.waiting = [Fraction(0)] * len(up)
         """Acknowledgements that have not left a hub."""
         self.packet: dict[tuple[int, int], int] = {}
         """Bytes of a packet of the train that a port sent last, by class."""
         self.sent_class = [0] * len(up)
-        self.rounds = [0] * len(up)
-        """Rounds over the classes of a port: each lets one acknowledgement leave."""
-        self.up_to: Counter[tuple[int, int]] = Counter()
-        """The round in which the last train of a port and class ended."""
         self.left: dict[int, int] = {}
         """When the last acknowledgement of a push so far leaves its member."""
 
@@ -33,12 +30,11 @@ class _Acks:
         """The up server of `port` sends a train of `op` next. Acknowledgements that wait leave in turn with its packets."""
         link = self.up[port]
         if link.server.free_at < self.world.now:
-            self.waiting[port] = 0
+            self.waiting[port] = Fraction(0)
         self.packet[port, cls] = n_bytes // op.packets
         self.sent_class[port] = cls
-        end = max(self.rounds[port], self.up_to[port, cls] + op.packets)
-        self.waiting[port] = max(0, self.waiting[port] - (end - self.rounds[port]))
-        self.rounds[port] = self.up_to[port, cls] = end
+        left = self.waiting[port] - Fraction(6 * op.packets // len(self._classes(port)), 6)
+        self.waiting[port] = max(left, Fraction(0))
 
     def _classes(self, port: int) -> set[int]:
         """Classes that the up server of `port` sends or that queue there."""
@@ -54,7 +50,7 @@ class _Acks:
         if not self.take_turns(op) or op.ack_up == 0:
             return now
         if server.free_at <= now:
-            self.waiting[port] = 0
+            self.waiting[port] = Fraction(0)
             return now + -(-op.ack_up * PS_PER_US // server.rate)
         ack = op.ack_up // op.packets
         turn = ack + sum(self.packet.get((port, c), 0) for c in self._classes(port))
@@ -119,11 +115,14 @@ class OracleFabric:
         self.up = [UpLink(Server(rates[port], message_bytes=messages[port]), [deque() for _ in range(classes)]) for port in range(n)]
         self.down = [
             DownLink(
-                Server(rates[port]), [[deque() for _ in range(n + 1)] for _ in range(classes)], [-1] * classes,
-                held=[0] * classes, kept=[0] * classes, crossed=[deque() for _ in range(classes)],
+                Server(rates[port]),
+                [[deque() for _ in range(n + 1)] for _ in range(classes)],
+                last_source=[-1] * classes,
+                held=[0] * classes,
+                crossed=[deque() for _ in range(classes)],
             )
             for port in range(n)
-        ]  # fmt: skip
+        ]
         self.channels: dict[tuple[int, int], VirtualChannels] = defaultdict(lambda: VirtualChannels([deque() for _ in range(n_vcs)], [0] * n_vcs))
         self.tables = tables_of(program, self._pieces())
         self.behind: list[deque[int]] = [deque() for _ in range(program.n_nodes)]
@@ -293,8 +292,7 @@ class OracleFabric:
 
     def _has_room(self, link: DownLink, item: Incoming) -> bool:
         """Whether the output buffer of the item's class takes the item. An empty buffer takes any."""
-        rule = self.rules[self.world.tables.ops[item.op].net]
-        limit, held = rule.output, link.held[item.cls] + max(0, link.kept[item.cls] - link.server.rate * rule.lat // PS_PER_US)
+        limit, held = self.rules[self.world.tables.ops[item.op].net].output, link.held[item.cls]
         return limit == 0 or held == 0 or held + item.n_bytes <= limit
 
     def _cross(self, link: DownLink, item: Incoming) -> None:
@@ -392,7 +390,6 @@ class OracleFabric:
             self.waiting[node] = max(known, self.waiting[node])
             self.world.agenda.add(self.waiting[node], Event.KNOWN, node, self._turns[node])
             self.behind[node].append(member)
-            self.down[node].kept[op.cls] += op.down + self.world.tables.members[member].extra
             self._turns[node] += 1
         else:
             self._go_on(node, op, member, arrival, Event.RESPOND)
@@ -407,8 +404,6 @@ class OracleFabric:
         """The copy that has waited longest at the hub of `node` goes on. Returns the member of a store, otherwise -1."""
         member = self.behind[node].popleft()
         op = self.world.op_of(member)
-        self.down[node].kept[op.cls] -= op.down + self.world.tables.members[member].extra
-        self._admit(node, op.cls)
         if op.kind not in PULLS:
             return member
         self._go_on(node, op, member, self.world.now, Event.RESPOND_LATE)

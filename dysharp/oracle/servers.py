@@ -110,15 +110,13 @@ class DownLink:
     """The down server of a node and its output buffer.
 
     `fifos`: what waits for room, by class and source; the last source is the reduction unit. `crossed`: what has room,
-    by class and in the order of crossing. `on_lines`: what unequal links send. `held`: bytes of each class in the buffer, `kept`: of copies
-    that wait at the hub for a table.
+    by class and in the order of crossing. `on_lines`: what unequal links send. `held`: bytes of each class in the buffer.
     """
 
     server: Server
     fifos: list[list[deque[Incoming]]]
     last_source: list[int]
     held: list[int]
-    kept: list[int]
     crossed: list[deque[Incoming]]
     last_class: int = -1
     sending: Incoming | None = None

@@ -5,6 +5,8 @@ from dysharp.engine.blocks.fifo import precedes
 from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.kernel import block
 
+PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
+
 
 @block
 def up_joins(i, o, part, ops, links):
@@ -15,20 +17,18 @@ def up_joins(i, o, part, ops, links):
 
 @block
 def up_note(i, c, n_bytes, w, now, links, clock):
-    """The up server of port i sends a train of `n_bytes` of class c next. In each round over the classes an acknowledgement leaves; after an idle
-    time, all have. The train's packets take part in the rounds since the last train of its class.
-    """
+    """The up server of port i sends a train of `n_bytes` of class c next: with its packets, acknowledgements leave; after an idle time, all have."""
     nodes = links.nodes
     if nodes[i, col.PORT_TURNS] == 0:
         return
-    at = i * clock.m[col.HARDWARE_CLASSES] + c
-    rounds = max(0, links.rounds[at] + links.wires[w, col.WIRE_PACKETS] - nodes[i, col.UP_ROUNDS])
-    nodes[i, col.UP_ROUNDS] += rounds
-    links.rounds[at] = nodes[i, col.UP_ROUNDS]
+    n, waiting, turns = links.wires[w, col.WIRE_PACKETS], nodes[i, col.UP + col.SERVER_MASK] | 1 << c, 0
+    while waiting != 0:
+        turns += waiting & 1
+        waiting >>= 1
     nodes[i, col.UP_CLASS] = c
     nodes[i, col.UP_QUEUED] -= n_bytes
-    links.packet[at] = n_bytes // max(1, links.wires[w, col.WIRE_PACKETS])
-    left = nodes[i, col.ACKS_WAIT] - rounds
+    links.packet[i * clock.m[col.HARDWARE_CLASSES] + c] = n_bytes // max(1, n)
+    left = nodes[i, col.ACKS_WAIT] - PARTS * n // turns
     nodes[i, col.ACKS_WAIT] = left if left > 0 and nodes[i, col.UP + col.SERVER_FREE] >= now else 0
 
 
@@ -49,10 +49,11 @@ def acks_leave(j, w, now, links, clock):
     for c in range(clock.m[col.HARDWARE_CLASSES]):
         if waiting >> c & 1:
             turn += links.packet[j * clock.m[col.HARDWARE_CLASSES] + c]
-    nodes[j, col.ACKS_WAIT] += n
-    behind_all = nodes[j, col.UP_QUEUED] + nodes[j, col.ACKS_WAIT] * (n_bytes // n)
-    in_turn = now + (nodes[j, col.ACKS_WAIT] * turn * 1_000_000 + rate - 1) // rate
-    return min(in_turn, nodes[j, col.UP + col.SERVER_FREE] + (behind_all * 1_000_000 + rate - 1) // rate)
+    nodes[j, col.ACKS_WAIT] += PARTS * n
+    behind_all = PARTS * nodes[j, col.UP_QUEUED] + nodes[j, col.ACKS_WAIT] * (n_bytes // n)
+    in_turn_ps = (nodes[j, col.ACKS_WAIT] * turn * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
+    behind_all_ps = nodes[j, col.UP + col.SERVER_FREE] - now + (behind_all * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
+    return now + min(in_turn_ps, behind_all_ps)
 
 
 @block

@@ -59,10 +59,10 @@ SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, S
 
 PROMISED = 16
 PORT_RATE, PORT_LAT, PORT_ACK, PORT_MESSAGE, PORT_VC_BYTES, PORT_OUTPUT, PORT_NET = range(17, 24)
-# of a port whose acknowledgements take turns (PORT_TURNS = 1): acknowledgements that wait at its hub, class that the up server sent last,
-# UP_QUEUED: bytes that queue at its up server; UP_ROUNDS: rounds over its classes so far;
+# of a port whose acknowledgements take turns (PORT_TURNS = 1): sixths of acknowledgements that wait at its hub, class that the up server sent last,
+# UP_QUEUED: bytes that queue at its up server;
 # of a port with unequal links: when the last of its copies is visible
-PORT_TURNS, ACKS_WAIT, UP_CLASS, DOWN_LAST, UP_QUEUED, UP_ROUNDS = range(24, 30)
+PORT_TURNS, ACKS_WAIT, UP_CLASS, DOWN_LAST, UP_QUEUED = range(24, 29)
 # PORT_MESSAGE: bytes that pass on the up link in the fixed time of one message
 
 # issuer, int64 [n_issuers + n_queues, 8]: issuers, then the queues of round-robin issuers, one per destination

@@ -115,16 +115,15 @@ class Links(NamedTuple):
 
     `wires`: [n_wires, 16] int64. `nodes`: [n, 32] int64, the two servers of each port, the constants of its links, the memory.
     `hub`: [n * c, 2], trains and responses that wait for the up link. `dirty_up`: bit set of the nodes whose up link
-    wants a grant attempt. `packet`: [n * c] int64 bytes of a packet of the train that an up server sent last, by class, `rounds`: [n * c] int64,
-    its rounds up to then. `acks`: [n_ops + 1] int32, a heap of the pushes whose last acknowledgement is on its way (0: their number).
-    `lines`: [2 * n, 3 + n_links] int64 ps, until when each link of a port is busy, up and down (`blocks/lines.py`), and `first`: [n_ops] int8, the first link of each op; empty where links are equal.
+    wants a grant attempt. `packet`: [n * c] int64 bytes of a packet of the train that an up server sent last, by class. `acks`: [n_ops + 1]
+    int32, a heap of the pushes whose last acknowledgement is on its way (0: their number). `lines`: [2 * n, 3 + n_links] int64 ps, until when
+    each link of a port is busy, up and down (`blocks/lines.py`), and `first`: [n_ops] int8, the first link of each op; empty where links are equal.
     """
 
     wires: Annotated[Array, 16]
     nodes: Annotated[Array, 32]
     hub: Annotated[Array, 2]
     packet: Array
-    rounds: Array
     acks: Array
     lines: Array
     first: Array
@@ -137,9 +136,9 @@ class SwitchState(NamedTuple):
     `occupied`: [n * c, v] int64 bytes. `channels`: [n * c * v, 2], trains in the input buffer.
     `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], what waits for room, by output, class and source
     (source n: the reduction unit). `out_mask`: [n * c, words], bit sets of the sources that wait.
-    `out_cursor`: [n * c] int64, the source served last, -1 = none. `held`: [n * c] int64 bytes in the output buffers, `kept`:
-    of copies that wait at their hub for a table. `crossed`: [n * c, 2], copies and results in the output buffers. `dirty_down`: bit set of
-    nodes, as `dirty_up`. `sending`: [n, 2], copies and results on unequal down links.
+    `out_cursor`: [n * c] int64, the source served last, -1 = none. `held`: [n * c] int64 bytes in the output buffers.
+    `crossed`: [n * c, 2], copies and results in the output buffers. `dirty_down`: bit set of nodes, as
+    `dirty_up`. `sending`: [n, 2], copies and results on unequal down links.
     """
 
     occupied: Array
@@ -149,7 +148,6 @@ class SwitchState(NamedTuple):
     out_mask: Array
     out_cursor: Array
     held: Array
-    kept: Array
     crossed: Annotated[Array, 2]
     sending: Annotated[Array, 2]
     dirty_down: Array

@@ -35,15 +35,9 @@ def vc_choose(row, occupied, wire, vc_bytes):
 
 
 @block
-def _has_room(at, j, n_bytes, switch, nodes):
-    """Whether the output buffer of port j takes `n_bytes` more of class `at`. An empty buffer takes any copy; without a limit it is infinite.
-
-    What waits at the hub for a table keeps its room, beyond what a hop holds (the limit has no room for that).
-    """
-    held, limit = switch.held[at], nodes[j, col.PORT_OUTPUT]
-    if switch.kept[at] > 0:
-        held += max(0, switch.kept[at] - nodes[j, col.PORT_RATE] * nodes[j, col.PORT_LAT] // 1_000_000)
-    return limit == 0 or held == 0 or held + n_bytes <= limit
+def _has_room(at, n_bytes, held, limit):
+    """Whether the output buffer of (port, class) `at` takes `n_bytes` more. An empty buffer takes any copy; `limit` 0: it is infinite."""
+    return limit == 0 or held[at] == 0 or held[at] + n_bytes <= limit
 
 
 @block
@@ -69,7 +63,7 @@ def result_out(o, j, ops, mem, links, switch, clock):
     at = j * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
     size = links.wires[op[o, col.WIRE], col.WIRE_RESULT]
     nobody_waits = set_empty(switch.out_mask, at)
-    if nobody_waits and _has_room(at, j, size, switch, links.nodes):
+    if nobody_waits and _has_room(at, size, switch.held, links.nodes[j, col.PORT_OUTPUT]):
         _cross(o, j, at, size, op, mem, links, switch, clock)
     else:
         fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, col.NEXT2, o)
@@ -195,7 +189,7 @@ def _copy_ask(o, k, ops, mem, links, switch, clock):
     i, j = op[o, col.NODE], mem[k, col.MEMBER_NODE]
     at = j * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.CLS]
     n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
-    if set_empty(switch.out_mask, at) and _has_room(at, j, n_bytes, switch, links.nodes):
+    if set_empty(switch.out_mask, at) and _has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
         _cross(-2 - k, j, at, n_bytes, op, mem, links, switch, clock)
         op[o, col.COPIES] -= 1
     else:
@@ -277,7 +271,7 @@ def output_admit(j, c, ops, mem, links, switch, clock):
         o = k if s == n_nodes else mem[k, col.MEMBER_OP]
         w = op[o, col.WIRE]
         n_bytes = links.wires[w, col.WIRE_RESULT] if s == n_nodes else links.wires[w, col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
-        if not _has_room(at, j, n_bytes, switch, links.nodes):
+        if not _has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
             break
         switch.out_cursor[at] = s
         if s == n_nodes:

@@ -72,7 +72,6 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
         table = templates[op[o, col.TEMPLATE], col.TABLE]
         known = arrival if table < 0 else rows_ask(entry, table, j, arrival, members, tables)
         if known > arrival:
-            switch.kept[j * m[col.HARDWARE_CLASSES] + c] += n_bytes
             _member_wait(entry, j, known, m[col.LEAF_TABLE], members, tables, clock)
         elif templates[op[o, col.TEMPLATE], col.IS_PULL]:
             member_schedule(col.RING_RESPOND * m[col.HARDWARE_NETS] + net, entry, arrival + m[col.HARDWARE_RESPONDER], members, clock)

@@ -11,7 +11,7 @@ from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.link import memory_take, server_debt
 from dysharp.engine.blocks.points import rows_fill
 from dysharp.engine.blocks.ready import delivered
-from dysharp.engine.blocks.switch import gates_open, load_answered, output_admit, result_out, sum_of
+from dysharp.engine.blocks.switch import load_answered, result_out, sum_of
 from dysharp.engine.blocks.trains import response_out
 from dysharp.engine.kernel import block
 
@@ -85,24 +85,18 @@ def _piece_deliver(k, now, ops, members, links, clock, points):
 
 
 @block
-def places_known(j, leaf, now, ops, members, links, switch, tables, clock):
-    """KNOWN: node j knows the places of a copy's rows, and the copy leaves the hub's buffer. Returns the member of a store, else -1 (a request)."""
+def places_known(j, leaf, now, ops, members, links, held, tables, clock):
+    """KNOWN: node j knows the places of a copy's rows. A request goes on to its responder. Returns the member of a store, else -1."""
     mem, waits = members.mem, tables.waits
     k = fifo_pop(waits, j, mem, col.MEMBER_NEXT)
     head = waits[j, 0]
     tree_set(clock.tree, leaf, members.mem_time[head, col.MEMBER_TIME] if head >= 0 else col.INF)
     clock.x[col.RUN_EVENTS] += 1
-    o = mem[k, col.MEMBER_OP]
-    c = ops.templates[ops.op[o, col.TEMPLATE], col.CLS]
-    switch.kept[j * clock.m[col.HARDWARE_CLASSES] + c] -= links.wires[ops.op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
-    output_admit(j, c, ops, mem, links, switch, clock)
-    if ops.templates[ops.op[o, col.TEMPLATE], col.IS_PULL]:
+    if ops.templates[ops.op[mem[k, col.MEMBER_OP], col.TEMPLATE], col.IS_PULL]:
         member_schedule(col.RING_RESPOND_LATE * clock.m[col.HARDWARE_NETS], k, now + clock.m[col.HARDWARE_RESPONDER], members, clock)
-        k = -1
-    else:
-        members.mem_time[k, col.MEMBER_TIME] = now
-        deliver(k, now, ops, members, links, switch.held, clock)
-    gates_open(ops, mem, links, switch, clock, ops.points)
+        return -1
+    members.mem_time[k, col.MEMBER_TIME] = now
+    deliver(k, now, ops, members, links, held, clock)
     return k
 
 

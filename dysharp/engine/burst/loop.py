@@ -103,7 +103,7 @@ def run_loop(budget, state):
             elif leaf >= m[col.LEAF_PACE]:
                 paced(leaf, leaf - m[col.LEAF_PACE], issue, clock)
             else:
-                filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, switch, tables, clock)
+                filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, switch.held, tables, clock)
             if filled >= 0:
                 member_fill(filled, ops, members, stores, issue, links, clock)
             if done >= 0:

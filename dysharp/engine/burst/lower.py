@@ -213,11 +213,15 @@ def _links(p: Program, kinds: Array) -> Links:
     pushes = p.n_ops if p.hardware.ack_turns else 0
     unequal = p.hardware.hashed_links and not len(p.bulk_ops())
     return Links(
-        wires=wires, nodes=nodes, hub=np.full((n * len(p.classes), 2), -1, np.int32), packet=np.zeros(n * len(p.classes), np.int64),
-        rounds=np.zeros(n * len(p.classes), np.int64), acks=np.zeros(pushes + 1, np.int32),
+        wires=wires,
+        nodes=nodes,
+        hub=np.full((n * len(p.classes), 2), -1, np.int32),
+        packet=np.zeros(n * len(p.classes), np.int64),
+        acks=np.zeros(pushes + 1, np.int32),
         lines=np.zeros((2 * p.n_nodes if unequal else 0, 3 + p.hardware.n_links), np.int64),
-        first=_first_links(p) if unequal else np.zeros(0, np.int8), dirty_up=_words(n),
-    )  # fmt: skip
+        first=_first_links(p) if unequal else np.zeros(0, np.int8),
+        dirty_up=_words(n),
+    )
 
 
 def _first_links(p: Program) -> Array:
@@ -257,11 +261,17 @@ def _switch(p: Program) -> SwitchState:
     n, c = p.n_ports, len(p.classes)
     n_vcs = p.channels[0] if p.channels[1] else 1
     return SwitchState(
-        occupied=np.zeros((n * c, n_vcs), np.int64), channels=np.full((n * c * n_vcs, 2), -1, np.int32), credits=np.full((n * c, 2), -1, np.int32),
-        out_queues=np.full((n * c * (n + 1), 2), -1, np.int32), out_mask=np.zeros((n * c, n // 64 + 1), np.int64),
-        out_cursor=np.full(n * c, -1, np.int64), held=np.zeros(n * c, np.int64), kept=np.zeros(n * c, np.int64),
-        crossed=np.full((n * c, 2), -1, np.int32), sending=np.full((n, 2), -1, np.int32), dirty_down=_words(n),
-    )  # fmt: skip
+        occupied=np.zeros((n * c, n_vcs), np.int64),
+        channels=np.full((n * c * n_vcs, 2), -1, np.int32),
+        credits=np.full((n * c, 2), -1, np.int32),
+        out_queues=np.full((n * c * (n + 1), 2), -1, np.int32),
+        out_mask=np.zeros((n * c, n // 64 + 1), np.int64),
+        out_cursor=np.full(n * c, -1, np.int64),
+        held=np.zeros(n * c, np.int64),
+        crossed=np.full((n * c, 2), -1, np.int32),
+        sending=np.full((n, 2), -1, np.int32),
+        dirty_down=_words(n),
+    )
 
 
 def _tables(p: Program) -> TableState:

@@ -92,14 +92,19 @@ def trace_of(program: Program, state: BurstState) -> Trace:
     """The Trace of a finished run."""
     ops, n = state.ops, program.n_ops
     return Trace(
-        ready=ops.ot[:n, col.READY].copy(), issue=ops.ot[:n, col.ISSUE].copy(), start=ops.ot[:n, col.START].copy(),
-        end=ops.ot[:n, col.END].copy(), done=ops.ot[:n, col.DONE].copy(), cause=ops.op[:n, col.CAUSE].copy(),
+        ready=ops.ot[:n, col.READY].copy(),
+        issue=ops.ot[:n, col.ISSUE].copy(),
+        start=ops.ot[:n, col.START].copy(),
+        end=ops.ot[:n, col.END].copy(),
+        done=ops.ot[:n, col.DONE].copy(),
+        cause=ops.op[:n, col.CAUSE].copy(),
         member=state.members.mem_time[: program.n_members, col.MEMBER_TIME].copy(),
-        row_slot=state.stores.rows[:, col.ROW_SLOT].copy(), tile_ready=state.stores.tile_times[:, col.TILE_READY].copy(),
+        row_slot=state.stores.rows[:, col.ROW_SLOT].copy(),
+        tile_ready=state.stores.tile_times[:, col.TILE_READY].copy(),
         up_busy=state.links.nodes[:, col.UP + col.SERVER_WIRE].copy(),
         down_busy=state.links.nodes[:, col.DOWN + col.SERVER_WIRE].copy(),
         n_events=int(state.clock.x[col.RUN_EVENTS]),
-    )  # fmt: skip
+    )
 
 
 def deadlock_text(program: Program, state: BurstState) -> str:
