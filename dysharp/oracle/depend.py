@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dysharp.base import OnProgress, frozen
+from dysharp.base import frozen
 from dysharp.oracle.load import Op
 from dysharp.oracle.world import Passed, World
 from dysharp.program import Head, Kind, Point, Tail
@@ -47,7 +47,7 @@ class Dependencies:
         self.world = world
         self.enqueue: Callable[[Op], None]
         self.respond: Callable[[int], None]
-        self.notify: OnProgress
+        self.notify: Callable[[int, int], None]
         self.dropped: Callable[[Op], None]
         self.ended: Callable[[int], None]
         self.waits = [0] * len(world.tables.ops)

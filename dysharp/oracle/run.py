@@ -1,10 +1,11 @@
 """The loop: all releases of an instant, then all grants, until the instant is over (docs/design/0001, Order); and the deadlock report."""
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
 
-from dysharp.base import Numbers, OnProgress, SimulationError
+from dysharp.base import Numbers, SimulationError
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.issue import IssueQueues
@@ -36,7 +37,7 @@ class OracleRun:
         self.dependencies.respond = self.transfers.may_respond
         self.dependencies.notify = self.stores.notify
         ops = world.tables.ops
-        self._handlers: dict[Event, OnProgress] = {
+        self._handlers: dict[Event, Callable[[int, int], None]] = {
             Event.COMPUTE_END: lambda _, op: self.issuers.compute_end(ops[op]),
             Event.UP_END: lambda node, _: setattr(self.fabric.up[node].server, "idle", True),
             Event.ARRIVE: lambda _, op: self.fabric.arrive(ops[op]),
