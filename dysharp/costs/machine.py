@@ -269,16 +269,16 @@ class Machine:
         return self.constants[self.regime.wait] if self.cluster.gpu and self.regime.wait else 0.0
 
     def all_reduce(self, n: int, n_bytes: float, reducers: Reducers = NCCL_AND_OWN) -> float:
-        """An all-reduce of `n_bytes` over `n` GPUs by the fastest allowed kernel; over several domains by NCCL's tree or rings."""
+        """An all-reduce of `n_bytes` over `n` GPUs by the fastest allowed kernel."""
         if n == 1:
             return 0.0
-        if self.cluster.gpu and n > self.domain:
-            far = self.gpu, self.domain, ceil(n / self.domain), n_bytes, self.nic / 1e3
-            return min(tree_protocol(*far)[1], ring_tuned_us(*far)[1])
         return self._once(("all-reduce", n, n_bytes, reducers), lambda: min(self.reducing(n, n_bytes, reducers).values()))
 
     def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> Amounts:
-        """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
+        """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl", alone over several domains: by its tree or rings."""
+        if n > self.domain:
+            far = self.gpu, self.domain, ceil(n / self.domain), n_bytes, self.nic / 1e3
+            return {"nccl": min(tree_protocol(*far)[1], ring_tuned_us(*far)[1])}
         names = reducers.kernels if n_bytes <= reducers.most and (not self.gpu.pcie or n <= PCIE_OWN) else ()
         names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and self.gpu.multicasts else ()
         own = {name: float(kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0)) for name in names}
@@ -293,10 +293,15 @@ class Machine:
         if size <= 1:
             return 0.0
         if self.cluster.gpu and stride == 1 and size > self.domain and kind != "alltoall":
-            return self.wait + sum(rail_rings_us(self.gpu, self.constants, self.domain, ceil(size / self.domain), self.nic / 1e3, n_bytes)[:2])
+            return self.wait + self.rails(n_bytes, size, self.domain)
         if not self.cluster.gpu or size * stride > self.domain:
             return self.group(n_bytes, size, stride)
         return self.wait + self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
+
+    def rails(self, n_bytes: float, size: int, inside: int) -> float:
+        """An all-gather or reduce-scatter over several domains by NCCL's ring of each rail. `inside`: members in one domain."""
+        steps, moved, _ = rail_rings_us(self.gpu, self.constants, inside, ceil(size / inside), self.nic / 1e3, n_bytes)
+        return steps + moved
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
         """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing, in the buffers of a distributed

@@ -7,7 +7,7 @@ import math
 from itertools import accumulate, pairwise
 
 from dysharp.base import frozen
-from dysharp.costs import Machine, number, rail_rings_us
+from dysharp.costs import Machine, number
 from dysharp.model import Layout
 
 SUPERCHIPS = ("gh", "gb", "vr")
@@ -93,8 +93,7 @@ def sharing(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTim
     wires, inside = ring(machine, n_bytes, size, stride), max(1, min(size, machine.domain // stride))
     if inside >= size or not n_bytes or not machine.cluster.gpu:
         return wires
-    steps, moved, _ = rail_rings_us(machine.gpu, machine.constants, inside, math.ceil(size / inside), machine.nic / 1000, n_bytes)
-    return wires + WireTimes(stream=steps + moved)
+    return wires + WireTimes(stream=machine.rails(n_bytes, size, inside))
 
 
 def send(machine: Machine, n_bytes: float, layout: Layout) -> WireTimes:

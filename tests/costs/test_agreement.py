@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+import dysharp
 from dysharp.costs.layer import kernels
-from dysharp.costs.machine import Machine, machine_of
+from dysharp.costs.machine import NCCL_AND_OWN, Machine, machine_of
 from dysharp.costs.regime import regime_of
 from dysharp.model import Layout
 from dysharp.model.batch import prompt_batch
@@ -104,3 +105,14 @@ def test_serve_and_step_and_plan_ask_that_clock(model: str) -> None:
     )
     planned = pieces_of(whole, training, Layout(), tokens, "deepep", "none", block.training_recipe, 1.0)
     assert planned.costs["t" if whole.layer else "d"].forward == pytest.approx(block.layer(number, None).forward, rel=0.2 if whole.linear else 1e-9)
+
+
+@pytest.mark.parametrize("n_bytes", [28 << 10, 1 << 20, 64 << 20])
+def test_ranks_of_two_domains_pay_for_the_way_between_them(n_bytes: int) -> None:
+    """Engines' own kernels stay inside a domain, so NCCL sums; its Program is the second way to the time."""
+    machine = machine_of(load_cluster("hw-dgx-h100-x8"), "serving")
+    assert [*machine.reducing(16, n_bytes, NCCL_AND_OWN)] == ["nccl"]
+    program = dysharp.compare(workload=f"all-reduce:{n_bytes}B", cluster=machine.cluster, systems=["nccl"], gpus=16).rows[0].time_us
+    assert machine.all_reduce(16, n_bytes) == pytest.approx(program, rel=0.35)
+    for kind in ("all_gather", "reduce_scatter"):
+        assert machine.collective(kind, n_bytes, 16) > machine.collective(kind, n_bytes, 8)
