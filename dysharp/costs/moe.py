@@ -15,7 +15,7 @@ from dysharp.costs.operators import (
     SCALE_BYTES,
     Constants,
     arch_of,
-    grouped_gemm_us,
+    gemm_us,
     hbm_us,
     launch_us,
     memory_kernel_us,
@@ -44,6 +44,10 @@ LINEAR_CALLS = 2.0
 
 Source: vLLM, model_executor/layers/quantization/utils/fp8_utils.py (block-scaled FP8 linear).
 """
+
+
+GROUPED = "deepgemm-contiguous"
+"""Library of grouped GEMMs (`gemm_tiles`) where a caller names none."""
 
 
 def host_us(gpu: Gpu, constants: Constants, calls: float) -> float:
@@ -100,13 +104,14 @@ def permute_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLik
 
 
 def expert_mlp_us(
-    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, hidden: ArrayLike, inter: ArrayLike, dtype: str, gates: float = 2.0
-) -> F64:
-    """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each. `gates`: 2 = gated, 1 = not."""
+    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, hidden: ArrayLike, inter: ArrayLike, dtype: str, gates: float = 2.0,
+    library: str = GROUPED,
+) -> F64:  # fmt: skip
+    """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each. `gates`: 2 = gated, 1 = not. `library`: of `gemm_tiles`."""
     m, g, h, i = map(f64, (rows, groups, hidden, inter))
     activation = hbm_us(gpu, constants, m * g * i * (2 * gates + ELEMENT_BYTES[dtype]))
-    first = grouped_gemm_us(gpu, constants, m, g, gates * i, h, dtype)
-    return first + launch_us(gpu, constants) + activation + grouped_gemm_us(gpu, constants, m, g, h, i, dtype)
+    first = gemm_us(gpu, constants, m, gates * i, h, dtype, library=library, groups=g)
+    return first + launch_us(gpu, constants) + activation + gemm_us(gpu, constants, m, h, i, dtype, library=library, groups=g)
 
 
 def eager_mlp_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike) -> F64:

@@ -16,7 +16,6 @@ from dysharp.specs import Gpu, load_gpu
 from dysharp.systems import get_system
 from dysharp.workload import expected_copies, make_routing
 
-USUAL, BLOCKS = "deepgemm-contiguous", "trtllm-gen-blocks"
 KINDS = ("moe_layer", "moe_layer_fwd")
 HALVES = ("moe_layer0", "moe_layer1")
 DEFAULT_SMS = 20  # Source: DeepEP, deep_ep/buffer.py (Buffer.num_sms)
@@ -52,7 +51,12 @@ class _LayerCase(LayerCase):
     fp8_rows: bool
     n_sm: int
     copies: float
-    library: str = USUAL
+    library: str = moe.GROUPED
+
+    @property
+    def gates(self) -> float:
+        """Matrices of the first GEMM."""
+        return 2.0 if self.gated else 1.0
 
     @property
     def training(self) -> bool:
@@ -74,17 +78,14 @@ def _belongs(m: Measurement) -> bool:
 
 def _closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     """The closed forms of the parts, one behind the other."""
-    gates = 2.0 if case.gated else 1.0
     width = SCALED_FP8 if case.fp8_rows else 2.0
-    per_expert = case.rows / case.touched
-    mlp = moe.expert_mlp_us(gpu, constants, per_expert, case.touched, case.hidden, case.inter, case.dtype, gates)
-    mlp = mlp + _slower_us(case, gpu, constants)
+    mlp = _mlp_us(case, gpu, constants, case.library)
     copied = case.tokens * (case.copies if case.system == "deepep" else case.topk)
     permute = moe.permute_us(gpu, constants, copied, case.rows, case.hidden, width)
     if not case.gated:
         mlp = mlp + _weighting_us(gpu, constants, case.rows, case.inter)
     if case.training:
-        values = case.rows * (case.hidden + case.inter) + case.touched * (gates + 1) * case.hidden * case.inter
+        values = case.rows * (case.hidden + case.inter) + case.touched * (case.gates + 1) * case.hidden * case.inter
         casts = operators.hbm_us(gpu, constants, values * TRAINING_CAST_BYTES)
         mlp = mlp + 4 * operators.launch_us(gpu, constants) + casts
     if case.system != "deepep":
@@ -97,15 +98,9 @@ def _closed_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
     return moe.layer_us(gpu, constants, mlp + permute + there + back)
 
 
-def _slower_us(case: _LayerCase, gpu: Gpu, constants: Constants) -> F64:
-    """What gated experts take longer than those of `USUAL`."""
-    sides = ((2 * case.inter, case.hidden), (case.hidden, case.inter))
-    own, usual = (
-        [operators.gemm_us(gpu, constants, case.rows / case.touched, n, k, case.dtype, library=one, groups=case.touched) for n, k in sides]
-        for one in (case.library, USUAL)
-    )
-    slower: F64 = own[0] + own[1] - usual[0] - usual[1]
-    return slower
+def _mlp_us(case: _LayerCase, gpu: Gpu, constants: Constants, library: str) -> F64:
+    """The experts by the grouped GEMMs of a library."""
+    return moe.expert_mlp_us(gpu, constants, case.rows / case.touched, case.touched, case.hidden, case.inter, case.dtype, case.gates, library)
 
 
 def _weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F64:
@@ -128,8 +123,8 @@ def program_us(case: _LayerCase, constants: Constants) -> float:
     cast_bytes = TRAINING_CAST_BYTES * (weights + case.rows * case.inter) + case.rows * case.hidden
     casts = float(operators.hbm_us(cluster.own_gpu, constants, cast_bytes)) if case.training else 0.0
     weighting = 0.0 if case.gated else float(_weighting_us(cluster.own_gpu, constants, case.rows, case.inter))
-    casts += float(_slower_us(case, cluster.own_gpu, constants))
-    return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
+    mlp, planned = (float(_mlp_us(case, cluster.own_gpu, constants, library)) for library in (case.library, moe.GROUPED))  # as a Program has it
+    return trace.time_ps / PS_PER_US + weighting + casts + (mlp - planned) + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
 @family("layer", belongs=_belongs, closed_us=_closed_us, program_us=program_us, dtypes_of=_operand_dtypes)
@@ -155,7 +150,7 @@ def _case(m: Measurement) -> _LayerCase:
         fp8_rows=gated,
         n_sm=int(number(m, "moe_comm_sms")) if m.config.get("moe_comm_sms") else DEFAULT_SMS,
         copies=_copies(m, read["gpus"], read["experts"], read["topk"]),
-        library=BLOCKS if "trtllm_fp8_blockscale" in m.system else USUAL,
+        library="trtllm-gen-blocks" if "trtllm_fp8_blockscale" in m.system else moe.GROUPED,
         dtypes=(dtype,),
         launches=moe.layer_calls(load_gpu(gpu)),
         shape=label(m, "hidden", "inter", "ffn", "experts"),
