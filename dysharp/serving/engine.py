@@ -110,12 +110,13 @@ class Engine:
         """The replica with its kernels."""
         blackwell, experts = replica.machine.arch == "blackwell", replica.formats.experts
         fused = blackwell and experts in self.fused_experts
+        generated = fused or (blackwell and experts == "fp8-block" and self.blocks_without_ep and min(replica.layout.ep, replica.layout.dp) == 1)
         machine = replica.machine
         cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
-        if blackwell and experts == "fp8-block" and (fused or (self.blocks_without_ep and min(replica.layout.ep, replica.layout.dp) == 1)):
-            machine = _running(machine.cluster, grouped="trtllm-gen-blocks")
-        elif fused or (cdna3 and self.cdna3_dense):
-            machine = _running(machine.cluster, **{"grouped": "trtllm-gen"} if fused else {"dense": self.cdna3_dense})
+        if generated:
+            machine = _running(machine.cluster, grouped="trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen")
+        elif cdna3 and self.cdna3_dense:
+            machine = _running(machine.cluster, dense=self.cdna3_dense)
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,
                        fused_sums=self.fused_sums, casts_absorbed=cdna3 and self.cdna3_casts)  # fmt: skip
 
