@@ -354,8 +354,8 @@ class Server:
         self.jump = 1 if self.prompts or (came and self.cache_us) else self._jump(decoding, held)
         self.first = self._us(decoding, 0)
         self.slope = (self._us(decoding, self.jump - 1) - self.first) / (self.jump - 1) if self.jump > 1 else 0.0
-        if self.cache_us is not None:
-            self.first += self.beside_caches(self.first, self.cache_us(came or self._taken()))
+        if self.cache_us is not None and (moved := came or self._taken()):
+            self.first += self.beside_caches(self.first, self.cache_us(moved))
         return now + self._took(self.jump)
 
     def _taken(self) -> int:
