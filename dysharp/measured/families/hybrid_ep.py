@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from dysharp.base import frozen_keywords
-from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep_fields, marks_us, sent_dtypes, uniform, verb_of
+from dysharp.base import ByName, frozen_keywords
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, on_line, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
@@ -56,19 +56,17 @@ def _nodes_us(case: _HybridCase, constants: Constants) -> float:
     The SMs have few turns at chunks, so the first turn, which fills the pipeline, is a share of the time. A run with fewer
     tokens has smaller chunks: as many turns, and times in proportion to the tokens, besides the fixed ones.
     """
-    if case.tokens <= FAR:
-        return _nodes_run_us(case, constants)
-    near, far = (_nodes_run_us(replace(case, tokens=n, chunk=max(1, LIBRARY_CHUNK * n // case.tokens)), constants) for n in (NEAR, FAR))
-    return far + (case.tokens - FAR) / (FAR - NEAR) * (far - near)
-
-
-def _nodes_run_us(case: _HybridCase, constants: Constants) -> float:
     marks = ("dispatch.launch", "received", "combine.launch")
-    start, received, back, end = marks_us("hybrid-ep", case, constants, marks, (1, FAR), uniform, machine)
-    return received - start if case.verb == "dispatch" else end - back
+
+    def run(n: int) -> tuple[float, ...]:
+        few = replace(case, tokens=n, chunk=max(1, LIBRARY_CHUNK * n // case.tokens))
+        start, received, back, end = marks_us("hybrid-ep", few, constants, marks, (1, FAR), uniform, machine)
+        return (received - start if case.verb == "dispatch" else end - back,)
+
+    return on_line(case.tokens, (NEAR, FAR), run)[0]
 
 
-def _case(m: Measurement, read: EpFields, shape: str, chunk: int = 0) -> tuple[_HybridCase, float]:
+def _case(m: Measurement, read: ByName, shape: str, chunk: int = 0) -> tuple[_HybridCase, float]:
     """(the case without its work, bytes of a sent value)."""
     dtype, verb = dtype_of(m, "dtype", expected=("fp8", "bf16")), verb_of(m)
     n_sm, dtypes = whole(number(m, "sms"), "SMs"), (f"{verb} {dtype}",) if chunk else ()
