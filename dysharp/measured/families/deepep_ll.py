@@ -83,8 +83,6 @@ def _nodes_case(m: Measurement, rate: bool) -> LowLatencyCase:
 @family("deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=_nodes_us, dtypes_of=sent_dtypes)
 def _far_case(m: Measurement) -> LowLatencyCase:
     """The case of a latency."""
-    if m.unit == "GB/s":
-        raise Unsupported("the rate of a row whose time is a row, too")
     return _nodes_case(m, rate=False)
 
 

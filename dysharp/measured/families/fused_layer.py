@@ -153,8 +153,6 @@ def _dtypes_of(model: Model, options: AnyMapping) -> Texts:
 def _case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
     gpu = gpu_of(m)
-    if m.metric.startswith("speedup"):
-        raise Unsupported("a ratio to another system")
     if "MegaMoE" not in m.system:
         several = m.kind == "moe_layer_fused"
         raise Unsupported("a layer of several kernels, not one" if several else "a tensor-parallel layer: no closed form yet")

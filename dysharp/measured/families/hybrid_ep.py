@@ -6,15 +6,13 @@ from dysharp.base import ByName, frozen_keywords
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, on_line, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
-from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
+from dysharp.measured.measurements import SCALED_FP8, Measurement, dtype_of, label, number, spans_domains, whole
 from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS as LIBRARY_CHUNK
 
-KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
 CHUNK_TOKENS = 16
 """Tokens that an SM takes at a time in the runs of one domain: a quarter of the library's, so that the runs are a quarter as long."""
 NEAR, FAR = 128, 256
 """Tokens per GPU of the two runs of the line, between domains."""
-RATE = "GB/s"
 
 
 @frozen_keywords
@@ -74,17 +72,9 @@ def _case(m: Measurement, read: ByName, shape: str, chunk: int = 0) -> tuple[_Hy
     return found, SCALED_FP8 if found.fp8 else 2.0
 
 
-def _check_timed(m: Measurement) -> None:
-    if m.config.get("measure") not in KERNELS_ALONE:
-        raise Unsupported("times of torch calls: the share of the host is unknown")
-
-
 @family("hybrid-ep", belongs=_belongs, program_us=program_us)
 def _domain_case(m: Measurement) -> _HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
-    if m.unit != RATE:
-        raise Unsupported(f"no value in {RATE}")
-    _check_timed(m)
     read = ep_fields(m)
     found, width = _case(m, read, label(m, "hidden", "topk", "local_experts", "ep"))
     return replace(found, work=read["tokens"] * copies_of(read) * read["hidden"] * width / 1e3)
@@ -93,9 +83,6 @@ def _domain_case(m: Measurement) -> _HybridCase:
 @family("hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=_nodes_us, dtypes_of=sent_dtypes)
 def _nodes_case(m: Measurement) -> _HybridCase:
     """The rows of all nodes of a token over the time, its own node too: a printed rate counts the copy for the own node, which crosses no NIC."""
-    if m.unit != RATE:
-        raise Unsupported("times of torch calls: the share of the host is unknown")
-    _check_timed(m)
     read = ep_fields(m, check_nodes)
     found, width = _case(m, read, label(m, "ep"), LIBRARY_CHUNK)
     nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=False)

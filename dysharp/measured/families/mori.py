@@ -78,19 +78,6 @@ def _over_nodes(m: Measurement) -> bool:
     return bool(m.config.get("nodes", 1) != 1)
 
 
-def _excluded(m: Measurement) -> str:
-    """Why a row is not predicted, or ""."""
-    reasons = {
-        m.unit == "GB/s" and "(token,node) pairs" in str(m.config.get("counting", "")): "a rate that counts (token, node) pairs, not received rows",
-        "stale" in str(m.config.get("remark", "")): "marked as stale by its source: an older kernel",
-        " v2" in m.system or "v1_ll" in m.system or "internode v2" in m.system: "MoRI version 2: not simulated",
-        "AsyncLL" in m.system: "MoRI AsyncLL: not simulated",
-        "p2p write" in m.system: "a Combine that writes: not simulated",
-        "not named)" in m.hardware and "MI300X or" in m.hardware: "GPU not named",
-    }
-    return next((reason for holds, reason in reasons.items() if holds), "")
-
-
 def _fields(m: Measurement) -> ByName:
     read = ep_fields(m, check_nodes if _over_nodes(m) else check_cluster, None if "experts" in m.config else USUAL_EXPERTS)
     if "experts" not in m.config:
@@ -101,8 +88,6 @@ def _fields(m: Measurement) -> ByName:
 
 
 def _case(m: Measurement) -> _MoriCase:
-    if reason := _excluded(m):
-        raise Unsupported(reason)
     verb, read = verb_of(m), _fields(m)
     zero_copy = m.config.get("zero_copy") is not False and ("zero-copy" in m.system or "p2p read" not in m.system)
     sent = SENT[dtype_of(m, "dtype", expected=tuple(SENT) if verb == "dispatch" else ("bf16",))]
