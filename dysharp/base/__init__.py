@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch, ProgramError, SimulationError, check_word, entry_of, nearest, show
 from dysharp.base.lazy import import_all, late_names, loader
 from dysharp.base.units import PS_PER_US, GiB, KiB, MiB, ns_to_ps, ps_to_us, us_to_ps
-from dysharp.base.values import Amounts, AnyMapping, AnyPath, ByName, Numbers, Tally, Texts, by_key, frozen, frozen_keywords, named
+from dysharp.base.values import Amounts, AnyMapping, AnyPath, ByName, Cells, Numbers, Tally, Texts, by_key, frozen, frozen_keywords, named
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import click
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base import ByName, ConfigError, Numbers, Texts, one_line
+from dysharp.base import ByName, Cells, ConfigError, Numbers, Texts, one_line
 from dysharp.cli.flags import Json, Out, complete_from, helps, numbers_of, options
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_json
@@ -71,7 +71,7 @@ def describe(source: str, gpus: Gpus, model: str | None, tokens: int | None, see
     print_nodes(nodes)
 
 
-def _formats() -> dict[str, str]:
+def _formats() -> Cells:
     from dysharp.workload.importers import FORMATS, summary
 
     return {name: summary(name) for name in FORMATS}

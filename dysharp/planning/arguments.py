@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dysharp.base import ByName, read_toml
+from dysharp.base import ByName, Cells, read_toml
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
 
 RULES: ByName = read_toml(Path(__file__).with_suffix(".toml"))
-NOT_SAID: dict[str, str] = RULES["not_said"]
+NOT_SAID: Cells = RULES["not_said"]
 """What a framework's options leave out."""
 FRAMEWORKS = tuple(NOT_SAID)
 
@@ -36,7 +36,7 @@ def _held(kind: str, facts: set[str]) -> Iterator[ByName]:
             yield rule
 
 
-def environment_of(framework: str, one: Costed) -> dict[str, str]:
+def environment_of(framework: str, one: Costed) -> Cells:
     """{NAME=value: why}: variables that a framework asserts for a layout."""
     return {rule["says"]: rule["why"] for rule in _held("environment", _facts(one))} if framework.startswith("megatron") else {}
 
