@@ -23,7 +23,7 @@ Names load when first used, so that `import dysharp` is quick.
 
 from typing import TYPE_CHECKING
 
-from dysharp.base import loader
+from dysharp.base import late_names, loader
 
 if TYPE_CHECKING:
     from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, explain, network, plan, run, serve, step, trace, wrap
@@ -32,13 +32,8 @@ if TYPE_CHECKING:
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.2.0"
-_HOME = {
-    "dysharp.api": "Slo advise capture compare compare_network describe emulate explain network plan run serve step trace wrap",
-    "dysharp.specs": "load_model load_whole load_cluster",
-    "dysharp.workload": "make_routing save_trace",
-}
-__all__ = ["Machine", "__version__", *" ".join(_HOME.values()).split()]
-__getattr__ = loader(__name__, {module: names.split() for module, names in _HOME.items()}, Machine=("dysharp.api", "machine_with_engine"))
+__all__ = ["__version__", *late_names(__name__)]
+__getattr__ = loader(__name__)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dysharp.base import loader
+from dysharp.base import late_names, loader
 
 if TYPE_CHECKING:
     from dysharp.api.arguments import Slo
@@ -20,21 +20,5 @@ if TYPE_CHECKING:
     from dysharp.runs import Progress, Step
     from dysharp.runs.run import run
 
-_HOME = {
-    "dysharp.api.arguments": "Slo",
-    "dysharp.api.comparison": "DEFAULT_SYSTEMS Comparison compare",
-    "dysharp.api.emulating": "emulate machine_with_engine wrap",
-    "dysharp.api.explaining": "explain",
-    "dysharp.api.network_curve": "compare_network network",
-    "dysharp.api.planning": "plan",
-    "dysharp.api.recording": "capture",
-    "dysharp.api.serving": "Serving serve",
-    "dysharp.api.timed": "trace",
-    "dysharp.api.training": "step",
-    "dysharp.api.whole_model": "describe",
-    "dysharp.planning.advice.advise": "Advice advise",
-    "dysharp.runs.progress": "Progress Step",
-    "dysharp.runs.run": "run",
-}
-__all__ = [*" ".join(_HOME.values()).split()]
-__getattr__ = loader(__name__, {module: names.split() for module, names in _HOME.items()})
+__all__ = [*late_names(__name__)]
+__getattr__ = loader(__name__)

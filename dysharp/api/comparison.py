@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from dysharp.analysis import Row
 from dysharp.api.gain_map import GainMap, gain_map
 from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
-from dysharp.base import Amounts, AnyMapping, ByName, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
+from dysharp.base import Amounts, AnyMapping, ByName, Cells, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
 from dysharp.model import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
 from dysharp.planning.gain import SYSTEMS
@@ -40,7 +40,7 @@ class Comparison:
     """
 
     rows: tuple[Row, ...]
-    baselines: dict[str, str]
+    baselines: Cells
     speedup: Amounts
     header: Texts
     sentence: str
@@ -254,7 +254,7 @@ def _collectives(names: list[str] | None, baseline: str | None, request: Request
     return Comparison(rows, baselines, speedup, header_lines(rows), sentence, why=parts)
 
 
-def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], dict[str, str]]:
+def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], Cells]:
     """As `_rows`. Raises NoEstimate for the baseline, and where no Row is left."""
     rows, without = _rows(systems, request)
     for name, error in without.items():
@@ -343,7 +343,7 @@ COMPARED = Columns(Column("system", of=marked), "form", "us=layer_us:.2f")
 """What screens show of Rows that are compared."""
 
 
-def out_of_ranking(rows: Iterable[Row]) -> dict[str, str]:
+def out_of_ranking(rows: Iterable[Row]) -> Cells:
     """{system: why it is not ranked}: systems that drop rows."""
     return {row.system: f"drops {row.dropped_share:.1%} of the (token, expert) rows".replace("%", " %") for row in rows if row.dropped_rows}
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from dysharp.base import F64, ByName, ConfigError, Rows, f64, frozen, show
+from dysharp.base import F64, ByName, Cells, ConfigError, Rows, f64, frozen, show
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
@@ -59,7 +59,7 @@ class Learning:
     costs: Rows
     untouched: list[str]
     rows: Rows
-    skipped: list[dict[str, str]]
+    skipped: list[Cells]
     posterior: ByName = field(default_factory=dict)
     """Of the file: `kinds` of rows, `rows`, `noise` and `freedom` (`Learned`), `correlation` of the costs in their order."""
 
@@ -81,14 +81,14 @@ class Votes:
     base: Cluster
     runs: list[TrainingRow | ServingRow]
     kernels: list[Parsed]
-    skipped: list[dict[str, str]]
+    skipped: list[Cells]
     _kept: dict[Cluster, F64] = field(default_factory=dict, compare=False, repr=False)
     """Predictions of machines that were asked for before: slopes at one point are those of several questions."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], base: Cluster, *, measured: bool = True) -> Votes:
         """Rows of one machine; `measured`: only rows with a measured time."""
-        runs, skipped = [], list[dict[str, str]]()
+        runs, skipped = [], list[Cells]()
         for row in (row for row in rows if not isinstance(row, Measurement)):
             if reason := _refusal(row, base) or ("" if _measured(row) or not measured else "no measured time"):
                 skipped.append({"id": row.id, "reason": reason})

@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial, reduce
 from itertools import count, product
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dysharp.base import AnyPath, ByName, ConfigError, check_destination, check_word, csv_text, read_toml, show, write_text
+from dysharp.base import AnyMapping, AnyPath, ByName, Cells, ConfigError, check_destination, check_word, csv_text, read_toml, show, write_text
 from dysharp.functional.torch.extra import require_torch
 from dysharp.measured.families.blocks import HEAD, unlike
 from dysharp.measured.measurements import COLUMNS, Measurement, read_measurements
@@ -32,7 +32,7 @@ OnRow = Callable[[int, int, str], None]
 """Called with (done, total, what comes next)."""
 
 
-Config = Mapping[str, Any]
+Config = AnyMapping
 
 
 class Device:
@@ -252,7 +252,7 @@ def measure(
     todo = [row for part in only if rank == 0 or part == "collectives" for row in to_measure(d, part, models) if _key(row) not in done]
     if gpus > 1:
         torch.distributed.init_process_group("nccl" if cuda else "gloo", device_id=torch.device("cuda", rank) if cuda else None)
-    refused, left = dict[str, str](), 0
+    refused, left = Cells(), 0
     for place, row in enumerate(todo):
         late = minutes is not None and time.monotonic() - begun > 60 * minutes
         if _largest(d, float(late)) if row.kind.startswith("nccl") else late:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dysharp.api.comparison import compare
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
-from dysharp.base import PS_PER_US, ByName, DysharpError, frozen, us_to_ps
+from dysharp.base import PS_PER_US, ByName, Cells, DysharpError, frozen, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import SIMULATED, schedule_of
 from dysharp.planning.search import Tick
@@ -24,15 +24,15 @@ class Ranked:
 
     order: tuple[Costed, ...]
     steps: tuple[tuple[float, float | None], ...]
-    left_out: dict[str, str]
+    left_out: Cells
     rows: int
     """Different Rows, forward and backward."""
 
 
-def _rows_for(coster: Coster, best: tuple[Costed, ...], tick: Tick) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
+def _rows_for(coster: Coster, best: tuple[Costed, ...], tick: Tick) -> tuple[dict[RowKey, EpTimes], Cells]:
     """Rows of the routed experts of `best`, from the store where they are kept, and {EP group: why it has none}."""
     found: dict[RowKey, EpTimes] = {}
-    left_out: dict[str, str] = {}
+    left_out: Cells = {}
     for done, one in enumerate(best):
         key = row_key(one.values)
         name = f"{one.values['system']} over {one.values['ep']} GPUs"

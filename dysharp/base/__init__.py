@@ -4,9 +4,9 @@ first used."""
 from typing import TYPE_CHECKING
 
 from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch, ProgramError, SimulationError, check_word, entry_of, nearest, show
-from dysharp.base.lazy import import_all, loader
+from dysharp.base.lazy import import_all, late_names, loader
 from dysharp.base.units import PS_PER_US, GiB, KiB, MiB, ns_to_ps, ps_to_us, us_to_ps
-from dysharp.base.values import Amounts, AnyMapping, AnyPath, ByName, Numbers, Tally, Texts, by_key, frozen, frozen_keywords, named
+from dysharp.base.values import Amounts, AnyMapping, AnyPath, ByName, Cells, Numbers, Tally, Texts, by_key, frozen, frozen_keywords, named
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:
@@ -20,15 +20,4 @@ if TYPE_CHECKING:
     from dysharp.base.text import csv_text, facts, sentences
     from dysharp.base.values import OnProgress, older_name, plain
 
-_HOME = {
-    "arrays": "F64 I32 I64 Array Bools Floats Ints Reals f64",
-    "columns": "KEPT SHOWN Column Columns Rows",
-    "errors": "IsaError MissingExtra OverShare one_line",
-    "files": "cache_folder check_destination make_folder write_file write_text",
-    "processes": "Ended Processes Runner Task here in_processes physical_bytes",
-    "reading": "decode_utf8 json_of open_regular parse_json parse_toml parse_yaml read_bytes read_text read_toml",
-    "sources": "code_digest sources_changed",
-    "text": "csv_text facts sentences",
-    "values": "OnProgress older_name plain",
-}
-__getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})
+__getattr__ = loader(__name__)

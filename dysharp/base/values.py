@@ -16,6 +16,8 @@ ByName = dict[str, Any]
 """Values by their names: an object of JSON, a row of a table, arguments."""
 AnyMapping = Mapping[str, Any]
 """The same for readers, who change nothing."""
+Cells = dict[str, str]
+"""Texts by their names: a row of a CSV file."""
 Amounts = dict[str, float]
 Tally = dict[str, int]
 """Numbers by their names."""

@@ -1,6 +1,6 @@
 """`dysharp advise`."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import click
 
@@ -9,10 +9,8 @@ from dysharp.cli.flags import Json, Words, complete_models, options, refuse_othe
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
 from dysharp.cli.report import ReportFile, command_line, write_report
-from dysharp.runs.arguments import AdviseArgs, Argument
+from dysharp.runs.arguments import AdviseArgs
 from dysharp.show.output import print_answer, print_header
-
-_LIBRARIES = "say instead which library's calls are fastest, by batch and GPUs. --cluster takes names with commas."
 
 
 @click.command()
@@ -20,11 +18,8 @@ _LIBRARIES = "say instead which library's calls are fastest, by batch and GPUs. 
 @options((AdviseArgs, "systems"), AdviseArgs, cluster={"default": "hw-dgx-h100"})
 @click.pass_context
 def advise(
-    ctx: click.Context, /, model: str, *, libraries: Annotated[bool, Argument(False, _LIBRARIES)],
-    regime: Annotated[str | None, Argument(None, "with --libraries: how calls run. None: drained.", "drained|chained|graph")],
-    details: Annotated[bool, Argument(False, "print all tables after the answer.")],
-    markdown: Annotated[bool, Argument(False, "print Markdown, for a design review.")],
-    report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
+    ctx: click.Context, /, model: str, *, libraries: bool, regime: str | None, details: bool, markdown: bool, report: ReportFile, fresh: Fresh,
+    quick: Quick, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Say which system of expert parallelism to run for MODEL, and what limits it.
 

@@ -1,6 +1,6 @@
 """The commands. Heavy modules are imported inside them, so that `--help` stays fast."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import click
 
@@ -30,7 +30,7 @@ from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
-from dysharp.runs.arguments import SYSTEMS, Argument, RequestArgs
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
@@ -70,7 +70,6 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-_FINITE = "as hardware would: finite tables with eviction, misses, queues and buffers at packet level, and what each of them takes."
 _PACKETS = (("fidelity", "packet"),)
 
 
@@ -79,7 +78,7 @@ _PACKETS = (("fidelity", "packet"),)
 @options(RequestArgs)
 @import_flag
 @schema_flag
-def run(system: str, *, finite: Annotated[bool, Argument(False, _FINITE)], quick: Quick, as_json: Json, **workload: Any) -> None:
+def run(system: str, *, finite: bool, quick: Quick, as_json: Json, **workload: Any) -> None:
     """Simulate one Mixture-of-Experts layer under SYSTEM: time, bytes, bounds.
 
     The answer also has the critical path. With --workload one collective, or one sub-layer of tensor parallelism, takes the place of the layer.
@@ -102,27 +101,14 @@ def run(system: str, *, finite: Annotated[bool, Argument(False, _FINITE)], quick
     print_header((*header_lines([row]), *taken))
 
 
-_FORMS = "forms of the default systems on an hw-* cluster. Paper forms charge no software cost and have a block of their own. None: real."
-_WHY = "also where the gain over deepep comes from: systems between run, too, and each part is the difference of two runs."
-_MAP = "also where each mechanism pays, over tokens, top-k, experts, GPUs, link rate and skew: closed forms, with runs at the edges."
-_TUNED = "first search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
-
-
 @cli.command()
 @options(RequestArgs)
 @import_flag
 @schema_flag
 @click.pass_context
 def compare(
-    ctx: click.Context, /,
-    systems: Annotated[list[str] | None, SYSTEMS.also("None: deepep,nvls,comet,fusion-only,dysharp,ideal; on an hw-* cluster real forms.")],
-    forms: Annotated[str | None, Argument(None, _FORMS, "real|paper|all")],
-    baseline: Annotated[str | None, Argument(None, "system that speed-ups refer to. None: deepep, else the first system.", "SYSTEM")],
-    tuned: Annotated[bool, Argument(False, _TUNED)],
-    why: Annotated[bool, Argument(False, _WHY)],
-    mapped: Annotated[bool, Argument(False, _MAP, flag="--map")],
-    finite: Annotated[bool, Argument(False, _FINITE)],
-    *, plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **workload: Any,
+    ctx: click.Context, /, systems: list[str] | None, forms: str | None, baseline: str | None, tuned: bool, why: bool, mapped: bool, finite: bool, *,
+    plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS

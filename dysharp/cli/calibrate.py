@@ -16,7 +16,6 @@ import click
 from dysharp.api.arguments import CalibrateArgs
 from dysharp.base import AnyMapping, Column, Columns, ConfigError, Texts, by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
-from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
     from dysharp.api.learning import Learning
     from dysharp.measured.predictions import Errors
 
-_OUT = Argument(None, "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
-_NEXT = "print which measurements narrow the answer to a command line of plan, serve, advise or step most; FILES are what has been measured."
-_AMONG = "rows that could be measured, for --next. None: a packaged list, and the question itself."
-_DIFF = "print in which costs two cluster files differ; with --next, what each changes in its answer."
 ANSWERS = {"step": ("step_us",), "plan": ("tokens_per_s_gpu",), "serve": ("tokens_per_s_gpu",), "advise": ("time_us",)}
 """Verb -> the number that its answer is about: the first of these keys in its JSON."""
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
@@ -40,10 +35,8 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.argument("files", metavar="FILES...", nargs=-1, shell_complete=complete_files)
 @options(CalibrateArgs)
 def calibrate(
-    files: Texts, *, out: Annotated[str | None, _OUT, {"type": Out()}],
-    question: Annotated[str | None, Argument(None, _NEXT, "QUESTION", flag="--next")],
-    n: Annotated[int, Argument(3, "measurements that --next names.", "N", (1, 20), "-n")],
-    among: Annotated[str | None, Argument(None, _AMONG, "FILE")], diff: Annotated[bool, Argument(False, _DIFF)], as_json: Json, **asked: Any,
+    files: Texts, *, out: Annotated[str | None, {"type": Out()}], question: str | None, n: int, among: str | None, diff: bool, as_json: Json,
+    **asked: Any,
 ) -> None:  # fmt: skip
     """Fit a cluster file to measurements of your own machine: kernels and collectives, or whole runs of training or serving.
 

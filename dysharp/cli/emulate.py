@@ -10,7 +10,6 @@ import click
 from dysharp.api.arguments import EmulateArgs
 from dysharp.base import ConfigError, EmulationMismatch, plain
 from dysharp.cli.flags import Json, Out, complete_from, complete_systems, helps, options, refuse_others
-from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_facts, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -30,12 +29,7 @@ def _kinds() -> Mapping[str, str]:
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(EmulateArgs, inject={"is_eager": True, "callback": helps(_kinds, 12), "shell_complete": complete_from(_kinds, "help")})
-def emulate(
-    system: str, *, dump: Annotated[bool, Argument(False, "print the packets of one token as they move (packet path).")],
-    token: Annotated[int | None, Argument(None, "token whose packets --dump prints. None: 0.", "N")],
-    log: Annotated[str | None, Argument(None, "also write a litmus test in one drawn order, as JSON lines.", "FILE.jsonl"), {"type": Out(".jsonl")}],
-    as_json: Json, **asked: Any,
-) -> None:  # fmt: skip
+def emulate(system: str, *, dump: bool, token: int | None, log: Annotated[str | None, {"type": Out(".jsonl")}], as_json: Json, **asked: Any) -> None:
     """Run one Mixture-of-Experts layer under SYSTEM on real tensors, and check its output.
 
     With --workload one collective takes the place of the layer. FILE.toml as SYSTEM is a litmus test, such as mp.toml: its outcomes in every order

@@ -15,7 +15,6 @@ from dysharp.base import KEPT, Column, Columns, ConfigError, Texts
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.cli.schema import schema_flag
-from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ DIFFERENCES = Columns(
     Column("second", format=",.0f", of=lambda row: row[2], unit="us"),
     Column("difference", format="+,.0f", of=lambda row: row[2] - row[1], unit="us"),
 )  # fmt: skip
-_TIMELINE = "also write a Chrome trace for ui.perfetto.dev: streams as measured, and as they should be. NAME.json or NAME.json.gz."
-_CHAKRA = "also write the measured step as Chakra execution traces for other simulators: FOLDER/step.RANK.et."
 FEWEST = 0.002
 """Operators with a smaller part of the time are not shown."""
 FEWEST_LAYERS = 3
@@ -48,9 +45,8 @@ FEWEST_LAYERS = 3
 @schema_flag
 @click.pass_context
 def explain(
-    ctx: click.Context, /, files: Texts, *,
-    timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE.json"), {"type": Out(".json", ".json.gz")}],
-    chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], report: ReportFile, as_json: Json, **asked: Any,
+    ctx: click.Context, /, files: Texts, *, timeline: Annotated[str | None, {"type": Out(".json", ".json.gz")}],
+    chakra: Annotated[str | None, {"type": Out(folder=True)}], report: ReportFile, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Say why a real run takes its time: profiles of torch.profiler (JSON, also gzip).
 

@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce, wraps
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints, is_typeddict
 
 import click
 
-from dysharp.base import ByName, ConfigError, Texts
-from dysharp.runs.arguments import Argument
+from dysharp.base import ByName, ConfigError, Texts, read_toml
+from dysharp.runs.arguments import Argument, arguments_of, meaning_of
 
+TABLE = read_toml(Path(__file__).with_name("arguments.toml"))
 Command = Callable[..., Any]
-
-
 Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
@@ -204,8 +204,16 @@ def options(*groups: Any, **changes: ByName | None) -> Callable[[Command], Comma
 
 def _declared(where: Any) -> dict[str, _Declared]:
     """The parameters of a command, or the arguments of a verb, whose types may have no module here."""
-    hints = where.__annotations__ if is_typeddict(where) else get_type_hints(where, include_extras=True)
-    return {name: _Declared(hint.__origin__, *hint.__metadata__) for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    if is_typeddict(where) and where.__name__ not in TABLE:
+        return {name: _Declared(where.__annotations__[name], argument) for name, argument in arguments_of(where).items()}
+    section, found = TABLE.get(where.__name__, {}), {}
+    for name, hint in get_type_hints(where, include_extras=True).items():
+        kind, *more = (hint.__origin__, *hint.__metadata__) if hasattr(hint, "__metadata__") else (hint,)
+        if name in section:
+            found[name] = _Declared(kind, meaning_of(section, name), *more)
+        elif more:
+            found[name] = _Declared(kind, *more)
+    return found
 
 
 def _group(group: Any) -> dict[str, _Declared]:

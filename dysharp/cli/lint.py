@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
 from dysharp.cli.flags import Json, options
-from dysharp.runs.arguments import COUNTS_OF, Argument
 from dysharp.show.output import print_json, print_lines
 
 if TYPE_CHECKING:
@@ -18,12 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", metavar="FILE")
 @options()
-def lint(
-    file: str, gpus: Annotated[int, Argument(8, "GPUs that hold the experts.", "G")],
-    layer: Annotated[int | None, Argument(None, "check one layer. None: all layers.", "L")],
-    tokens: Annotated[int | None, Argument(None, "tokens per GPU of the run to come. None: as many as the recording has.", "T")],
-    counts_of: Annotated[str, COUNTS_OF], as_json: Json,
-) -> None:  # fmt: skip
+def lint(file: str, gpus: int, layer: int | None, tokens: int | None, counts_of: str, as_json: Json) -> None:
     """Check recorded routing before a run: load, dead experts, repetition, EPLB.
 
     FILE is a trace (.npz), the name of a packaged trace, or a file of counts (.csv). Each line ends with advice.

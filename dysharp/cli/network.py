@@ -10,7 +10,6 @@ from dysharp.api.arguments import NetworkArgs
 from dysharp.base import ConfigError
 from dysharp.cli.flags import Json, Plot, draw, options, refuse_others
 from dysharp.cli.progress_bar import progress_bar
-from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
@@ -20,18 +19,13 @@ PACKAGED = "packaged"
 """The value of --compare without a file."""
 WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
 
-_COMPARE = "compare with the packaged recorded curves, or with the curves of a file; exit code 1 when an error is beyond its bar."
-_SEEDS = "with --compare: 0 = send the packets of the recorded runs; else the mean of up to N seeds with drawn packets."
-
 
 @click.command()
 @options(NetworkArgs)
 @click.pass_context
 def network(
-    ctx: click.Context, /, load: Annotated[str, Argument("0.1:0.9:0.1", "flits per cycle and terminal: 0.1,0.5 or first:last:step.", "L")], *,
-    compare: Annotated[str | None, Argument(None, _COMPARE, "[CSV]"), {"type": str, "flag_value": PACKAGED}],
-    every: Annotated[int, Argument(1, "with --compare: only every N-th row of a curve and the last row.", "N")],
-    seeds: Annotated[int, Argument(0, _SEEDS, "N")], plot: Plot, as_json: Json, **asked: Any,
+    ctx: click.Context, /, load: str, *, compare: Annotated[str | None, {"type": str, "flag_value": PACKAGED}], every: int, seeds: int, plot: Plot,
+    as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Measure latency against load of a switch or a network, flit by flit.
 

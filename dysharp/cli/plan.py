@@ -13,16 +13,13 @@ from dysharp.cli.quick import Quick
 from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_answer, print_header
 
-_ARGUMENTS = "print the best layout, or that of --check, for one of these frameworks, to paste; the answer goes to stderr."
-
 
 @click.command()
 @click.argument("models", metavar="MODEL|FILE,...")
 @options((RequestArgs, "cluster"), PlanArgs, cluster={"default": "hw-dgx-h100-x8"})
 def plan(
-    models: str, gpus: Annotated[int, Argument(..., "GPUs of the whole step.", "N", (1, 1 << 20))], *,
-    arguments: Annotated[str | None, Argument(None, _ARGUMENTS, "[megatron-lm|megatron-bridge|mindspeed]")],
-    plot: Plot, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
+    models: str, gpus: Annotated[int, Argument(..., "GPUs of the whole step.", "N", (1, 1 << 20))], *, arguments: str | None, plot: Plot,
+    fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Find the layouts that train MODEL fastest on N GPUs, and what limits each.
 

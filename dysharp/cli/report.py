@@ -66,9 +66,8 @@ def write_page(page: str, path: str) -> None:
 @options()
 @click.pass_context
 def report(
-    ctx: click.Context, /, files: Texts,
-    out: Annotated[str, Argument(..., "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html")}],
-    title: Annotated[str | None, Argument(None, "title of the page. None: what the rows share.", "TEXT")],
+    ctx: click.Context, /, files: Texts, out: Annotated[str, Argument(..., "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html")}],
+    title: str | None,
 ) -> None:  # fmt: skip
     """Show stored runs as one HTML file: times, bounds, where the time goes, load.
 

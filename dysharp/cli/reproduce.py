@@ -12,7 +12,7 @@ import click
 from dysharp.base import ByName, ConfigError, Texts, make_folder, nearest, one_line, write_text
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_report
-from dysharp.runs.arguments import JOBS, Argument
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, warn
 
 if TYPE_CHECKING:
@@ -23,31 +23,23 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 
 
-_TOKENS = "tokens per GPU of the tornado, and most of --finite. None: the tokens of the model."
-_FINITE = "what finite hardware leaves of the claims about ratios of layer times. Without figures: of all papers."
-_REPORT = Argument(None, "also write the tables as Markdown (.md), or the runs as one HTML file (.html).", "FILE")
-_PAPER = Argument(None, "print what holds of the papers, from stored numbers; or write it to FILE.md, FILE.html or DIR.", "[DIR|FILE]")
-_VARIANTS = "also run the figures' points at other values of free choices. None: on."
-_CHECK = "for maintainers: exit code 1 when a regression value moved, or a number left its bound."
-
-
 class Bars(NamedTuple):
     """What is asked about a tornado."""
 
-    tornado: Annotated[bool, Argument(False, "also run each free choice at the ends of its range, and print its effect on the headline ratios.")]
-    subject: Annotated[str, Argument("dysharp", "system whose headline the tornado is about.", "dysharp|moe-hub", None, "--tornado-of")]
-    tornado_model: Annotated[str, Argument("S-8", "model of the tornado.", "NAME|FILE", None, "--model")]
-    tornado_tokens: Annotated[int | None, Argument(None, _TOKENS, "N", None, "--tokens")]
-    finite: Annotated[bool, Argument(False, _FINITE)]
+    tornado: bool
+    subject: str
+    tornado_model: str
+    tornado_tokens: int | None
+    finite: bool
 
 
 class _OutFiles(NamedTuple):
     """What is written."""
 
-    report: Annotated[str | None, _REPORT, WRITTEN]
-    pages: Annotated[str | None, Argument(None, "also write one page per paper, with pictures and CSV files, into the folder DIR.", "DIR")]
+    report: Annotated[str | None, WRITTEN]
+    pages: str | None
     plot: Plot
-    paper: Annotated[str | None, _PAPER, {"flag_value": "-", "type": str}]
+    paper: Annotated[str | None, {"flag_value": "-", "type": str}]
 
 
 StoreFolder = Annotated[str | None, Argument(None, "folder that keeps finished points. None: the user's cache.", "DIR", None, "--store")]
@@ -108,12 +100,8 @@ def _plot_windows(rows: dict[Point, ByName], path: str) -> None:
 @options(Bars, _OutFiles)
 @click.pass_context
 def reproduce(
-    ctx: click.Context, /, figures: Texts, every: Annotated[bool, Argument(False, "reproduce all packaged figures.", flag="--all")],
-    models: Annotated[str | None, Argument(None, "run only the points of these models.", "A,B,..."), {"type": str}],
-    direction: Annotated[str, Argument("fwd", "pass that all points run. Claims exist for fwd only.", "fwd|bwd|both")],
-    jobs: Annotated[int, JOBS.also("With several figures all points run before the first table.")], store: StoreFolder, *,
-    variants: Annotated[bool, Argument(True, _VARIANTS, "", None, "--variants/--no-variants"), {"show_default": False}],
-    check: Annotated[bool, Argument(False, _CHECK)], as_json: Json, **flags: Any,
+    ctx: click.Context, /, figures: Texts, every: bool, models: Annotated[str | None, {"type": str}], direction: str, jobs: int, store: StoreFolder,
+    *, variants: Annotated[bool, {"show_default": False}], check: bool, as_json: Json, **flags: Any,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
@@ -324,12 +312,8 @@ def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figu
 @options()
 @click.pass_context
 def sweep(
-    ctx: click.Context, /, file: str | None,
-    example: Annotated[bool, Argument(False, "print a sweep file that runs, with every key explained, and exit.")],
-    jobs: Annotated[int, JOBS], store: StoreFolder,
-    csv_file: Annotated[str | None, Argument(None, "also write the finished points to FILE.csv, one line each.", "FILE.csv", None, "--csv"), WRITTEN],
-    out: Annotated[str | None, Argument(None, "also write the finished points to FILE.jsonl, one line {point, row} each.", "FILE.jsonl"), WRITTEN],
-    report: ReportFile, as_json: Json,
+    ctx: click.Context, /, file: str | None, example: bool, jobs: int, store: StoreFolder, csv_file: Annotated[str | None, WRITTEN],
+    out: Annotated[str | None, WRITTEN], report: ReportFile, as_json: Json,
 ) -> None:  # fmt: skip
     """Simulate all combinations of systems, models, clusters and more in FILE.toml.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dysharp.api.arguments import HardwareArgs
 from dysharp.base import ByName, ConfigError, Tally
 from dysharp.cli.flags import WRITTEN, Json, complete_words, options, refuse_others
-from dysharp.runs.arguments import Argument, RequestArgs
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
 from dysharp.silicon.rtl.blocks import BLOCKS, load_block
 
@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 ALL = "all"
 OTHER: ByName = {"out": WRITTEN, "testbench": WRITTEN, "model": {"default": "S-8"}, "routing": {"default": "uniform"}}
-_TRACE = "put the packets of one switch port of a run (--model, --routing) at packet level through the block."
 
 
 @click.command(epilog="\b\nBlocks:\n" + "\n".join(f"  {name:18} {what}" for name, what in BLOCKS.items()))
 @click.argument("block", shell_complete=complete_words(*BLOCKS, ALL))
 @options((RequestArgs, "cluster"), HardwareArgs, (RequestArgs, "model", "routing"), **OTHER)
-def rtl(
-    block: str, *, faults: Annotated[bool, Argument(False, "plant known faults; count the faults that comparison and proofs find.")],
-    trace: Annotated[bool, Argument(False, _TRACE)], model: str, routing: str, as_json: Json, **asked: Any,
-) -> None:  # fmt: skip
+def rtl(block: str, *, faults: bool, trace: bool, model: str, routing: str, as_json: Json, **asked: Any) -> None:
     """Write a block of hardware as Verilog, find its area, and check it against its model.
 
     BLOCK is a table or a piece of logic that DySHARP, MoE-Hub or CAIS adds, or `all`: a table of all blocks. The cluster's file sets its size.

@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.api.arguments import LAYOUT, SCHEDULE, StepArgs
+from dysharp.api.arguments import StepArgs
 from dysharp.base import ConfigError
 from dysharp.cli.flags import ENDINGS, Json, Out, Plot, draw, import_flag, options
 from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.model import complete_whole
 from dysharp.cli.quick import Quick, lines_of_steps
 from dysharp.cli.report import ReportFile, command_line, write_page
-from dysharp.runs.arguments import SYSTEMS, Argument, RequestArgs
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.training import Steps
-
-_TIMELINE = "also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
 
 
 @click.command()
@@ -28,10 +26,8 @@ _TIMELINE = "also write the step of the fastest system for Perfetto: NAME.perfet
 @import_flag
 @click.pass_context
 def step(
-    ctx: click.Context, /, model: str, layout: Annotated[str, LAYOUT], schedule: Annotated[str | None, SCHEDULE],
-    systems: Annotated[list[str] | None, SYSTEMS.also("None: the systems of `dysharp compare`.")], *,
-    timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE"), {"type": Out(*ENDINGS)}],
-    plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
+    ctx: click.Context, /, model: str, layout: str, schedule: str | None, systems: list[str] | None, *,
+    timeline: Annotated[str | None, {"type": Out(*ENDINGS)}], plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL: tokens/s per GPU, MFU, where the time goes.
 

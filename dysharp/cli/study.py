@@ -12,23 +12,16 @@ from typing import Annotated, Any
 
 import click
 
-from dysharp.api.arguments import SCHEDULER
 from dysharp.base import ConfigError
 from dysharp.cli.flags import Json, Plot, complete_files, draw, options
-from dysharp.runs.arguments import JOBS, Argument
 from dysharp.show.output import print_json, print_lines, print_table, printable, warn
-
-FOLDER = Argument("study", "folder of the finished points.", "DIR")
 
 
 @click.command()
 @click.argument("file", metavar="FILE.toml", shell_complete=complete_files)
 @options()
 @click.pass_context
-def study(
-    ctx: click.Context, /, file: str, folder: Annotated[str, FOLDER], jobs: Annotated[int, JOBS], scheduler: Annotated[str, SCHEDULER], plot: Plot,
-    as_json: Json,
-) -> None:  # fmt: skip
+def study(ctx: click.Context, /, file: str, folder: str, jobs: int, scheduler: str, plot: Plot, as_json: Json) -> None:
     """Run the points of FILE.toml, and keep them in a folder for `dysharp query`.
 
     The folder holds Parquet files. FILE.toml is a sweep file, as for `dysharp sweep`. A table [draw] draws values in place of the grid: method =
@@ -63,11 +56,8 @@ def study(
 @click.argument("sql", metavar="SQL")
 @options()
 def query(
-    sql: str, folder: Annotated[str | None, FOLDER._replace(default=None).also("None: study.")],
-    reproduced: Annotated[bool, Argument(False, "ask about the points that `reproduce` and `sweep` keep in the user's cache instead.")],
-    as_csv: Annotated[bool, Argument(False, "print CSV instead of a table.", flag="--csv")],
-    rows: Annotated[int, Argument(100_000, "refuse an answer of more lines.", "N", (1, None))],
-    seconds: Annotated[float, Argument(300.0, "give up after this time.", "S"), {"type": click.FloatRange(0, min_open=True)}], as_json: Json,
+    sql: str, folder: str | None, reproduced: bool, as_csv: bool, rows: int, seconds: Annotated[float, {"type": click.FloatRange(0, min_open=True)}],
+    as_json: Json,
 ) -> None:  # fmt: skip
     """Answer a question in SQL about the finished points of a study.
 

@@ -9,16 +9,11 @@ import click
 
 from dysharp.base import ConfigError
 from dysharp.cli.flags import ENDINGS, Json, Out, Plot, complete_systems, draw, options
-from dysharp.runs.arguments import Argument, RequestArgs
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_facts, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.timed import Timed
-
-_OUT = f"file to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it."
-_CHAKRA = "also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et."
-_DIES = "say what is lost if GPU G, or a plane of switches, dies at P percent of the pass, who notices, and how long it takes."
-PARTS = Argument(None, "with --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM. None: 8.", "N", (1, None))
 
 
 @click.command()
@@ -28,13 +23,8 @@ PARTS = Argument(None, "with --chakra: most nodes of one operator between two GP
     fidelity={"metavar": "burst"},
 )  # fmt: skip
 def trace(
-    system: str, *, out: Annotated[str | None, Argument(None, _OUT, "FILE", None, "-o --out"), {"type": Out(*ENDINGS)}], plot: Plot,
-    chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], parts: Annotated[int | None, PARTS],
-    start_us: Annotated[float, Argument(0.0, "keep what ends after this time.", "US", None, "--from")],
-    end_us: Annotated[float | None, Argument(None, "keep what begins before this time. None: the end.", "US", None, "--to")],
-    only: Annotated[str | None, Argument(None, "keep the trains and tiles of these tokens, counted over all GPUs. None: all.", "T,T,...|A:B")],
-    follow: Annotated[str | None, Argument(None, "tokens whose way is drawn with arrows. None: the first token of each GPU.", "T,T,...|A:B")],
-    dies: Annotated[str | None, Argument(None, _DIES, "gpu:G@P|plane:N@P")], as_json: Json, **workload: Any,
+    system: str, *, out: Annotated[str | None, {"type": Out(*ENDINGS)}], plot: Plot, chakra: Annotated[str | None, {"type": Out(folder=True)}],
+    parts: int | None, start_us: float, end_us: float | None, only: str | None, follow: str | None, dies: str | None, as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Write a timeline of one run of SYSTEM: trains of links, GEMM tiles, ways of tokens.
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import click
 
 from dysharp.api.arguments import CaptureArgs
-from dysharp.base import ByName, ConfigError, Numbers, Texts, one_line
+from dysharp.base import ByName, Cells, ConfigError, Numbers, Texts, one_line
 from dysharp.cli.flags import Json, Out, complete_from, helps, numbers_of, options
-from dysharp.runs.arguments import COUNTS_OF, SEED, Argument
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_json
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ GiB = 1 << 30
 Gpus = Annotated[str, Argument("8,16,32,64", "numbers of GPUs to place the experts on.", "G,G,..."), {"type": str}]
 _OUT = Argument(..., "trace to write; --routing OUT.npz replays it.", "OUT.npz", None, "-o --out")
 TraceFile = Annotated[str, _OUT, {"type": Out(".npz")}]
-_MODEL = Argument(None, "model that gives experts and top-k: a name, a TOML file or a config.json.", "NAME|FILE")
 _PLACED = Argument(..., "placement file to write, for --placement OUT.json.", "OUT.json", None, "-o --out")
-_FORMAT = Argument("auto", "format of the dump; `dysharp routing import --format help` lists all.", "F", None, "--format")
 
 
 class _RoutingGroup(click.Group):
@@ -48,13 +46,7 @@ def routing() -> None:
 @routing.command()
 @click.argument("source", metavar="FILE_OR_NAME")
 @options()
-def describe(
-    source: str, gpus: Gpus, model: Annotated[str | None, _MODEL.also("Needed for a distribution such as lognormal:0.65.")],
-    tokens: Annotated[int | None, Argument(None, "tokens per GPU for a distribution. None: tokens_per_gpu of the model.", "T", (1, None))],
-    seed: Annotated[int, SEED],
-    domain: Annotated[int | None, Argument(None, "also the load of NVLink and NICs, with D GPUs in an NVLink domain. Needs --model.", "D")],
-    as_json: Json,
-) -> None:  # fmt: skip
+def describe(source: str, gpus: Gpus, model: str | None, tokens: int | None, seed: int, domain: int | None, as_json: Json) -> None:
     """Describe recorded or drawn routing: load imbalance and distinct GPUs.
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
@@ -79,7 +71,7 @@ def describe(
     print_nodes(nodes)
 
 
-def _formats() -> dict[str, str]:
+def _formats() -> Cells:
     from dysharp.workload.importers import FORMATS, summary
 
     return {name: summary(name) for name in FORMATS}
@@ -88,23 +80,21 @@ def _formats() -> dict[str, str]:
 class _HintArgs(TypedDict):
     """What a dump may leave out."""
 
-    experts: Annotated[int | None, Argument(None, "routed experts of a layer, where the file does not say.", "E")]
-    topk: Annotated[int | None, Argument(None, "experts per token, where the file does not say.", "K")]
-    n_layers: Annotated[int | None, Argument(None, "length of the layer axis, where the file does not say (SGLang's server).", "L")]
-    model: Annotated[str | None, _MODEL]
-    layers: Annotated[str | None, Argument(None, "layers to keep. None: all layers with routing.", "L,L,..."), {"type": str}]
-    tokens: Annotated[int | None, Argument(None, "files of counts: scale the counts to T tokens. None: the counted tokens.", "T")]
-    counts_of: Annotated[str, COUNTS_OF]
-    seed: Annotated[int, SEED]
-    limit: Annotated[float, Argument(4.0, "refuse files with more data.", "GiB")]
+    experts: int | None
+    topk: int | None
+    n_layers: int | None
+    model: str | None
+    layers: Annotated[str | None, {"type": str}]
+    tokens: int | None
+    counts_of: str
+    seed: int
+    limit: float
 
 
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @options(_HintArgs, format_name={"is_eager": True, "callback": helps(_formats, 16), "shell_complete": complete_from(_formats, "help", "auto")})
-def _import(
-    files: Texts, out: TraceFile, format_name: Annotated[str, _FORMAT], *, gpus: Gpus, as_json: Json, **values: Any
-) -> None:  # fmt: skip
+def _import(files: Texts, out: TraceFile, format_name: str, *, gpus: Gpus, as_json: Json, **values: Any) -> None:
     """Convert routing dumps of other tools to a trace.
 
     FILE... is one recording: one file, or one file for each rank or request. Nothing in a file is executed. From a file of counts, tokens
@@ -123,11 +113,7 @@ def _import(
 @routing.command()
 @click.argument("file", metavar="FILE")
 @options()
-def placement(
-    file: str, out: Annotated[str, _PLACED, {"type": Out(".json")}],
-    layer: Annotated[int, Argument(0, "layer to read from the table.", "L")],
-    gpus: Annotated[int | None, Argument(None, "GPUs that hold the replicas, where the file does not say.", "G")],
-) -> None:  # fmt: skip
+def placement(file: str, out: Annotated[str, _PLACED, {"type": Out(".json")}], layer: int, gpus: int | None) -> None:
     """Convert the expert placement of a load balancer to a placement file.
 
     FILE holds phy2log of DeepSeek's EPLB or physical_to_logical_map of vLLM and SGLang (.npz or torch.save), or is the expert map of
@@ -145,8 +131,8 @@ def placement(
 @click.argument("model", metavar="MODEL_DIR")
 @options(CaptureArgs, layers={"type": str})
 def capture(
-    model: str, text: Annotated[str, Argument(..., "UTF-8 text that the model reads.", "FILE")], out: TraceFile, *,
-    layers: str | None, gpus: Gpus, as_json: Json, **asked: Any,
+    model: str, text: Annotated[str, Argument(..., "UTF-8 text that the model reads.", "FILE")], out: TraceFile, *, layers: str | None, gpus: Gpus,
+    as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Record the routing of a Hugging Face MoE model while it reads a text.
 

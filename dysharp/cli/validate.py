@@ -10,31 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.api.arguments import SAID, ValidateArgs
+from dysharp.api.arguments import ValidateArgs
 from dysharp.base import AnyMapping, ConfigError, SimulationError, Texts
 from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, draw, file_of, options
-from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header
 
 if TYPE_CHECKING:
     from dysharp.measured.validation import Validation
 
-_DATA = "your measurements in place of the packaged ones: CSV, or a log."
-_PAGE = "also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV)."
-_SUMMARY = "also write the errors per family and GPU, as in the packaged validated.toml (TOML)."
-
 
 @click.command()
 @options(ValidateArgs, jobs={"default": lambda: min(os.cpu_count() or 1, 256), "show_default": "all cores"})
 def validate(
-    data: Annotated[str | None, Argument(None, _DATA, "FILE"), {"shell_complete": complete_files}],
-    said: Annotated[Texts, SAID],
-    check: Annotated[bool, Argument(False, "exit code 1 if a bar does not hold.")],
-    bars: Annotated[bool, Argument(False, "print the limits that each version of dysharp keeps, and the tables behind them, too.")],
-    groups: Annotated[bool, Argument(False, "as --bars, with every group, the worst rows, constants and every row without a prediction.")], *,
-    jobs: int, plot: Plot, page: Annotated[str | None, Argument(None, _PAGE, "FILE"), WRITTEN],
-    refit: Annotated[str | None, Argument(None, "fit the constants to the measurements first and write them to FILE (TOML).", "FILE"), WRITTEN],
-    summary: Annotated[str | None, Argument(None, _SUMMARY, "FILE"), WRITTEN], as_json: Json, **judged: Any,
+    data: Annotated[str | None, {"shell_complete": complete_files}], said: Texts, check: bool, bars: bool, groups: bool, *, jobs: int, plot: Plot,
+    page: Annotated[str | None, WRITTEN], refit: Annotated[str | None, WRITTEN], summary: Annotated[str | None, WRITTEN], as_json: Json,
+    **judged: Any,
 ) -> None:  # fmt: skip
     """Compare predictions with public measurements, or with your own.
 

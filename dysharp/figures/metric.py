@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base import Amounts, AnyMapping, ByName, frozen, import_all, read_toml
+from dysharp.base import Amounts, AnyMapping, ByName, Cells, frozen, import_all, read_toml
 from dysharp.runs import Point
 
 Rows = dict[Point, ByName]
@@ -125,7 +125,7 @@ def metric(name: str, unit: str, *, compares: bool = False, against: bool = Fals
     return register
 
 
-MEASURES: dict[str, dict[str, str]] = read_toml(Path(__file__).parent / "metrics" / "metrics.toml")
+MEASURES: dict[str, Cells] = read_toml(Path(__file__).parent / "metrics" / "metrics.toml")
 """Calculated system -> {key of its Row: what it measures, with its unit}."""
 
 

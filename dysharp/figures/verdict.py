@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ConfigError, by_key, frozen
+from dysharp.base import Cells, ConfigError, by_key, frozen
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
@@ -266,7 +266,7 @@ def _judged(line: Result, check: Check) -> Result:
     return replace(line, verdict=verdict, bound=_bound_words(check), bound_set=check.bound_set, number_seen=check.number_seen)
 
 
-def _result(line: dict[str, str], claims: list[str]) -> Result:
+def _result(line: Cells, claims: list[str]) -> Result:
     paper, ours = (float(line[name]) if line[name] else None for name in ("paper", "ours"))
     words = {name: line[name] for name in ("bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")}
     claim = next((name for name in claims if line["point"].startswith(name)), line["point"])

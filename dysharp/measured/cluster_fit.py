@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base import F64, I64, Amounts, Bools, Texts, frozen, frozen_keywords
+from dysharp.base import F64, I64, Amounts, Bools, Cells, Texts, frozen, frozen_keywords
 from dysharp.costs import host_constant, moe, operators
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
@@ -226,7 +226,7 @@ class _Task:
     constants: Mapping[str, Fitted]
     taken: Sequence[Texts]
 
-    def run(self, keep: Bools) -> tuple[Amounts, dict[str, str]]:
+    def run(self, keep: Bools) -> tuple[Amounts, Cells]:
         """(fitted, refused) on the measurements of the mask `[parsed]`.
 
         The stages run in the order of the packaged fit. A stage uses the constants of earlier stages.
@@ -234,7 +234,7 @@ class _Task:
         parsed = [entry for entry, kept in zip(self.parsed, keep, strict=True) if kept]
         values = {name: constant.value for name, constant in self.constants.items()}
         host = host_constant(load_gpu(self.gpu), values)
-        fitted, refused = _host_of(parsed, self.constants[host]), dict[str, str]()
+        fitted, refused = _host_of(parsed, self.constants[host]), Cells()
         values |= fitted
         for families, stage in stages(self.constants):
             alone = level_of(families) == Level.GPU
@@ -291,13 +291,13 @@ def _fit_measurements(parsed: Sequence[Parsed], names: Sequence[str], constants:
     return fit(free, values, predict, np.concatenate([measured, np.ones(len(names))]), weights=weights)
 
 
-def _determined(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]) -> tuple[list[str], dict[str, str]]:
+def _determined(parsed: Sequence[Parsed], names: Sequence[str], values: Mapping[str, float]) -> tuple[list[str], Cells]:
     """(constants that the measurements determine, reasons for the other constants).
 
     The least certain constant is dropped until all remaining constants are certain.
     """
     slopes, residual = _slopes(parsed, names, values)
-    reasons = dict[str, str]()
+    reasons = Cells()
     kept = []
     for i, name in enumerate(names):
         moved = np.abs(slopes[:, i])

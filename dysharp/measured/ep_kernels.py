@@ -6,12 +6,12 @@ ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kerne
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypedDict
+from functools import cache, lru_cache, partial
+from typing import Any
 
 import numpy as np
 
-from dysharp.base import PS_PER_US, Amounts, AnyMapping, Texts, frozen_keywords
+from dysharp.base import PS_PER_US, Amounts, AnyMapping, ByName, Texts, frozen_keywords
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -34,27 +34,10 @@ RoutingOf = Callable[[Model, int, int], Routing]
 """A routing from a model, GPUs and tokens per GPU."""
 MachineOf = Callable[[str, int, HashableConstants], Cluster]
 """A cluster from the name of a GPU, the number of GPUs and constants."""
-
-
-class Layout(NamedTuple):
-    """The fields that cases with different numbers of tokens share."""
-
-    gpu: str
-    gpus: int
-    hidden: int
-    experts: int
-    topk: int
-
-
-class EpFields(TypedDict):
-    """The fields of `EpCase` that all families read in one way."""
-
-    gpu: str
-    gpus: int
-    hidden: int
-    experts: int
-    topk: int
-    tokens: int
+Layout = tuple[str, int, int, int, int]
+"""GPU, GPUs, width of a token, experts and top-k of a run."""
+Read = Callable[[Program, Trace], tuple[float, ...]]
+"""Times in us that a run of a Program shows."""
 
 
 @frozen_keywords
@@ -77,7 +60,7 @@ class EpCase(Case):
 
     def layout(self) -> Layout:
         """The case without tokens and without the fields of its family."""
-        return Layout(self.gpu, self.gpus, self.hidden, self.experts, self.topk)
+        return self.gpu, self.gpus, self.hidden, self.experts, self.topk
 
     def run_key(self) -> Hashable:
         """The layout: one run has the times of all kernels and serves all numbers of tokens."""
@@ -88,7 +71,7 @@ class EpCase(Case):
         return self.gpus * min(self.tokens, FAR) * self.topk
 
 
-def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster, experts: float | None = None) -> EpFields:
+def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster, experts: float | None = None) -> ByName:
     """The fields that all families read. Raises `Unsupported` for values that no cluster or routing can have.
 
     `check` raises for a GPU and a number of GPUs that no cluster has. `experts`: number of experts in place of the measured number.
@@ -103,10 +86,10 @@ def ep_fields(m: Measurement, check: Callable[[str, int], None] = check_cluster,
         raise Unsupported("experts that the GPUs do not share evenly")
     if counts["topk"] > counts["experts"]:
         raise Unsupported("experts, GPUs and top-k do not fit together")
-    return EpFields(gpu=gpu, gpus=gpus, hidden=counts["hidden"], experts=counts["experts"], topk=counts["topk"], tokens=counts["tokens"])
+    return {"gpu": gpu, "gpus": gpus, **counts}
 
 
-def copies_of(read: EpFields) -> float:
+def copies_of(read: ByName) -> float:
     """Mean number of GPUs that a token needs under uniform routing."""
     return expected_copies(read["gpus"], read["experts"], read["topk"])
 
@@ -116,19 +99,11 @@ def verb_of(m: Measurement) -> str:
     return "dispatch" if m.kind == "ep_dispatch" else "combine"
 
 
-class _SentRows(TypedDict):
-    """The fields of a case that the data type of DeepEP's rows decides."""
-
-    fp8: bool
-    row_bytes: float
-    dtypes: Texts
-
-
-def sent_rows(m: Measurement, verb: str, hidden: int) -> _SentRows:
-    """Rows of `hidden` values that DeepEP's kernels send in `verb`; Combine always sends BF16. Raises `Unsupported` for another data type."""
+def sent_rows(m: Measurement, verb: str, hidden: int) -> ByName:
+    """Fields of a case: rows of `hidden` values that DeepEP's kernels send in `verb`; Combine sends BF16. Raises `Unsupported` for another one."""
     dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
     fp8, value_bytes = (verb, dtype) != ("dispatch", "bf16"), SCALED_FP8 if dtype == "fp8" else 2.0
-    return _SentRows(fp8=fp8, row_bytes=hidden * value_bytes, dtypes=(f"{verb} {dtype}",))
+    return {"fp8": fp8, "row_bytes": hidden * value_bytes, "dtypes": (f"{verb} {dtype}",)}
 
 
 def sent_dtype(verb: str, model: Model, options: AnyMapping) -> str:
@@ -172,8 +147,26 @@ def marks_us(
 
     Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs.
     """
+    return read_us(system, case, constants, _marks(marks), ends, routing_of, machine_of)
+
+
+@cache
+def _marks(names: Texts) -> Read:
+    return lambda program, trace: (*(done_ps(program, trace, name) / PS_PER_US for name in names), trace.time_ps / PS_PER_US)
+
+
+def read_us(
+    system: str,
+    case: EpCase,
+    constants: Constants,
+    read: Read,
+    ends: tuple[int, int],
+    routing_of: RoutingOf = uniform,
+    machine_of: MachineOf = cluster_of,
+) -> tuple[float, ...]:
+    """What `read` sees in a run, or on the line through two runs, as `marks_us`. Runs are kept by their arguments."""
     return on_line(
-        case.tokens, ends, partial(_run, system, case.options(), routing_of, machine_of, case.layout(), hashable_constants(constants), marks)
+        case.tokens, ends, partial(_run, system, case.options(), routing_of, machine_of, case.layout(), hashable_constants(constants), read)
     )
 
 
@@ -188,28 +181,14 @@ def on_line(tokens: int, ends: tuple[int, int], run: Callable[[int], tuple[float
 
 @lru_cache(maxsize=4096)
 def _run(
-    system: str,
-    options: Options,
-    routing_of: RoutingOf,
-    machine_of: MachineOf,
-    layout: Layout,
-    constants: HashableConstants,
-    marks: Texts,
-    tokens: int,
+    system: str, given: Options, routing_of: RoutingOf, machine_of: MachineOf, layout: Layout, constants: HashableConstants, read: Read, tokens: int
 ) -> tuple[float, ...]:
-    program = program_of(system, options, routing_of, machine_of, layout, constants, tokens)
-    trace, _ = run_burst(program)
-    return (*(done_ps(program, trace, mark) / PS_PER_US for mark in marks), trace.time_ps / PS_PER_US)
-
-
-def program_of(
-    system: str, options: Options, routing_of: RoutingOf, machine_of: MachineOf, layout: Layout, constants: HashableConstants, tokens: int
-) -> Program:
-    """The real form of `system` without GEMMs, with `tokens` per GPU."""
-    model = Model("measured", layout.hidden, 128, layout.experts, layout.topk, tokens, n_matrices=2, element_bytes=2, gemm_dtype="bf16")
-    routing = routing_of(model, layout.gpus, tokens)
-    chosen, cluster = get_system(system), machine_of(layout.gpu, layout.gpus, constants)
-    return chosen.plan(model, cluster, routing, "fwd", chosen.options(form="real", compute=False, **dict(options)))
+    gpu, gpus, hidden, experts, topk = layout
+    model = Model("measured", hidden, 128, experts, topk, tokens, n_matrices=2, element_bytes=2, gemm_dtype="bf16")
+    chosen = get_system(system)
+    options = chosen.options(form="real", compute=False, **dict(given))
+    program = chosen.plan(model, machine_of(gpu, gpus, constants), routing_of(model, gpus, tokens), "fwd", options)
+    return read(program, run_burst(program)[0])
 
 
 def done_ps(program: Program, trace: Trace, name: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dysharp.base import F64, AnyMapping, ByName, ConfigError, Texts, entry_of, frozen, frozen_keywords, import_all, read_toml
-from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
+from dysharp.measured.measurements import NO_DOMAIN, TABLES, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Gpu, Model
 
@@ -315,6 +315,9 @@ def parse(m: Measurement, family: Family | None) -> Parsed:
         raise Unsupported(NO_FAMILY)
     if not m.value:
         raise Unsupported("no value above 0")
+    for rule in TABLES["refused"]:
+        if family.name in rule["families"] and m.says(rule["where"]):
+            raise Unsupported(rule["why"])
     case = family.case(m)
     if case.work == 0 and m.unit not in TIMES:
         raise Unsupported(f"no prediction in {m.unit}, expected {' or '.join(TIMES)} or a rate that the family has")

@@ -4,18 +4,17 @@ Machines are the packaged node of the measured GPU, with the NICs of `NICS_OF`.
 """
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from dysharp.base import F64, PS_PER_US, Amounts, Texts
 from dysharp.costs.operators import overlap
-from dysharp.engine.burst.run import run_burst
-from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
+from dysharp.measured.ep_kernels import EpCase, MachineOf, RoutingOf, cluster_of, done_ps, marks_us, read_us, uniform
 from dysharp.measured.family import Constants
 from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
-from dysharp.measured.predictions import HashableConstants, hashable_constants
+from dysharp.measured.predictions import HashableConstants
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, ScaleOut, load_cluster
 from dysharp.workload import Routing, expected_copies, make_routing
@@ -79,17 +78,18 @@ class _Straggler(NamedTuple):
 
 def straggler_us(case: EpCase, constants: Constants, part: float) -> _Straggler:
     """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
-    run = partial(_slow_run, case.options(), case.layout(), hashable_constants(constants), part)
-    return _Straggler(*on_line(case.tokens, _ends_of(case.gpus), run))
+    return _Straggler(*read_us("deepep", case, constants, _straggler, _ends_of(case.gpus), group_limited, _slow_machine(part)))
 
 
-@lru_cache(maxsize=256)
-def _slow_run(options: Options, layout: Layout, constants: HashableConstants, part: float, tokens: int) -> _Straggler:
-    program = program_of("deepep", options, group_limited, partial(machine, slow=part), layout, constants, tokens)
-    trace, _ = run_burst(program)
+@cache
+def _slow_machine(part: float) -> MachineOf:
+    return partial(machine, slow=part)
+
+
+def _straggler(program: Program, trace: Trace) -> tuple[float, ...]:
     notified, received, again = (done_ps(program, trace, mark) for mark in ("dispatch.notify", "received", "combine.notify"))
     ends = arrivals(program, trace, ("combine.put", "combine.nic")) - again
-    return _Straggler(*(ps / PS_PER_US for ps in (received - notified, float(np.median(ends)), float(ends.max()))))
+    return (received - notified) / PS_PER_US, float(np.median(ends)) / PS_PER_US, float(ends.max()) / PS_PER_US
 
 
 def arrivals(program: Program, trace: Trace, names: Texts) -> F64:

@@ -58,6 +58,11 @@ class Measurement:
         """Microseconds in one unit of a time."""
         return US_PER_MS if self.unit == "ms" else 1.0
 
+    def says(self, where: Mapping[str, str]) -> bool:
+        """Whether all patterns, by column or by key of `config`, are found in their texts."""
+        texts = {name: str(getattr(self, name, None) or self.config.get(name, "")) for name in where}
+        return all(re.search(pattern, texts[name]) for name, pattern in where.items())
+
 
 class Unsupported(Exception):
     """A measurement without a prediction; the text is the reason."""

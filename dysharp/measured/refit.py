@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, Bools, OnProgress, Texts, by_key
+from dysharp.base import F64, Amounts, Bools, Cells, OnProgress, Texts, by_key
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -61,7 +61,7 @@ class _Refit(NamedTuple):
     """Constants after a fit, and where the values come from that the measurements cannot fix."""
 
     constants: dict[str, Fitted]
-    borrowed: dict[str, str]
+    borrowed: Cells
     """Constant -> the constant of the other architecture whose value it takes, or `NEUTRAL`."""
 
     @property
@@ -111,7 +111,7 @@ def refit(
     """
     scale = np.ones(len(parsed)) if ratio is None else ratio
     used = np.ones(len(parsed), bool) if keep is None else keep
-    values, borrowed = dict(start or neutral(constants)), dict[str, str]()
+    values, borrowed = dict(start or neutral(constants)), Cells()
     own = neutral(constants) if rest is None else rest
     work = []
     for families, names in stages(constants):
@@ -141,9 +141,9 @@ class _Stage:
         self.names, self.forms, self.measured = names, ClosedForms(parsed), measured_values(parsed) / ratio
         self.shares = family_shares(parsed)
 
-    def fit(self, constants: Mapping[str, Fitted], values: Amounts, rest: Mapping[str, float] | None) -> dict[str, str]:
+    def fit(self, constants: Mapping[str, Fitted], values: Amounts, rest: Mapping[str, float] | None) -> Cells:
         """Move `values` of the stage's constants. Returns the constants that are not seen, with their source."""
-        own, unseen = neutral(constants) if rest is None else rest, dict[str, str]()
+        own, unseen = neutral(constants) if rest is None else rest, Cells()
         while free := [name for name in self.names if name not in unseen]:
             limits = [Free(name, values[name], constants[name].low, constants[name].high) for name in free]
             values |= fit(limits, values, self.forms.values, self.measured, weights=self.shares)

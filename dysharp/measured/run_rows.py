@@ -6,7 +6,7 @@ import math
 import re
 from typing import ClassVar, Self
 
-from dysharp.base import AnyPath, ConfigError, Tally, Texts, frozen, show
+from dysharp.base import AnyPath, Cells, ConfigError, Tally, Texts, frozen, show
 from dysharp.measured.data import read_table
 from dysharp.measured.formats import rows_text
 from dysharp.measured.measurements import TABLES, Unsupported
@@ -44,7 +44,7 @@ class Run:
     """One measured run. A degree that the row leaves out is 0; a measured number that it leaves out is None."""
 
     columns: ClassVar[Columns]
-    texts: dict[str, str]
+    texts: Cells
     degrees: Tally
     numbers: dict[str, float | None]
     fault: str = ""
@@ -76,7 +76,7 @@ class Run:
         return self.degrees[column] or 1
 
     @classmethod
-    def modelled(cls, cells: dict[str, str]) -> bool:
+    def modelled(cls, cells: Cells) -> bool:
         """Whether the degrees of a row are read; a row of another kind is kept and has no prediction."""
         return True
 
@@ -114,7 +114,7 @@ class Run:
         return rows
 
     @classmethod
-    def _row(cls, cells: dict[str, str], where: str) -> Self:
+    def _row(cls, cells: Cells, where: str) -> Self:
         columns, known = cls.columns, cls.modelled(cells)
         texts = {name: cells.get(name, "") for name in columns.texts}
         try:

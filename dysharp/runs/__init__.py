@@ -23,23 +23,4 @@ if TYPE_CHECKING:
     from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
     from dysharp.runs.together import Workers, simulate_each, simulate_together
 
-_HOME = {
-    "arguments": "AdviseArgs DEFAULT_CLUSTER MEASURED_CLUSTER RequestArgs arguments_of",
-    "causes": "Cause STALLS answer_of cause_names limits_of short_names",
-    "collective": "collective_options run_collective running",
-    "finite": "HOLDS Survival WITHOUT of_cluster ways",
-    "formats": "KNOB formats_of resource_words rows_sent weights_of",
-    "header": "grouped header_of routing_line",
-    "job": "Job Result",
-    "known": "NoEstimate PRECISION WHOLE_ROWS extended layer_rows",
-    "options": "EVERYWHERE FIELDS Value option_choices options_by_system options_of parse_set split_options",
-    "phase": "Phase get_phase passes_of replayed",
-    "point": "Point is_workload",
-    "point_runs": "Simulate point_task why",
-    "precision": "default_formats in_formats layer_in row_options step_formats with_rows",
-    "progress": "Progress Step telling",
-    "request": "ClusterSource ModelSource Request Workload make_collective_request make_request make_workload takes",
-    "store": "Store check_of key_of point_dict point_from",
-    "together": "Workers simulate_each simulate_together",
-}
-__getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})
+__getattr__ = loader(__name__)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dysharp.analysis import Row
-from dysharp.base import frozen, read_toml
+from dysharp.base import Cells, frozen, read_toml
 from dysharp.program import NET_KINDS
 from dysharp.runs.formats import resource_words
 
@@ -32,12 +32,12 @@ def causes() -> dict[str, Cause]:
     return OF_ALL_RUNS | {key: Cause(words, colour) for kind in of_nets for key, words, colour in kind}
 
 
-def short_names() -> dict[str, str]:
+def short_names() -> Cells:
     """Causes of `Row.attribution` as lists and legends name them."""
     return {name: cause.short for name, cause in causes().items()}
 
 
-def cause_names(row: Row) -> dict[str, str]:
+def cause_names(row: Row) -> Cells:
     """Causes of `Row.attribution` as sentences name them."""
     words = {name: cause.words or cause.short for name, cause in causes().items()}
     gemms = sum(us for name, us in row.path_us.items() if name.startswith("gemm"))

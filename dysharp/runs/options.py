@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import AnyMapping, ByName, ConfigError, Texts, check_word, frozen, nearest, read_toml
+from dysharp.base import AnyMapping, ByName, Cells, ConfigError, Texts, check_word, frozen, nearest, read_toml
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
@@ -147,9 +147,9 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[ByNa
     return out, options
 
 
-def parse_set(texts: Texts) -> dict[str, str]:
+def parse_set(texts: Texts) -> Cells:
     """`("dysharp.combine_window=64",)` as a mapping; raises ConfigError for text without "=" and for a key given twice."""
-    out: dict[str, str] = {}
+    out: Cells = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -166,9 +166,9 @@ TRUTH = "true, false"
 _TEXTS = read_toml(Path(__file__).with_suffix(".toml"))
 FIELDS: dict[str, tuple[str, str]] = {name: (words, effect) for effect, some in _TEXTS["fields"].items() for name, words in some.items()}
 """option -> (meaning, where it has an effect)."""
-VALUES: dict[str, str] = {"form": ", ".join(FORMS), "sides": ", ".join(SIDES), "weights": ", ".join(WEIGHT_FORMATS)} | _TEXTS["values"]
-OF_SYSTEM: dict[str, str] = _TEXTS["of_system"]
-FABRIC: dict[str, str] = _TEXTS["fabric"]
+VALUES: Cells = {"form": ", ".join(FORMS), "sides": ", ".join(SIDES), "weights": ", ".join(WEIGHT_FORMATS)} | _TEXTS["values"]
+OF_SYSTEM: Cells = _TEXTS["of_system"]
+FABRIC: Cells = _TEXTS["fabric"]
 
 
 @frozen

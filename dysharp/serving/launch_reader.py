@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import AnyMapping, ByName, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
+from dysharp.base import AnyMapping, ByName, Cells, ConfigError, GiB, Texts, frozen, json_of, nearest, parse_yaml, read_text, read_toml, show
 from dysharp.model import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS
@@ -120,7 +120,7 @@ def _model(named: str, given: str | WholeModel | None) -> WholeModel:
 
 
 @functools.cache
-def _pieces(engine: str) -> list[tuple[Mapping[str, int], dict[str, str]]]:
+def _pieces(engine: str) -> list[tuple[Mapping[str, int], Cells]]:
     """What templates write: when, and {setting: quantity, or a literal behind "="}. Numbers stand for quantities while a template is read."""
     rules = [{"when": {}, "adds": tables()[engine]["launch"]}, *tables()[engine]["rules"]]
     names = sorted({field for rule in rules for key in ("adds", "line") for field in re.findall(r"(?<!{){(\w+)}", rule.get(key, ""))})
@@ -135,7 +135,7 @@ def _pieces(engine: str) -> list[tuple[Mapping[str, int], dict[str, str]]]:
 
 
 @functools.cache
-def _flags(engine: str) -> dict[str, str]:
+def _flags(engine: str) -> Cells:
     """Every setting that an engine has -> the quantity that it says, "" without one, a literal behind "="."""
     table = known()[engine]
     plain = dict.fromkeys([*table["quiet"].split(), *table["beside"].split(), *known()["files"], ONE, "--model", "--model-path"], "")
@@ -151,7 +151,7 @@ class _Line:
         self.engine, variables, words, self.files = _command(text)
         self.table, self.flags = known()[self.engine], _flags(self.engine)
         self.roots = {*self.table["aliases"], *(flag.partition(".")[0] for flag in self.flags)}
-        self.settings, self.typed = dict[str, str](), dict[str, str]()
+        self.settings, self.typed = Cells(), Cells()
         self.beside = [name for name in variables if BY_ENGINES.match(name) and name not in self.roots]
         for name, value in [*((name, value) for name, value in variables.items() if name in self.roots), *_arguments(words)]:
             self._add(name or "--model", value)
@@ -309,9 +309,9 @@ def _arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
     return ((name, " ".join(values) or "true") for name, values in found if name or values)
 
 
-def _command(text: str) -> tuple[str, dict[str, str], list[str], dict[str, str]]:
+def _command(text: str) -> tuple[str, Cells, list[str], Cells]:
     """The engine, variables of the environment, words behind what starts it, and files that the text writes."""
-    files, rows, kept = dict[str, str](), iter(text.splitlines()), list[str]()
+    files, rows, kept = Cells(), iter(text.splitlines()), list[str]()
     for row in rows:
         if mark := HEREDOC.search(row):
             body = "\n".join(takewhile(lambda row: row.strip() != mark[1], rows))
@@ -325,7 +325,7 @@ def _command(text: str) -> tuple[str, dict[str, str], list[str], dict[str, str]]
         commands = [[*group] for apart, group in groupby(lexer, lambda word: {*word} <= SEPARATORS and word != "") if not apart]
     except ValueError as error:
         raise ConfigError(f"launch: found {str(error).lower()}, expected closed quotes") from None
-    variables, found = dict[str, str](), list[tuple[str, list[str]]]()
+    variables, found = Cells(), list[tuple[str, list[str]]]()
     for command in commands:
         if ">" in command and command[0] in ("printf", "echo"):
             said = [word.replace("\\n", "\n") for word in command[1 : command.index(">")] if "%s" not in word and not re.fullmatch("-[en]+", word)]

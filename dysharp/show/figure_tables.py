@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base import KEPT, SHOWN, Column, Columns, by_key
+from dysharp.base import KEPT, SHOWN, Cells, Column, Columns, by_key
 from dysharp.show.markdown import escaped, paragraph, table
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def bounded(results: Sequence[Any]) -> list[Any]:
     return [r for r in results if r.verdict in VERDICTS]
 
 
-def claims(results: Sequence[Any]) -> dict[str, str]:
+def claims(results: Sequence[Any]) -> Cells:
     """{claim of a figure: its verdict}. A claim over several points has the worst verdict of them."""
-    order, found = list(VERDICTS), dict[str, str]()
+    order, found = list(VERDICTS), Cells()
     for result in bounded(results):
         found[result.claim] = max(found.get(result.claim, order[0]), result.verdict, key=order.index)
     return found

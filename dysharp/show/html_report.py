@@ -21,7 +21,7 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import COMPARED, left_out_lines, limits_sentence, place_of_fastest
-from dysharp.base import AnyMapping, Array, ByName, ConfigError, Numbers, Texts, by_key, frozen, one_line, show
+from dysharp.base import AnyMapping, Array, ByName, Cells, ConfigError, Numbers, Texts, by_key, frozen, one_line, show
 from dysharp.runs import resource_words, routing_line
 from dysharp.runs.causes import Cause, causes
 from dysharp.show.markdown import page
@@ -168,7 +168,7 @@ def _schema() -> type[BaseModel]:
     return pydantic.create_model("StoredRow", __config__=ConfigDict(allow_inf_nan=False), **fields)
 
 
-PlainRow = Mapping[str, Any]
+PlainRow = AnyMapping
 Workload = tuple[Any, ...]
 LeftOut = tuple[PlainRow, Mapping[str, str]]
 """A Row of a comparison, and the systems that the comparison left out, each with the reason."""
@@ -240,7 +240,7 @@ def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "", left
     if not rows:
         raise ConfigError("report: found no rows, expected at least one")
     groups = by_key((_workload(row), row) for row in rows)
-    absent: dict[Workload, dict[str, str]] = {}
+    absent: dict[Workload, Cells] = {}
     for row, why in left_out:
         absent.setdefault(_workload(row), {}).update(why)
     panels = tuple(_panel(_entries(same), left_out_lines(absent.get(workload, {})), _sentence(same)) for workload, same in groups.items())

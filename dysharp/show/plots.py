@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base import F64, AnyMapping, AnyPath, ConfigError, Ints, Numbers, Tally, check_destination, write_file
+from dysharp.base import F64, AnyMapping, AnyPath, Cells, ConfigError, Ints, Numbers, Tally, check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.systems import all_systems
 from dysharp.systems.collectives import all_collectives
@@ -33,7 +33,7 @@ STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": Fal
 FORMATS = ("svg", "png")
 
 
-def operator_colours(names: Iterable[str]) -> dict[str, str]:
+def operator_colours(names: Iterable[str]) -> Cells:
     """{operator: colour}: fixed colours for the operators of a layer, the rest of the palette in turn for others.
 
     Operators of later parts of a merge ("B.gemm1") have the colour of the first part, paler.

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from dysharp.base import loader
+from dysharp.base import late_names, loader
 
 if TYPE_CHECKING:
     from dysharp.silicon.area import DYSHARP_TABLES, HUB_TABLES, dysharp_area, hub_area
 
-__all__ = ["DYSHARP_TABLES", "HUB_TABLES", "dysharp_area", "hub_area"]
-
-__getattr__ = loader(__name__, {"dysharp.silicon.area": __all__})
+__all__ = [*late_names(__name__)]
+__getattr__ = loader(__name__)

@@ -17,17 +17,4 @@ if TYPE_CHECKING:
     from dysharp.training.schedules import Schedule, Slot, Times, equal_times, get_schedule, in_flight, make_schedule, usual_schedule
     from dysharp.training.wires import WireTimes, beyond, send
 
-_HOME = {
-    "answers": "BUBBLE DATA_PARALLEL EP Energy LAUNCHES NO_EP NO_LAUNCHES StepSplit Waits gains peak_flops_per_us",
-    "block": "Block NOT_MODELLED",
-    "cost": "BlockTimes EpTimes PassCost",
-    "costs": "Kind StepCosts beside beside_pass exchanged_us late_sends moe_kinds n_buckets step_costs update_us",
-    "graph": "COMPUTE OPTIMIZER Replay SEND replay replay_schedule slot_name step_graph",
-    "memory": "CAP CAP_LINE DISPATCHERS FULL RESERVED Saving TrainingMemory buffer_bytes check_memory memory_of",
-    "moe_block": "Basis ELEMENT LOADED NO_RECIPE exchange expert_tensor routed routed_rows",
-    "overlap": "Phases WIRE pairs_time phases_of",
-    "recipe": "DType Dispatcher GRAPH_PARTS SINGLE SMS TrainingRecipe WHOLE",
-    "schedules": "Schedule Slot Times equal_times get_schedule in_flight make_schedule usual_schedule",
-    "wires": "WireTimes beyond send",
-}
-__getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})
+__getattr__ = loader(__name__)

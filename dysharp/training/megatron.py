@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import AnyMapping, ByName, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, read_toml, show
+from dysharp.base import AnyMapping, ByName, Cells, ConfigError, Texts, frozen, parse_json, parse_toml, parse_yaml, read_text, read_toml, show
 from dysharp.model import count_chunks, layout_of
 from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL, MODULES
@@ -125,7 +125,7 @@ def _constant(node: ast.expr) -> Any:
 
 
 _TABLE = read_toml(Path(__file__).with_suffix(".toml"))
-DEGREES: dict[str, str] = _TABLE["degrees"]
+DEGREES: Cells = _TABLE["degrees"]
 """Argument -> key of a layout."""
 MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "experts", "num_moe_experts": "experts", "moe_router_topk": "top-k"}
 """Argument -> number of a model that it must equal."""

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import dysharp
-from dysharp.runs.arguments import RequestArgs
+from dysharp.runs.arguments import RequestArgs, arguments_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]*)"|<link[^>]*rel="(?:stylesheet|preload|icon)"[^>]*href="(https?:[^"]*)"')
@@ -28,10 +28,10 @@ NAMES = re.compile(r"(?:\| name \| is \|\n(?:\|.*\n)+\n)?((?:^::: .*\n)+)", re.M
 """A block of names that the site expands, with the table above it for readers of the plain file."""
 
 
-def arguments_of() -> str:
+def _arguments() -> str:
     """The table of the arguments of `run` and `compare`, which a decorator adds to them, so that no reader of sources finds them."""
-    known = {name: hint.__metadata__[0] for name, hint in RequestArgs.__annotations__.items()}
-    lines = [f"| `{name}` | `{one.default!r}` | {one.meaning.replace('|', chr(92) + '|')} |" for name, one in known.items()]
+    known = arguments_of(RequestArgs).items()
+    lines = [f"| `{name}` | `{one.default!r}` | {one.meaning.replace('|', chr(92) + '|')} |" for name, one in known]
     return "\n".join(["| argument | default | meaning |", "|---|---|---|", *lines]) + "\n\n"
 
 
@@ -48,7 +48,7 @@ def _names(block: str) -> str:
 
 def _written(page: str) -> str:
     """The page with its tables anew."""
-    return NAMES.sub(lambda match: _names(match[1]), TABLE.sub(lambda _: arguments_of(), page))
+    return NAMES.sub(lambda match: _names(match[1]), TABLE.sub(lambda _: _arguments(), page))
 
 
 def test_the_tables_of_names_are_current() -> None:
@@ -58,7 +58,7 @@ def test_the_tables_of_names_are_current() -> None:
 
 
 def test_the_table_of_arguments_is_current() -> None:
-    assert TABLE.findall((ROOT / "docs" / "api.md").read_text()) == [arguments_of()], "write it anew: python tests/docs/test_site.py"
+    assert TABLE.findall((ROOT / "docs" / "api.md").read_text()) == [_arguments()], "write it anew: python tests/docs/test_site.py"
 
 
 def test_every_page_has_a_place() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.base import AnyMapping, ConfigError, MissingExtra, Runner, check_word, here, in_processes, nearest, parse_toml, read_text, show
+from dysharp.base import AnyMapping, Cells, ConfigError, MissingExtra, Runner, check_word, here, in_processes, nearest, parse_toml, read_text, show
 from dysharp.base.values import ByName, Texts, frozen
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, typed, word
@@ -69,7 +69,7 @@ class _StudyOutcome:
 
     done: int = 0
     kept: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: Cells = field(default_factory=dict)
     values: list[tuple[float, ...]] = field(default_factory=list)
 
 

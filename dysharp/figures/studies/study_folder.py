@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dysharp.base import Amounts, AnyMapping, ByName, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
+from dysharp.base import Amounts, AnyMapping, ByName, Cells, ConfigError, MissingExtra, Rows, code_digest, make_folder, write_file
 from dysharp.runs import Point, Store, check_of, key_of, point_dict, point_from
 from dysharp.silicon.cluster_area import area_columns
 from dysharp.specs import load_cluster, load_model
@@ -335,7 +335,7 @@ def _stored(folder: Path) -> Iterator[ByName]:
 def _json_source(file: Path, records: Rows) -> str:
     """Write the records to a file, and say how duckdb reads it, with the type of each column."""
     file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    columns: dict[str, str] = {}
+    columns: Cells = {}
     for record in records:
         for name, value in record.items():
             kind = _kind(name, value)

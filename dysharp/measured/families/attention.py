@@ -9,19 +9,13 @@ from dysharp.costs import attention, moe
 from dysharp.costs.attention import COLUMNS, DECODE_ROWS, FLASH_AMPERE, ROWS, AttentionCall, Tile, attention_us, decode_us, flash_tile, fmha_tile
 from dysharp.costs.attention import LATENT as LATENT_TILE
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us, quantise_us
-from dysharp.measured.families import Case, Constants, Measurement, Unsupported, family, gpu_of, number
+from dysharp.measured.families import Case, Constants, Measurement, family, gpu_of, number
 from dysharp.specs import Gpu, load_gpu
 
 KINDS = (
     "attention_context", "attention_generation", "attention_bidirectional", "attention_train_fwd", "attention_train_bwd",
     "mla_context", "mla_generation",
 )  # fmt: skip
-NOT_PREDICTED = {
-    "triton": "a Triton kernel: an engine's fallback for shapes that its own kernels refuse",
-    "vllm_flashmla": "timed with the host's launches, whose number is not stated",
-    "vllm_flash_attn_mla": "timed with the host's launches, whose number is not stated",
-}
-"""Start of a kernel's name, or a part of it -> why the form does not predict it."""
 NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
 """Widths of MLA (DeepSeek-V3, arXiv 2412.19437 section 4.2): a head's part without and with position, the latent, a head of values."""
 XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 32.0, 128.0, 4.0
@@ -72,9 +66,6 @@ def _case(measurement: Measurement) -> _AttentionCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
     config, kind = measurement.config, measurement.kind
     kernel, engine = str(config.get("kernel", "")), measurement.system.split()[0]
-    for text, reason in NOT_PREDICTED.items():
-        if text in kernel:
-            raise Unsupported(reason)
     gpu, shape = gpu_of(measurement), _widths(measurement, kernel)
     bidirectional = kind == "attention_bidirectional"
     batch, queries = (number(measurement, key) for key in (("batch_size", "isl") if bidirectional else ("batch", "q_len")))

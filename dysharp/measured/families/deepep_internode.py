@@ -45,17 +45,6 @@ def _notify(m: Measurement) -> bool:
     return m.metric == "latency_notify" and not _slow(m)
 
 
-def _excluded(m: Measurement) -> str:
-    """Why a row is not predicted: rules on its source, or ""."""
-    reasons = {
-        "Feb 2025" in m.system: "of kernels before a rewrite of their public version",
-        "interim" in m.system and m.kind == "ep_combine" and m.config.get("ep") == 2 * NODE_GPUS: "more than the machine's NVLink allows",
-        m.system.startswith("DeepEP V2"): "DeepEP V2: not simulated",
-        "not named" in m.hardware: "GPU or NIC not named",
-    }
-    return next((reason for holds, reason in reasons.items() if holds), "")
-
-
 def _closed_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """SMs beside the NIC (`internode.two_hop_us`)."""
     sizes = map(f64, (case.tokens, case.copies, case.remote, case.row_bytes, case.n_sm))
@@ -112,8 +101,6 @@ def _case(m: Measurement, verb: str) -> _InternodeCase:
 )
 def _nodes_case(m: Measurement) -> _InternodeCase:
     """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, the own node too."""
-    if reason := _excluded(m):
-        raise Unsupported(reason)
     return _case(m, verb_of(m))
 
 
@@ -128,7 +115,4 @@ def _notify_case(m: Measurement) -> _InternodeCase:
 @family("deepep-straggler", belongs=lambda m: _ours(m) and _slow(m), program_us=_slow_us)
 def _slow_case(m: Measurement) -> _InternodeCase:
     """The case of a transmit time, or of a notify of Combine, on the fabric with a slow NIC."""
-    notify = m.metric == "latency_notify"
-    if notify and m.kind == "ep_dispatch":
-        raise Unsupported("waiting for the slowest rank is inside, which the order of calls decides")
-    return _case(m, "combine notify" if notify else verb_of(m))
+    return _case(m, "combine notify" if m.metric == "latency_notify" else verb_of(m))

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from dysharp.base import F64, frozen_keywords
+from dysharp.base import F64, ByName, frozen_keywords
 from dysharp.costs import transfer
-from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, sent_dtypes, sent_rows, uniform, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, marks_us, sent_dtypes, sent_rows, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
 from dysharp.measured.measurements import NO_DOMAIN, Measurement, Unsupported, experts_of, label, number, spans_domains
@@ -55,7 +55,7 @@ def _nodes_us(case: LowLatencyCase, constants: Constants) -> float:
     return received if case.verb == "dispatch" else end - received
 
 
-def _case(m: Measurement, read: EpFields, shape: str, rate: bool, peers: str = "") -> LowLatencyCase:
+def _case(m: Measurement, read: ByName, shape: str, rate: bool, peers: str = "") -> LowLatencyCase:
     """`rate`: the measurement is GB/s of messages."""
     verb = verb_of(m)
     rows = sent_rows(m, verb, read["hidden"])
@@ -83,8 +83,6 @@ def _nodes_case(m: Measurement, rate: bool) -> LowLatencyCase:
 @family("deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=_nodes_us, dtypes_of=sent_dtypes)
 def _far_case(m: Measurement) -> LowLatencyCase:
     """The case of a latency."""
-    if m.unit == "GB/s":
-        raise Unsupported("the rate of a row whose time is a row, too")
     return _nodes_case(m, rate=False)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from dysharp.base import F64, PS_PER_US, AnyMapping, Texts, frozen_keywords
 from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.ep_kernels import cluster_of, sent_dtype
+from dysharp.measured.ep_kernels import cluster_of, on_line, sent_dtype
 from dysharp.measured.expert_loads import LayerCase, expert_loads, layer_fields
 from dysharp.measured.family import Constants, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label
@@ -93,10 +93,7 @@ def program_us(case: FusedCase, constants: Constants) -> float:
     # A power law keeps the expert loads of the whole case in every run, so such cases share no runs.
     tokens = case.tokens if case.distribution.startswith("power") else 0
     shape = replace(case, tokens=tokens, rows=0.0, touched=0.0)
-    if case.tokens <= far:
-        return _run(shape, case.tokens, key)
-    first, second = (_run(shape, run_tokens, key) for run_tokens in (near, far))
-    return second + (case.tokens - far) / (far - near) * (second - first)
+    return on_line(case.tokens, (near, far), lambda tokens: (_run(shape, tokens, key),))[0]
 
 
 @lru_cache(maxsize=512)
@@ -156,8 +153,6 @@ def _dtypes_of(model: Model, options: AnyMapping) -> Texts:
 def _case(m: Measurement) -> FusedCase:
     """A latency, TFLOPS of a gated expert's three matrices, or GB/s of all rows out and back, the own GPU's too."""
     gpu = gpu_of(m)
-    if m.metric.startswith("speedup"):
-        raise Unsupported("a ratio to another system")
     if "MegaMoE" not in m.system:
         several = m.kind == "moe_layer_fused"
         raise Unsupported("a layer of several kernels, not one" if several else "a tensor-parallel layer: no closed form yet")

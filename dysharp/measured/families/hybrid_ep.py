@@ -2,19 +2,17 @@
 
 from dataclasses import replace
 
-from dysharp.base import frozen_keywords
-from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep_fields, marks_us, sent_dtypes, uniform, verb_of
+from dysharp.base import ByName, frozen_keywords
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, on_line, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
-from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
+from dysharp.measured.measurements import SCALED_FP8, Measurement, dtype_of, label, number, spans_domains, whole
 from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS as LIBRARY_CHUNK
 
-KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
 CHUNK_TOKENS = 16
 """Tokens that an SM takes at a time in the runs of one domain: a quarter of the library's, so that the runs are a quarter as long."""
 NEAR, FAR = 128, 256
 """Tokens per GPU of the two runs of the line, between domains."""
-RATE = "GB/s"
 
 
 @frozen_keywords
@@ -56,19 +54,17 @@ def _nodes_us(case: _HybridCase, constants: Constants) -> float:
     The SMs have few turns at chunks, so the first turn, which fills the pipeline, is a share of the time. A run with fewer
     tokens has smaller chunks: as many turns, and times in proportion to the tokens, besides the fixed ones.
     """
-    if case.tokens <= FAR:
-        return _nodes_run_us(case, constants)
-    near, far = (_nodes_run_us(replace(case, tokens=n, chunk=max(1, LIBRARY_CHUNK * n // case.tokens)), constants) for n in (NEAR, FAR))
-    return far + (case.tokens - FAR) / (FAR - NEAR) * (far - near)
-
-
-def _nodes_run_us(case: _HybridCase, constants: Constants) -> float:
     marks = ("dispatch.launch", "received", "combine.launch")
-    start, received, back, end = marks_us("hybrid-ep", case, constants, marks, (1, FAR), uniform, machine)
-    return received - start if case.verb == "dispatch" else end - back
+
+    def run(n: int) -> tuple[float, ...]:
+        few = replace(case, tokens=n, chunk=max(1, LIBRARY_CHUNK * n // case.tokens))
+        start, received, back, end = marks_us("hybrid-ep", few, constants, marks, (1, FAR), uniform, machine)
+        return (received - start if case.verb == "dispatch" else end - back,)
+
+    return on_line(case.tokens, (NEAR, FAR), run)[0]
 
 
-def _case(m: Measurement, read: EpFields, shape: str, chunk: int = 0) -> tuple[_HybridCase, float]:
+def _case(m: Measurement, read: ByName, shape: str, chunk: int = 0) -> tuple[_HybridCase, float]:
     """(the case without its work, bytes of a sent value)."""
     dtype, verb = dtype_of(m, "dtype", expected=("fp8", "bf16")), verb_of(m)
     n_sm, dtypes = whole(number(m, "sms"), "SMs"), (f"{verb} {dtype}",) if chunk else ()
@@ -76,17 +72,9 @@ def _case(m: Measurement, read: EpFields, shape: str, chunk: int = 0) -> tuple[_
     return found, SCALED_FP8 if found.fp8 else 2.0
 
 
-def _check_timed(m: Measurement) -> None:
-    if m.config.get("measure") not in KERNELS_ALONE:
-        raise Unsupported("times of torch calls: the share of the host is unknown")
-
-
 @family("hybrid-ep", belongs=_belongs, program_us=program_us)
 def _domain_case(m: Measurement) -> _HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
-    if m.unit != RATE:
-        raise Unsupported(f"no value in {RATE}")
-    _check_timed(m)
     read = ep_fields(m)
     found, width = _case(m, read, label(m, "hidden", "topk", "local_experts", "ep"))
     return replace(found, work=read["tokens"] * copies_of(read) * read["hidden"] * width / 1e3)
@@ -95,9 +83,6 @@ def _domain_case(m: Measurement) -> _HybridCase:
 @family("hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=_nodes_us, dtypes_of=sent_dtypes)
 def _nodes_case(m: Measurement) -> _HybridCase:
     """The rows of all nodes of a token over the time, its own node too: a printed rate counts the copy for the own node, which crosses no NIC."""
-    if m.unit != RATE:
-        raise Unsupported("times of torch calls: the share of the host is unknown")
-    _check_timed(m)
     read = ep_fields(m, check_nodes)
     found, width = _case(m, read, label(m, "ep"), LIBRARY_CHUNK)
     nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=False)

@@ -5,20 +5,19 @@ alone, because the kernel does not cast there. Rows that do not say whether they
 """
 
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
-from dysharp.base import F64, PS_PER_US, frozen_keywords
+from dysharp.base import F64, PS_PER_US, ByName, frozen_keywords
 from dysharp.costs import transfer
-from dysharp.engine.burst.run import run_burst
-from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, read_us, uniform, verb_of
 from dysharp.measured.families import CLUSTERS, Constants, Measurement, Unsupported, check_cluster, dtype_of, family, label, number
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
-from dysharp.measured.predictions import HashableConstants, hashable_constants
+from dysharp.measured.predictions import HashableConstants
+from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Gpu, load_cluster
 
-NEAR, FAR = 128, 256
+ENDS = (128, 256)
 """Tokens per GPU of the two runs of the line."""
 USUAL_EXPERTS, SAME = 256, 0.02
 """Number of experts where a row does not say it: taken from a row that does, if that number gives the printed copies of a token within `SAME`."""
@@ -51,12 +50,12 @@ def _closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
 
 def _program_us(case: _MoriCase, constants: Constants) -> float:
     """Mean over GPUs of the kernel's time under uniform routing, from a run or from the line through two runs."""
-    return _line(case, constants, cluster_of)
+    return read_us("mori", case, constants, _means, ENDS)[case.verb == "combine"]
 
 
 def _nodes_us(case: _MoriCase, constants: Constants) -> float:
     """As `program_us` over two nodes."""
-    return _line(case, constants, _two_nodes)
+    return read_us("mori", case, constants, _means, ENDS, uniform, _two_nodes)[case.verb == "combine"]
 
 
 def _two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
@@ -64,22 +63,11 @@ def _two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
     return replace(load_cluster(f"{CLUSTERS[gpu]}-x2").with_gpus(gpus), constants=constants)
 
 
-def _line(case: _MoriCase, constants: Constants, machine_of: MachineOf) -> float:
-    key = (case.verb, case.options(), case.layout(), hashable_constants(constants), machine_of)
-    if case.tokens <= FAR:
-        return _run(*key, case.tokens)
-    near, far = (_run(*key, tokens) for tokens in (NEAR, FAR))
-    return far + (case.tokens - FAR) / (FAR - NEAR) * (far - near)
-
-
-@lru_cache(maxsize=1024)
-def _run(verb: str, options: Options, layout: Layout, constants: HashableConstants, machine_of: MachineOf, tokens: int) -> float:
-    program = program_of("mori", options, uniform, machine_of, layout, constants, tokens)
-    trace, _ = run_burst(program)
+def _means(program: Program, trace: Trace) -> tuple[float, ...]:
+    """Of Dispatch and of Combine."""
     received = trace.done[np.isin(program.ops.template, [i for i, t in enumerate(program.templates) if t.name == "received"])]
-    if verb == "dispatch":
-        return float(received.mean()) / PS_PER_US
-    return float((arrivals(program, trace, ("combine.put", "combine.nic")) - received).mean()) / PS_PER_US
+    combined = arrivals(program, trace, ("combine.put", "combine.nic")) - received
+    return float(received.mean()) / PS_PER_US, float(combined.mean()) / PS_PER_US
 
 
 def _belongs(m: Measurement) -> bool:
@@ -90,20 +78,7 @@ def _over_nodes(m: Measurement) -> bool:
     return bool(m.config.get("nodes", 1) != 1)
 
 
-def _excluded(m: Measurement) -> str:
-    """Why a row is not predicted, or ""."""
-    reasons = {
-        m.unit == "GB/s" and "(token,node) pairs" in str(m.config.get("counting", "")): "a rate that counts (token, node) pairs, not received rows",
-        "stale" in str(m.config.get("remark", "")): "marked as stale by its source: an older kernel",
-        " v2" in m.system or "v1_ll" in m.system or "internode v2" in m.system: "MoRI version 2: not simulated",
-        "AsyncLL" in m.system: "MoRI AsyncLL: not simulated",
-        "p2p write" in m.system: "a Combine that writes: not simulated",
-        "not named)" in m.hardware and "MI300X or" in m.hardware: "GPU not named",
-    }
-    return next((reason for holds, reason in reasons.items() if holds), "")
-
-
-def _fields(m: Measurement) -> EpFields:
+def _fields(m: Measurement) -> ByName:
     read = ep_fields(m, check_nodes if _over_nodes(m) else check_cluster, None if "experts" in m.config else USUAL_EXPERTS)
     if "experts" not in m.config:
         printed = number(m, "recv_copies_per_token") if "recv_copies_per_token" in m.config else 0.0
@@ -113,8 +88,6 @@ def _fields(m: Measurement) -> EpFields:
 
 
 def _case(m: Measurement) -> _MoriCase:
-    if reason := _excluded(m):
-        raise Unsupported(reason)
     verb, read = verb_of(m), _fields(m)
     zero_copy = m.config.get("zero_copy") is not False and ("zero-copy" in m.system or "p2p read" not in m.system)
     sent = SENT[dtype_of(m, "dtype", expected=tuple(SENT) if verb == "dispatch" else ("bf16",))]

@@ -170,8 +170,6 @@ def _training(m: Measurement) -> GemmsCase:
 
 
 def _head(m: Measurement) -> GemmsCase:
-    if m.config.get("provider") != "huggingface":
-        raise Unsupported("a loss in chunks, whose sizes are not stated")
     rows, n, k = number(m, "BT"), number(m, "V"), number(m, "H")
     passes = 1.0 if m.config.get("pass") == "forward" else GATED
     return _gemms(m, rows, n, k, calls=passes, moved=rows * n * LOSS_BYTES * (1.0 if passes == 1 else 2.0))
@@ -191,8 +189,6 @@ def _memory(m: Measurement) -> _MemoryCase:
         if m.system.startswith("SGLang"):
             return replace(_moves(m, values * AROUND_CAST, KERNELS_AROUND_CAST), cast_values=values)
         return _moves(m, values * operators.CAST_BYTES)
-    if kind == "quantize_scale_compute":
-        raise Unsupported("a difference of two measured times")
     if kind == "hyper_connection":
         if (place := str(config.get("op_name"))) not in MIXING_KERNELS:
             raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")

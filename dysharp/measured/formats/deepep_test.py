@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
-from dysharp.base import ByName
+from dysharp.base import ByName, Cells
 from dysharp.measured.formats.log import Log, lacking, measurement, number
 
 NAME = "output of DeepEP's tests"
@@ -37,7 +37,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
     ranks = RANKS.search(text)
     config |= {"ep": str(len(by_rank)) if by_rank else ranks[1] if ranks else ""}
     config |= {key: value for key, value in given.items() if key not in ("hardware", "system")}
-    rows: list[dict[str, str]] = []
+    rows: list[Cells] = []
     for verb, dtype, sms, kernel, rdma, nvl, us in BEST.findall(text):
         _add(rows, given, verb, _internode(config, bool(rdma)) | {"dtype": dtype.lower() or "bf16", "sms": sms}, kernel or us, rdma or nvl)
     for place, (verb, dtype) in enumerate((("dispatch", "fp8"), ("combine", "bf16"))) if by_rank else ():
@@ -55,7 +55,7 @@ def _internode(config: ByName, rdma: bool) -> ByName:
     return config | {"nodes": nodes, "refused": f"tokens limited to {groups} of {nodes} nodes" if odd else ""}
 
 
-def _add(rows: list[dict[str, str]], given: Mapping[str, str], verb: str, config: ByName, us: str, rate: str) -> None:
+def _add(rows: list[Cells], given: Mapping[str, str], verb: str, config: ByName, us: str, rate: str) -> None:
     """A time where the test prints one, else a rate."""
     value = number(us or rate)
     if not value:

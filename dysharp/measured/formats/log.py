@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dysharp.base import AnyMapping, frozen
+from dysharp.base import AnyMapping, Cells, frozen
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
@@ -23,7 +23,7 @@ class Log:
     """What a reader found: `rows` as cells of CSV, names that are `missing`, names that may be given (`known`), and why there is no row."""
 
     name: str
-    rows: list[dict[str, str]]
+    rows: list[Cells]
     missing: Sequence[str] = ()
     known: Sequence[str] = ()
     fault: str = ""
@@ -48,7 +48,7 @@ def lacking(names: Sequence[str], cells: Mapping[str, str]) -> list[str]:
     return [name for name in names if not cells.get(name)]
 
 
-def measurement(n: int, of: str, cells: Mapping[str, str], config: AnyMapping, value: float) -> dict[str, str]:
+def measurement(n: int, of: str, cells: Mapping[str, str], config: AnyMapping, value: float) -> Cells:
     """A row of `Measurement`; `cells`: kind, system, hardware, metric, unit."""
     keys = json.dumps({key: _as_number(one) for key, one in config.items() if one not in ("", None)}, sort_keys=True)
     return {"id": f"{of}-{n}", **cells, "config_json": keys, "value": repr(value), "source": of}

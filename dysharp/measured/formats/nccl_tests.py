@@ -8,7 +8,7 @@ reduce-scatter; all-gather and all-to-all print alike, so the name is asked for.
 import re
 from collections.abc import Mapping
 
-from dysharp.base import ByName
+from dysharp.base import ByName, Cells
 from dysharp.measured.formats.log import TAG, Log, measurement, number
 
 NAME = "output of nccl-tests"
@@ -27,7 +27,7 @@ def fits(text: str) -> bool:
 
 def read(text: str, given: Mapping[str, str]) -> Log:
     """Every test of a text."""
-    rows: list[dict[str, str]] = []
+    rows: list[Cells] = []
     missing: dict[str, None] = {}
     op, named, ranks, table = "", "", list[tuple[str, str]](), list[list[str]]()
     for line in [*TAG.sub("", text).splitlines(), "# nThread"]:
@@ -47,7 +47,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
 
 def _rows(
     first: int, table: list[list[str]], op: str, ranks: list[tuple[str, str]], failed: bool, given: Mapping[str, str], missing: dict[str, None]
-) -> list[dict[str, str]]:
+) -> list[Cells]:
     """Rows of one test. `missing` gets the names that neither the test nor `given` says."""
     if not table:
         return []

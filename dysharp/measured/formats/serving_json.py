@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base import AnyMapping, ByName, Rows
+from dysharp.base import AnyMapping, ByName, Cells, Rows
 from dysharp.measured.formats.log import Log, lacking, number, whole
 
 NAME = "a result of a serving benchmark"
@@ -101,7 +101,7 @@ def _ms(one: AnyMapping, name: str) -> float | None:
     return ms if ms is not None or s is None else 1e3 * s
 
 
-def _row(n: int, one: AnyMapping, given: Mapping[str, str]) -> dict[str, str]:
+def _row(n: int, one: AnyMapping, given: Mapping[str, str]) -> Cells:
     done, dp = _value(one, "completed"), one.get("dp_attention") in (True, "true")
     sent, got = _value(one, "total_input_tokens"), _value(one, "total_output_tokens")
     disagg = one.get("disagg")

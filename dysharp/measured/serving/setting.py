@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from dysharp.base import ConfigError, frozen
+from dysharp.base import Cells, ConfigError, frozen
 from dysharp.costs import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
@@ -38,7 +38,7 @@ class ServingRow(Run):
     )  # fmt: skip
 
     @classmethod
-    def modelled(cls, cells: dict[str, str]) -> bool:
+    def modelled(cls, cells: Cells) -> bool:
         """Whether the mode of a row is known."""
         return cells["mode"] in MODES
 

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
-from dysharp.base import AnyMapping, ByName, ConfigError, DysharpError, Texts, frozen, named, plain
+from dysharp.base import AnyMapping, ByName, Cells, ConfigError, DysharpError, Texts, frozen, named, plain
 from dysharp.base.text import sentences, table
 from dysharp.costs import Machine, narrow_bytes
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
@@ -253,7 +253,7 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     )
 
 
-def _sent(formats: Formats, chosen: Mapping[str, System], not_ranked: dict[str, str], named: bool) -> dict[str, Value]:
+def _sent(formats: Formats, chosen: Mapping[str, System], not_ranked: Cells, named: bool) -> dict[str, Value]:
     """Options of systems that send the rows of `formats`. A system that cannot is not ranked; raises ConfigError if it was asked for by name."""
     found: dict[str, Value] = {}
     for name in chosen:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.base import ConfigError
+from dysharp.base import Cells, ConfigError
 from dysharp.measured.family import all_families
 from dysharp.runs import Phase, Request, Value, options_by_system, split_options
 from dysharp.systems import System, all_systems, get_system
@@ -10,7 +10,7 @@ from dysharp.systems import System, all_systems, get_system
 UNJUDGED = "no measurement judges it; --systems ranks it"
 
 
-def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], dict[str, str]]:
+def candidates(names: Sequence[str] | None, request: Request, phase: Phase | None) -> tuple[dict[str, System], Cells]:
     """({name: system to rank}, {name: reason for leaving it out}).
 
     `names` None: every system that runs today and whose layer or parts some measurement judges; over several NVLink domains
@@ -49,7 +49,7 @@ def options_to_run(systems: Mapping[str, System], request: Request) -> tuple[dic
     return options_by_system(request.options, systems, request.model, request.cluster), {name for name in asked if asked[name]}
 
 
-def _without_kernels(systems: Mapping[str, System], request: Request, phase: Phase | None) -> dict[str, str]:
+def _without_kernels(systems: Mapping[str, System], request: Request, phase: Phase | None) -> Cells:
     """Systems without released kernels for this model on this machine in this phase, and why. Backward passes are training."""
     wanted = phase.name if phase else "train" if request.direction != "fwd" else ""
     reasons = {}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
-from dysharp.base import ByName, ConfigError, DysharpError, frozen, named
+from dysharp.base import ByName, Cells, ConfigError, DysharpError, frozen, named
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.runs import KNOB, Job, Workload
 from dysharp.specs import Cluster
@@ -64,7 +64,7 @@ class WhatIf:
         return own | named(self.predicted.row, "cluster", "gpus") | self.predicted.to_dict()
 
 
-def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dict[str, str]]:
+def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], Cells]:
     """Each change alone, compared with the best of the ranking; and {change: why it has no prediction here}."""
     done, trials, left_out = [], *_trials(runs, best)
     tries = [(trial, job) for trial in trials for job in (trial.job, trial.more_sms) if job is not None]
@@ -102,7 +102,7 @@ def _more_sms(changed: Predicted, best: Predicted) -> str:
     return f"{now} SMs, which alone bring {alone}" if now != before else ""
 
 
-def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[_Trial], dict[str, str]]:
+def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[_Trial], Cells]:
     """The changes to simulate; and {change: why no machine can be built for it}."""
     cluster, model = runs.request.cluster, runs.request.model
     name, options = best.row.system, _given(best.row)
@@ -121,7 +121,7 @@ def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[_Trial], dict[str, 
     if options.get("dispatch") == "rows":
         assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
         trials.append(_Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
-    left_out: dict[str, str] = {}
+    left_out: Cells = {}
     for gpus in _sizes(cluster):
         try:
             resized = runs.job(name, options, runs.workload(cluster.with_gpus(gpus)))

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, live_slots, slots
     from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, Table, check_slots, lowest, memory, slot_bits
 
-_HOME = {
-    "blocks": "Block",
-    "check": "BlockModel SpillModel Values",
-    "formal": "OrderProof Proof WatchedList live_slots slots",
-    "parts": "Cam Machine OrderList Table check_slots lowest memory slot_bits",
-}
-__getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})
+__getattr__ = loader(__name__)
