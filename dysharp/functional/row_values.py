@@ -7,29 +7,29 @@ import numpy as np
 
 from dysharp.base import Array, ConfigError, EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, RunRecord, Tensors
+from dysharp.functional.op_events import OpEvents
+from dysharp.functional.orders import Pool
+from dysharp.functional.progress import Progress
 from dysharp.functional.sums import Expression, add_in_order
 from dysharp.functional.wire import rounded
-from dysharp.program import Framing, Program
+from dysharp.program import Framing, Program, Trace
 
 ALL = slice(None)
 
 
-class RowValues:
+class RowValues(OpEvents):
     """The tensors of one Program, in the memories of its GPUs and in the output. `rows.RowMachine` says when an op reads and writes."""
 
-    def __init__(self, program: Program, tensors: Tensors) -> None:
-        self.p, self.t = program, tensors
-        self.record = RunRecord()
+    tie_bits = 32
+
+    def __init__(self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, progress: Progress | None) -> None:
+        super().__init__(program, pool, trace, progress)
+        self.t, self.record = tensors, RunRecord()
         self.layout = Layout(program, tensors.routing)
         self.memory = ExpertMemory(tensors, self.layout, self.record)
         self.backward = tensors.saved is not None
         self._check_layout()
-        ops = program.ops
-        self.template = ops.template.tolist()
-        self.node, self.key, self.bytes = ops.node.tolist(), ops.key.tolist(), ops.bytes.tolist()
-        self.offset = None if ops.offset is None else ops.offset.tolist()
-        self.row_bytes = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr)).tolist()
-        self.row_missing = list(self.row_bytes)  # bytes that a row still waits for
+        self.offset = None if program.ops.offset is None else program.ops.offset.tolist()
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
         self._answers: dict[int, list[tuple[int, tuple[Array, Expression]]]] = {}
         self._partial: dict[int, tuple[Array, Expression]] = {}
@@ -40,6 +40,9 @@ class RowValues:
         self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
         self._relay_regions = {region for region, name in enumerate(program.regions.name) if name == "relay"}
         self._prepare_output()
+
+    def tile_of(self, row: int) -> int:
+        return self.layout.tile_of(row)
 
     def _check_layout(self) -> None:
         saved = self.t.saved
@@ -132,7 +135,7 @@ class RowValues:
         self._partial.update((row, value) for row in rows)
 
     def _framing(self, op: int) -> Framing:
-        framing: Framing = self.p.framings[self.p.templates[self.template[op]].framing]
+        framing: Framing = self.p.framings[self._template(op).framing]
         return framing
 
     def _sum(self, where: str, parts: list[tuple[Array, Expression]], word: str = "") -> tuple[Array, Expression]:
@@ -184,7 +187,7 @@ class RowValues:
         parts = [answer for node, answer in answers if node == self.node[op]]
         if far:
             parts.insert(0, self._sum("switch", far, self._framing(op).total.word))
-        dst = self.p.templates[self.template[op]].dst
+        dst = self._template(op).dst
         if dst == "relay.partial":
             self._domain_sums[self.node[op], self.key[op]] = self._sum("relay", parts)
         elif dst == "partial":
