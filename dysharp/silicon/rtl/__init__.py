@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.blocks import Block
     from dysharp.silicon.rtl.check import BlockModel, SpillModel, Values
     from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, live_slots, slots
-    from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, Table, check_slots, lowest, memory, slot_bits
+    from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, Table, check_slots, drive, lowest, memory, slot_bits, wire
 
 _HOME = {
     "blocks": "Block",
     "check": "BlockModel SpillModel Values",
     "formal": "OrderProof Proof WatchedList live_slots slots",
-    "parts": "Cam Machine OrderList Table check_slots lowest memory slot_bits",
+    "parts": "Cam Machine OrderList Table check_slots drive lowest memory slot_bits wire",
 }
 __getattr__ = loader(__name__, {f"{__name__}.{module}": names.split() for module, names in _HOME.items()})

@@ -117,8 +117,8 @@ class OrderProof(Proof, OrderList, of=3):
         with m.Else():
             m.d.comb += [Assert(self.head == 0), Assert(self.tail == n - 1), *(Assert(queue[i] == i) for i in range(n))]
             for i in range(n):
-                m.d.comb += [Assert(~(self.fill > i) | (after[i][: self.width] == (i + 1) % (1 << self.width)))]
-                m.d.comb += [Assert(~(self.fill > i) | (before[i] == (i - 1) % (1 << self.width)))]
+                m.d.comb += Assert(~(self.fill > i) | (after[i][: self.width] == (i + 1) % (1 << self.width)))
+                m.d.comb += Assert(~(self.fill > i) | (before[i] == (i - 1) % (1 << self.width)))
         m.d.comb += Assert(self.fill <= n)
 
 

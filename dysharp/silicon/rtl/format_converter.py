@@ -4,10 +4,10 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive
 from dysharp.specs import Cluster
 
 TOP, MOST = 8, 0x7E
@@ -36,8 +36,8 @@ class FormatConverter(Machine):
         n = p.block
         self.fresh, self.by = [Signal(7, name=f"fresh_{i}") for i in range(n)], Signal(8)
         return {
-            "valid": In(1), "ready": Out(1), "narrow": In(1), "sums": In(32 * n), "codes": In(8 * n), "scale": In(8), "out_valid": Out(1),
-            "out_ready": In(1), "out_codes": Out(8 * n), "out_scale": Out(8), "out_sums": Out(32 * n),
+            "valid": 1, "ready": Out(1), "narrow": 1, "sums": 32 * n, "codes": 8 * n, "scale": 8, "out_valid": Out(1),
+            "out_ready": 1, "out_codes": Out(8 * n), "out_scale": Out(8), "out_sums": Out(32 * n),
         }  # fmt: skip
 
     def build(self, m: Module, p: ConverterParameters) -> None:
@@ -47,7 +47,7 @@ class FormatConverter(Machine):
         while len(largest) > 1:
             pairs = [Mux(a > b, a, b) for a, b in zip(largest[::2], largest[1::2], strict=False)]
             largest = pairs + largest[len(pairs) * 2 :]
-        m.d.comb += [self.by.eq(Mux(largest[0] > TOP, largest[0] - TOP, 0)), self.ready.eq(~self.out_valid | self.out_ready)]
+        m.d.comb += drive(self, by=Mux(largest[0] > TOP, largest[0] - TOP, 0), ready=~self.out_valid | self.out_ready)
         for i, x in enumerate(sums):
             m.d.comb += self.fresh[i].eq(self._narrowed(m, x, i))
         widened = [Cat(self._widened(codes[i][:7], self.scale), codes[i][7]) for i in range(p.block)]
@@ -56,7 +56,7 @@ class FormatConverter(Machine):
         with m.If(self.valid & self.ready):
             m.d.sync += self.out_valid.eq(1)
             with m.If(self.narrow):
-                m.d.sync += [self.out_scale.eq(self.by), self.out_codes.eq(Cat(Cat(f, x[31]) for f, x in zip(self.fresh, sums, strict=True)))]
+                m.d.sync += drive(self, out_scale=self.by, out_codes=Cat(Cat(f, x[31]) for f, x in zip(self.fresh, sums, strict=True)))
             with m.Else():
                 m.d.sync += self.out_sums.eq(Cat(widened))
 
@@ -95,7 +95,7 @@ class _ConverterModel(BlockModel):
         codes = [random.choice((0, random.getrandbits(7) % (MOST + 1))) | random.getrandbits(1) << 7 for _ in range(self.p.block)]
         pins = {"valid": int(random.random() < 0.9), "narrow": random.getrandbits(1), "scale": random.choice((0, 8, random.randint(0, 246)))}
         pins |= {"sums": sum(self._sum(random) << 32 * i for i in range(self.p.block)), "codes": sum(c << 8 * i for i, c in enumerate(codes))}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def cycle(self, pins: Values) -> Values:
         kept = {name: self.out[name] for name in ("out_codes", "out_scale", "out_sums")}
@@ -159,7 +159,7 @@ class _ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=
         place = Signal(8)
         m.d.comb += [place.eq(x[23:31] + 10 - self.by), half.eq(1 << (Mux(f == 0, 0, f - 1)[:4] + 23))]
         m.d.comb += size.eq(Mux((x[23:31] == 0) | (x[23:31] + 10 < self.by), 0, Cat(x[:23], 1) << place[:5]))
-        m.d.comb += [off.eq(Mux(said > size, said - size, size - said))]
+        m.d.comb += off.eq(Mux(said > size, said - size, size - said))
         m.d.comb += Assert((code <= MOST) & ((off <= half) | ((code == MOST) & (size > said))))
         was, taken = Signal(), self.valid & self.ready
         m.d.sync += was.eq(taken | (was & ~self.out_ready))

@@ -5,12 +5,12 @@ from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 from amaranth.utils import bits_for
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import merging
-from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, slot_bits, slots
+from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, drive, slot_bits, slots, wire
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
@@ -44,8 +44,8 @@ class MergeUnit(Machine):
         self.oldest = Signal(self.width)
         self.n_loads, self.n_sums, self.room = Signal(bits_for(p.places)), Signal(bits_for(p.places)), Signal()
         return {
-            "valid": In(1), "ready": Out(1), "op": In(3), "line": In(p.line_bits), "asker": In(slot_bits(p.askers)),
-            "expected": In(bits_for(p.askers)), "out_valid": Out(1), "out_ready": In(1), "forward": Out(1), "merges": Out(1),
+            "valid": 1, "ready": Out(1), "op": 3, "line": p.line_bits, "asker": slot_bits(p.askers),
+            "expected": bits_for(p.askers), "out_valid": Out(1), "out_ready": 1, "forward": Out(1), "merges": Out(1),
             "answers": Out(p.askers), "has_place": Out(1), "dropped": Out(1), "slot": Out(self.width),
         }  # fmt: skip
 
@@ -59,10 +59,9 @@ class MergeUnit(Machine):
         # Sums hold places as a number. Loads stand in the list behind the free slots, so the oldest load is behind as many slots as sums hold:
         # a register follows it.
         oldest, n_loads, n_sums = self.oldest, self.n_loads, self.n_sums
-        free = Signal()
         load, response, take, give, expire = (Signal(name=name) for name in ("load", "response", "take", "give", "expire"))
+        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
         m.d.comb += [
-            free.eq(order.ready & (~self.out_valid | self.out_ready)),
             self.ready.eq(free),
             *(kind.eq(self.valid & free & (self.op == i)) for i, kind in enumerate((load, response, take, give, expire))),
             cam.key.eq(self.line),
@@ -74,23 +73,17 @@ class MergeUnit(Machine):
         m.d.comb += [first.eq(load & ~hit), room.eq(~full | may_drop), drops.eq((first | take) & full & may_drop)]
         takes_slot = first & room
         # A load that drops the oldest one takes its slot; a sum that does gives the slot to the free ones.
-        m.d.comb += [slot.eq(Mux(drops, oldest, Mux(first, order.front, cam.slot)))]
+        m.d.comb += slot.eq(Mux(drops, oldest, Mux(first, order.front, cam.slot)))
         old, new = table.read.data, Signal(shape)
-        asker = Signal(p.askers)
-        m.d.comb += asker.eq(1 << self.asker)
+        asker = wire(m, 1 << self.asker, p.askers, name="asker")
         later = load & hit
         with m.If(first):
-            m.d.comb += [new.waiting.eq(asker), new.cached.eq(0), new.count.eq(1), new.expected.eq(self.expected)]
+            m.d.comb += drive(new, waiting=asker, cached=0, count=1, expected=self.expected)
         with m.Else():
-            m.d.comb += [
-                new.waiting.eq(Mux(response, 0, Mux(old.cached, 0, old.waiting | asker))),
-                new.cached.eq(old.cached | response),
-                new.count.eq(old.count + later),
-                new.expected.eq(old.expected),
-            ]
+            m.d.comb += drive(new, waiting=Mux(response, 0, Mux(old.cached, 0, old.waiting | asker)), cached=old.cached | response)
+            m.d.comb += drive(new, count=old.count + later, expected=old.expected)
         settles = (response & hit) | (later & old.cached)
-        ends = Signal()
-        m.d.comb += ends.eq((settles & (new.count >= old.expected)) | (expire & hit & old.cached))
+        ends = wire(m, (settles & (new.count >= old.expected)) | (expire & hit & old.cached), name="ends")
         leaves = ends | (take & drops)
         stays = takes_slot | ((later | (response & hit)) & ~ends)
         m.d.comb += [table.write.en.eq(stays), table.write.data.eq(new), cam.set.eq(takes_slot), cam.clear.eq(leaves), order.move.eq(leaves | stays)]
@@ -101,15 +94,9 @@ class MergeUnit(Machine):
         with m.Elif((leaves | stays) & (slot == oldest) & (n_loads != 1)):
             m.d.sync += oldest.eq(order.following)
         with m.If(free):
-            m.d.sync += [
-                self.out_valid.eq(first | take | settles | (expire & ends)),
-                self.forward.eq(first),
-                self.merges.eq(takes_slot),
-                self.answers.eq(Mux(response, Mux(hit, old.waiting, 0), Mux(later & old.cached, asker, 0))),
-                self.has_place.eq(take & room),
-                self.dropped.eq(drops | (expire & ends)),
-                self.slot.eq(slot),
-            ]
+            m.d.sync += drive(self, out_valid=first | take | settles | (expire & ends), forward=first, merges=takes_slot)
+            m.d.sync += drive(self, answers=Mux(response, Mux(hit, old.waiting, 0), Mux(later & old.cached, asker, 0)), has_place=take & room)
+            m.d.sync += drive(self, dropped=drops | (expire & ends), slot=slot)
 
 
 class _MergeModel(BlockModel):
@@ -136,7 +123,7 @@ class _MergeModel(BlockModel):
             entry = self.state.loads.get(line)
             valid = valid and (entry is None or (asker not in entry.waiting and entry.count < self.p.askers))
         pins = {"valid": int(valid), "op": kind, "line": line, "asker": asker, "expected": self.expected}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def take(self, pins: Values) -> None:
         line, asker = pins["line"], pins["asker"]

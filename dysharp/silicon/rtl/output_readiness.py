@@ -8,7 +8,7 @@ from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import readiness
 from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, slot_bits, slots
-from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
+from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable
 from dysharp.specs import Cluster
 
 
@@ -95,7 +95,7 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
         m.d.comb += [bit.eq(1 << self.place), Assume(self.expected == topk), Assume(~mine | ((came & bit) == 0)), Assume(self.place < topk)]
         with m.If(mine):
             m.d.sync += came.eq(came | bit)
-        in_memory, stored, spilling = kept_in_memory(m, self, self.token)
+        in_memory, stored, spilling = self.kept_in_memory(m, self.token)
         with m.If(self.out_valid & self.out_ready & (self.out_key == self.token)):
             m.d.sync += ready.eq(1)
         leaving = self.out_valid & (self.out_key == self.token)

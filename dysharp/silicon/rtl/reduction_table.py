@@ -7,12 +7,12 @@ from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, KiB, SimulationError, Tally, frozen
 from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
-from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, live_slots, slot_bits, slots
+from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, drive, live_slots, slot_bits, slots, wire
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
 from dysharp.specs import Cluster, session_bytes
@@ -57,9 +57,8 @@ class ReductionTable(Machine):
     def pins(self, p: _ReductionParameters) -> ByName:
         self.width = slot_bits(p.entries)
         return {
-            "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),
-            "look": In(1), "looked": Out(1),
-            "out_valid": Out(1), "out_ready": In(1), "send": Out(3), "slot": Out(self.width),
+            "valid": 1, "ready": Out(1), "is_request": 1, "key": p.key_bits, "count": p.count_bits, "look": 1, "looked": Out(1),
+            "out_valid": Out(1), "out_ready": 1, "send": Out(3), "slot": Out(self.width),
             "out_key": Out(p.key_bits), "out_count": Out(p.count_bits), "error": Out(1),
         }  # fmt: skip
 
@@ -68,35 +67,23 @@ class ReductionTable(Machine):
         table = Table(m, p.entries, p.key_bits, "entries", shape)
         cam, order, write, slot = table.cam, table.order, table.write, table.slot
         scan, touched = Signal(self.width), Signal(p.entries)
-        free = Signal()
-        packet, request, response, look = Signal(), Signal(), Signal(), Signal()
-        entry, left, grown = table.read.data, Signal(p.count_bits), Signal(p.count_bits)
-        m.d.comb += [
-            free.eq(order.ready & (~self.out_valid | self.out_ready)),
-            self.ready.eq(free),
-            packet.eq(self.valid & free),
-            request.eq(packet & self.is_request),
-            response.eq(packet & ~self.is_request),
-            look.eq(self.look & free & ~self.valid),
-            self.looked.eq(look),
-            cam.key.eq(self.key),
-            slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot))),
-            left.eq(entry.remaining - self.count),
-            grown.eq(entry.count + self.count),
-        ]
+        entry = table.read.data
+        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        m.d.comb += self.ready.eq(free)
+        packet = wire(m, self.valid & free)
+        request = wire(m, packet & self.is_request)
+        response = wire(m, packet & ~self.is_request)
+        look = wire(m, self.look & free & ~self.valid)
+        m.d.comb += [self.looked.eq(look), cam.key.eq(self.key), slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot)))]
+        left = wire(m, entry.remaining - self.count, p.count_bits)
+        grown = wire(m, entry.count + self.count, p.count_bits, name="grown")
         # What leaves, and what is written back.
         has_sum = entry.count != 0
         idle = cam.at_live & ~((touched >> scan) & 1).any()
         last = left == 0
-        m.d.comb += [
-            cam.set.eq(request),
-            cam.clear.eq((look & idle) | (response & cam.hit & last)),
-            order.move.eq(cam.set | cam.clear | (response & cam.hit)),
-            write.en.eq(request | (response & cam.hit)),
-            write.data.key.eq(self.key),
-            write.data.remaining.eq(Mux(request, self.count, left)),
-            write.data.count.eq(Mux(request, 0, grown)),
-        ]
+        m.d.comb += drive(cam, set=request, clear=(look & idle) | (response & cam.hit & last))
+        m.d.comb += [order.move.eq(cam.set | cam.clear | (response & cam.hit)), write.en.eq(request | (response & cam.hit))]
+        m.d.comb += drive(write.data, key=self.key, remaining=Mux(request, self.count, left), count=Mux(request, 0, grown))
         for i in range(p.entries):
             with m.If((slot == i) & (request | (response & cam.hit) | look)):
                 m.d.sync += touched[i].eq(~look)
@@ -112,13 +99,8 @@ class ReductionTable(Machine):
         with m.Elif(((request & cam.at_live) | cam.clear) & has_sum):
             m.d.comb += send.eq(_AdderStep.PARTIAL)
         with m.If(free):
-            m.d.sync += [
-                self.out_valid.eq(send != _AdderStep.NONE),
-                self.send.eq(send),
-                self.slot.eq(slot),
-                self.out_key.eq(Mux(response, self.key, entry.key)),
-                self.out_count.eq(Mux(response, Mux(cam.hit, grown, self.count), entry.count)),
-            ]
+            m.d.sync += drive(self, out_valid=send != _AdderStep.NONE, send=send, slot=slot, out_key=Mux(response, self.key, entry.key))
+            m.d.sync += self.out_count.eq(Mux(response, Mux(cam.hit, grown, self.count), entry.count))
         broken = (request & cam.hit) | (packet & (self.count == 0)) | (response & cam.hit & (self.count > entry.remaining))
         with m.If(broken):
             m.d.sync += self.error.eq(1)
@@ -143,7 +125,7 @@ class _ReductionModel(BlockModel):
 
     def draw(self, random: Random) -> Tally:
         """A packet in most cycles; a key may come again when its session has all answers."""
-        pins = {"valid": int(random.random() < self.load), "look": int(random.random() < self.looks), "out_ready": int(random.random() >= self.stall)}
+        pins = {"valid": int(random.random() < self.load), "look": int(random.random() < self.looks)} | self.takes(random)
         fresh = [k for k in range(min(self.keys + self.p.entries, 1 << self.p.key_bits)) if k not in self.owed]
         if fresh and (not self.owed or random.random() < self.requests):
             return pins | {"is_request": 1, "key": random.choice(fresh), "count": random.randint(1, min(5, (1 << self.p.count_bits) - 1))}
@@ -257,7 +239,7 @@ class _ReplayModel(_ReductionModel):
         self.sent: list[reduction.Output[int]] = []
 
     def draw(self, random: Random) -> Tally:
-        pins = {"valid": int(self.at < len(self.steps)), "look": 0, "out_ready": int(random.random() >= self.stall)}
+        pins = {"valid": int(self.at < len(self.steps)), "look": 0} | self.takes(random)
         step = self.steps[min(self.at, len(self.steps) - 1)]
         return pins | {"is_request": int(step.kind == "request"), "key": step.session, "count": step.targets}
 

@@ -4,10 +4,10 @@ from random import Random
 from typing import Self
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -36,8 +36,8 @@ class ReplicaChoice(Machine):
         self.counts = [Signal(p.bits, name=f"count_{i}") for i in range(p.gpus)]
         self.chosen, self.best = Signal(self.width), Signal(p.bits)
         return {
-            "valid": In(1), "ready": Out(1), "clear": In(1), "gpus": In(self.width * p.places), "n": In(p.places.bit_length()),
-            "first": In(slot_bits(p.places)), "out_valid": Out(1), "out_ready": In(1), "out_gpu": Out(self.width),
+            "valid": 1, "ready": Out(1), "clear": 1, "gpus": self.width * p.places, "n": p.places.bit_length(),
+            "first": slot_bits(p.places), "out_valid": Out(1), "out_ready": 1, "out_gpu": Out(self.width),
         }  # fmt: skip
 
     def build(self, m: Module, p: ChoiceParameters) -> None:
@@ -56,7 +56,7 @@ class ReplicaChoice(Machine):
         with m.If(self.out_ready):
             m.d.sync += self.out_valid.eq(0)
         with m.If(self.valid & self.ready):
-            m.d.sync += [self.out_valid.eq(1), self.out_gpu.eq(self.chosen)]
+            m.d.sync += drive(self, out_valid=1, out_gpu=self.chosen)
         for i, count in enumerate(self.counts):
             mine = self.valid & self.ready & (self.chosen == i)
             halved = Mux(mine, 1 << p.bits - 1, count >> 1)
@@ -79,7 +79,7 @@ class _ChoiceModel(BlockModel):
     def draw(self, random: Random) -> Tally:
         listed, width = random.choice(self.entries), slot_bits(self.p.gpus)
         pins = {"valid": int(random.random() < 0.9), "gpus": sum(gpu << width * i for i, gpu in enumerate(listed)), "n": len(listed)}
-        return pins | {"first": random.randrange(len(listed)), "clear": int(random.random() < 0.02), "out_ready": int(random.random() >= self.stall)}
+        return pins | {"first": random.randrange(len(listed)), "clear": int(random.random() < 0.02)} | self.takes(random)
 
     def cycle(self, pins: Values) -> Values:
         if not pins["clear"]:

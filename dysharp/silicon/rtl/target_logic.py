@@ -4,11 +4,11 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.isa.packets import IDS_PER_FLIT
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive
 from dysharp.specs import Cluster
 
 ID_BITS = 16
@@ -43,8 +43,8 @@ class TargetLogic(Machine):
         self.experts = p.ports * p.experts_per_gpu
         self.taken, self.broken = Signal(self.experts), Signal()  # of the flits so far
         return {
-            "valid": In(1), "ready": Out(1), "ids": In(ID_BITS * p.ids), "n_ids": In(p.ids.bit_length()), "last": In(1),
-            "out_valid": Out(1), "out_ready": In(1), "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
+            "valid": 1, "ready": Out(1), "ids": ID_BITS * p.ids, "n_ids": p.ids.bit_length(), "last": 1,
+            "out_valid": Out(1), "out_ready": 1, "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
         }  # fmt: skip
 
     def build(self, m: Module, p: _TargetParameters) -> None:
@@ -67,7 +67,7 @@ class TargetLogic(Machine):
             m.d.sync += self.out_valid.eq(self.valid & self.last)
             with m.If(self.valid):
                 m.d.sync += [taken.eq(Mux(self.last, 0, listed)), broken.eq(bad & ~self.last)]
-                m.d.sync += [self.out_replicas.eq(listed), self.error.eq(bad)]
+                m.d.sync += drive(self, out_replicas=listed, error=bad)
                 m.d.sync += self.out_ports.eq(Cat(listed[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu].any() for i in range(p.ports)))
 
 
@@ -99,7 +99,7 @@ class _TargetModel(BlockModel):
             flit
         )
         pins = {"valid": int(random.random() < 0.8), "ids": word, "n_ids": len(flit), "last": int(len(self.rest) <= self.p.ids)}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def take(self, pins: Values) -> None:
         flit, self.rest = self.rest[: self.p.ids], self.rest[self.p.ids :]

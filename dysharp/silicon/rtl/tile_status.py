@@ -8,8 +8,8 @@ from amaranth.lib import data
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import tracker
-from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, memory, slot_bits, slots
-from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
+from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, drive, live_slots, memory, slot_bits, slots, wire
+from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable
 from dysharp.specs import Cluster
 
 
@@ -46,20 +46,14 @@ class TileStatus(CounterTable):
     def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
         p = self.parameters
         _, read, write = memory(m, "last", data.StructLayout({"tile": p.tile_bits, "packets": p.packet_bits}), p.experts)
-        m.d.comb += [
-            write.en.eq(self.set),
-            write.addr.eq(self.set_expert),
-            write.data.tile.eq(self.set_last),
-            write.data.packets.eq(self.set_packets),
-        ]
+        m.d.comb += drive(write, en=self.set, addr=self.set_expert)
+        m.d.comb += drive(write.data, tile=self.set_last, packets=self.set_packets)
         key, after = held["key"], Signal(self.shape)
-        goal, kind = Signal(p.packet_bits), Signal(2)
-        m.d.comb += [
-            read.addr.eq(key >> p.tile_bits),
-            goal.eq(Mux((key & ((1 << p.tile_bits) - 1)) == read.data.tile, read.data.packets, self.tile_packets)),
-        ]
+        kind = Signal(2)
+        m.d.comb += read.addr.eq(key >> p.tile_bits)
+        goal = wire(m, Mux((key & ((1 << p.tile_bits) - 1)) == read.data.tile, read.data.packets, self.tile_packets), p.packet_bits)
         packet, one, two = held["op"] == 0, held["op"] == 1, held["op"] == 2
-        m.d.comb += [after.packets.eq(entry.packets + packet), after.gemm1.eq(entry.gemm1 + one), after.gemm2.eq(entry.gemm2 + two)]
+        m.d.comb += drive(after, packets=entry.packets + packet, gemm1=entry.gemm1 + one, gemm2=entry.gemm2 + two)
         with m.If(packet & (after.packets == goal)):
             m.d.comb += kind.eq(1)
         with m.Elif(one & (after.gemm1 == self.blocks1)):
@@ -145,7 +139,7 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
 
     def watch(self, m: Module, p: _TileParameters) -> None:
         cam, words, lasts = m.submodules.cam, slots(m.submodules.rows, m), slots(m.submodules.last, m)
-        in_memory, stored, spilling = kept_in_memory(m, self, self.tile)
+        in_memory, stored, spilling = self.kept_in_memory(m, self.tile)
         mine = self.valid & self.ready & (self.key == self.tile)
         held = self.waits & (self.late["key"] == self.tile)
         live = live_slots(m, cam, words, self.tile)
@@ -157,7 +151,7 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
         with m.If(sets):
             m.d.sync += [is_set.eq(1), goal.eq(Mux(self.set_last == self.tile[0], self.set_packets, self.whole))]
         m.d.comb += Assume(~sets | (~is_set & (self.set_packets != 0)))
-        m.d.comb += [Assume((self.whole != 0) & (self.first_gemm != 0) & (self.second_gemm != 0))]
+        m.d.comb += Assume((self.whole != 0) & (self.first_gemm != 0) & (self.second_gemm != 0))
         m.d.comb += [Assume(self.tile_packets == self.whole), Assume(self.blocks1 == self.first_gemm), Assume(self.blocks2 == self.second_gemm)]
         m.d.comb += [Assume(self.op != 3), Assume(~mine | is_set)]
         m.d.comb += Assert(~is_set | ((goal != 0) & (Mux(number == self.tile[0], packets, self.whole) == goal)))
