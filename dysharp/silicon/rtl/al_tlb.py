@@ -55,6 +55,7 @@ class AlTlb(Machine):
         }  # fmt: skip
 
     def build(self, m: Module, p: _TlbParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         key_bits, miss_bits, wait_bits = self.expert_bits + p.index_bits, slot_bits(p.misses), slot_bits(p.waiters)
         m.submodules.cam = cam = Cam(p.entries, key_bits)
         m.submodules.order = order = OrderList(p.entries)
@@ -71,63 +72,63 @@ class AlTlb(Machine):
         start = wire(m, order.ready & (fill == p.waiters) & (fresh == p.experts), name="start")  # links, places and block counters are written
         leaving, at, last, layout, unbound = Signal(), Signal(wait_bits), Signal(wait_bits), Signal(p.layout_bits), Signal()
         out_free, read_free = Signal(), Signal()
-        m.d.comb += [out_free.eq(~self.out_valid | self.out_ready), read_free.eq(~self.read_valid | self.read_ready)]
+        comb += [out_free.eq(~self.out_valid | self.out_ready), read_free.eq(~self.read_valid | self.read_ready)]
 
         key = wire(m, Cat(self.index, self.expert), key_bits)
-        m.d.comb += [cam.key.eq(key), pending.key.eq(key)]
+        comb += [cam.key.eq(key), pending.key.eq(key)]
         has_miss = wire(m, ~pending.live.all(), name="has_miss")
         free_miss = wire(m, lowest(~pending.live), miss_bits)
         waits = pending.hit | has_miss
-        m.d.comb += self.answer_ready.eq(start & ~leaving)
+        comb += self.answer_ready.eq(start & ~leaving)
         answer = wire(m, self.answer_valid & self.answer_ready)
-        m.d.comb += self.ready.eq(start & ~leaving & ~self.answer_valid & out_free & read_free & (cam.hit | ((n_free != 0) & waits)))
+        comb += self.ready.eq(start & ~leaving & ~self.answer_valid & out_free & read_free & (cam.hit | ((n_free != 0) & waits)))
         lookup = wire(m, self.valid & self.ready)
         hit = wire(m, lookup & cam.hit)
         joins = wire(m, lookup & ~cam.hit & pending.hit)
         opens = wire(m, lookup & ~cam.hit & ~pending.hit)
         # The miss register that this cycle reads: of the answer, or the one that the lookup joins.
         chosen = Signal(miss_bits)
-        m.d.comb += [chosen.eq(Mux(answer, self.answer_miss, Mux(pending.hit, pending.slot, free_miss))), miss_read.addr.eq(chosen)]
-        m.d.comb += drive(pending, at=chosen, set=opens, clear=answer)
+        comb += [chosen.eq(Mux(answer, self.answer_miss, Mux(pending.hit, pending.slot, free_miss))), miss_read.addr.eq(chosen)]
+        comb += drive(pending, at=chosen, set=opens, clear=answer)
         old = miss_read.data
-        m.d.comb += place_read.addr.eq(n_free - 1)
-        m.d.comb += drive(miss_write, addr=chosen, en=joins | opens)
-        m.d.comb += drive(miss_write.data, key=key, first=Mux(joins, old.first, place_read.data), last=place_read.data)
-        m.d.comb += miss_write.data.allocates.eq(self.allocate | (joins & old.allocates))
-        m.d.comb += drive(name_write, addr=place_read.data, data=self.packet, en=joins | opens)
-        m.d.comb += drive(behind_write, addr=old.last, data=place_read.data, en=joins)
+        comb += place_read.addr.eq(n_free - 1)
+        comb += drive(miss_write, addr=chosen, en=joins | opens)
+        comb += drive(miss_write.data, key=key, first=Mux(joins, old.first, place_read.data), last=place_read.data)
+        comb += miss_write.data.allocates.eq(self.allocate | (joins & old.allocates))
+        comb += drive(name_write, addr=place_read.data, data=self.packet, en=joins | opens)
+        comb += drive(behind_write, addr=old.last, data=place_read.data, en=joins)
         with m.If(joins | opens):
-            m.d.sync += n_free.eq(n_free - 1)
+            sync += n_free.eq(n_free - 1)
         # An answer fills the TLB and starts the list of its register.
         expert = old.key[p.index_bits :]
-        m.d.comb += block_read.addr.eq(expert)
+        comb += block_read.addr.eq(expert)
         binds = wire(m, answer & ~self.answer_bound & old.allocates)
         known = wire(m, Mux(self.answer_bound, self.answer_layout, block_read.data), p.layout_bits, name="known")
-        m.d.comb += layout_read.addr.eq(cam.slot)
-        m.d.comb += drive(layout_write, addr=order.front, data=known, en=answer & (self.answer_bound | old.allocates))
-        m.d.comb += drive(order, move=hit | layout_write.en, slot=Mux(answer, order.front, cam.slot))
-        m.d.comb += drive(cam, at=order.front, set=layout_write.en)
+        comb += layout_read.addr.eq(cam.slot)
+        comb += drive(layout_write, addr=order.front, data=known, en=answer & (self.answer_bound | old.allocates))
+        comb += drive(order, move=hit | layout_write.en, slot=Mux(answer, order.front, cam.slot))
+        comb += drive(cam, at=order.front, set=layout_write.en)
         with m.If(answer):
-            m.d.comb += cam.key.eq(old.key)
-            m.d.sync += [leaving.eq(1), at.eq(old.first), last.eq(old.last), layout.eq(known), unbound.eq(~layout_write.en)]
-        m.d.comb += drive(block_write, addr=Mux(start, expert, fresh), data=Mux(start, block_read.data + 1, 0), en=binds | (fresh != p.experts))
+            comb += cam.key.eq(old.key)
+            sync += [leaving.eq(1), at.eq(old.first), last.eq(old.last), layout.eq(known), unbound.eq(~layout_write.en)]
+        comb += drive(block_write, addr=Mux(start, expert, fresh), data=Mux(start, block_read.data + 1, 0), en=binds | (fresh != p.experts))
         with m.If(fresh != p.experts):
-            m.d.sync += fresh.eq(fresh + 1)
-        m.d.sync += drive(self, write_valid=binds, write_expert=expert, write_index=old.key[: p.index_bits], write_layout=known)
+            sync += fresh.eq(fresh + 1)
+        sync += drive(self, write_valid=binds, write_expert=expert, write_index=old.key[: p.index_bits], write_layout=known)
         with m.If(read_free):
-            m.d.sync += drive(self, read_valid=opens, read_expert=self.expert, read_index=self.index, read_miss=chosen)
+            sync += drive(self, read_valid=opens, read_expert=self.expert, read_index=self.index, read_miss=chosen)
         # Waiting packets leave one per cycle, and their places become free.
-        m.d.comb += [name_read.addr.eq(at), behind_read.addr.eq(at)]
+        comb += [name_read.addr.eq(at), behind_read.addr.eq(at)]
         go = leaving & out_free
         with m.If(out_free):
-            m.d.sync += drive(self, out_valid=hit | leaving, out_packet=Mux(leaving, name_read.data, self.packet))
-            m.d.sync += drive(self, out_layout=Mux(leaving, layout, layout_read.data), out_unbound=leaving & unbound)
+            sync += drive(self, out_valid=hit | leaving, out_packet=Mux(leaving, name_read.data, self.packet))
+            sync += drive(self, out_layout=Mux(leaving, layout, layout_read.data), out_unbound=leaving & unbound)
         with m.If(go):
-            m.d.sync += [at.eq(behind_read.data), leaving.eq(at != last), n_free.eq(n_free + 1)]
+            sync += [at.eq(behind_read.data), leaving.eq(at != last), n_free.eq(n_free + 1)]
         filling = fill != p.waiters
-        m.d.comb += drive(place_write, addr=Mux(filling, fill, n_free), data=Mux(filling, fill, at), en=filling | go)
+        comb += drive(place_write, addr=Mux(filling, fill, n_free), data=Mux(filling, fill, at), en=filling | go)
         with m.If(filling):
-            m.d.sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
+            sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
 
 
 class _TlbModel(BlockModel):
@@ -227,20 +228,21 @@ class _TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=
     """Cycles without lookups, in which memory answers and the output takes, until no packet may be inside."""
 
     def watch(self, m: Module, p: _TlbParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         pending = m.submodules.pending
         inside, quiet, sent = Signal(), Signal(4), Signal(2)
         asks = self.valid & self.ready & (self.packet == self.packet_of)
         leaves = self.out_valid & self.out_ready & (self.out_packet == self.packet_of)
-        m.d.comb += [Assume(~(asks & inside) | leaves), Assert(~leaves | inside)]
-        m.d.sync += inside.eq((inside & ~leaves) | asks)
+        comb += [Assume(~(asks & inside) | leaves), Assert(~leaves | inside)]
+        sync += inside.eq((inside & ~leaves) | asks)
         for i in range(2):  # reads that memory has
             begins = self.read_valid & self.read_ready & (self.read_miss == i)
             ends = self.answer_valid & self.answer_ready & (self.answer_miss == i)
-            m.d.sync += sent[i].eq((sent[i] | begins) & ~ends)
-        m.d.comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
+            sync += sent[i].eq((sent[i] | begins) & ~ends)
+        comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
         calm = ~self.valid & self.out_ready & self.read_ready & (self.answer_valid | (sent == 0))
-        m.d.sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
-        m.d.comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
+        sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
+        comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
 
 
 BLOCK = Block(

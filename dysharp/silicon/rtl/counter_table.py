@@ -45,6 +45,7 @@ class CounterTable(Machine):
         raise NotImplementedError
 
     def build(self, m: Module, p: Any) -> None:
+        comb, sync = m.d.comb, m.d.sync
         row = data.StructLayout({"key": self.key_bits, "entry": self.shape})
         table = Table(m, p.entries, self.key_bits, "rows", row)
         cam, order, read, write, slot = table.cam, table.order, table.read, table.write, table.slot
@@ -55,51 +56,52 @@ class CounterTable(Machine):
         entry = Signal(self.shape)
         hit = cam.hit & ~waits
         free = wire(m, order.ready & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready))
-        m.d.comb += self.ready.eq(free & ~waits)
+        comb += self.ready.eq(free & ~waits)
         start = wire(m, self.valid & self.ready)
         resume = wire(m, waits & free & self.answer)
-        m.d.comb += drive(self, fetch=waits & free, fetch_key=late["key"])
-        m.d.comb += [cam.key.eq(held["key"]), slot.eq(Mux(hit, cam.slot, order.front))]
+        comb += drive(self, fetch=waits & free, fetch_key=late["key"])
+        comb += [cam.key.eq(held["key"]), slot.eq(Mux(hit, cam.slot, order.front))]
         act = wire(m, (start & (cam.hit | (spilled == 0))) | resume)
-        m.d.comb += Value.cast(entry).eq(Mux(waits, Mux(self.found, self.answer_data, 0), Mux(hit, Value.cast(read.data.entry), 0)))
+        comb += Value.cast(entry).eq(Mux(waits, Mux(self.found, self.answer_data, 0), Mux(hit, Value.cast(read.data.entry), 0)))
         after, kind, complete, same = self.update(m, entry, held)
         keeps, evicts = Signal(), Signal()
-        m.d.comb += [keeps.eq(act & ~complete & ~same), evicts.eq(keeps & ~hit & cam.at_live), self.taken.eq(resume & self.found & ~same)]
-        m.d.comb += drive(cam, set=keeps & ~hit, clear=act & hit & complete)
-        m.d.comb += [
+        comb += [keeps.eq(act & ~complete & ~same), evicts.eq(keeps & ~hit & cam.at_live), self.taken.eq(resume & self.found & ~same)]
+        comb += drive(cam, set=keeps & ~hit, clear=act & hit & complete)
+        comb += [
             order.move.eq(keeps | cam.clear),
             write.en.eq(keeps),
             write.data.key.eq(held["key"]),
             Value.cast(write.data.entry).eq(Value.cast(after)),
         ]
         with m.If(start & ~act):
-            m.d.sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
+            sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
         with m.If(resume):
-            m.d.sync += waits.eq(0)
-        m.d.sync += spilled.eq(spilled + evicts - self.taken)
+            sync += waits.eq(0)
+        sync += spilled.eq(spilled + evicts - self.taken)
         # One output may leave while the other one still waits.
         with m.If(self.out_ready):
-            m.d.sync += self.out_valid.eq(0)
+            sync += self.out_valid.eq(0)
         with m.If(self.spill_ready):
-            m.d.sync += self.spill_valid.eq(0)
+            sync += self.spill_valid.eq(0)
         with m.If(free):
-            m.d.sync += drive(self, out_valid=act & (kind != 0), out_kind=kind, out_key=held["key"], spill_valid=evicts, spill_key=read.data.key)
-            m.d.sync += self.spill_data.eq(Value.cast(read.data.entry))
+            sync += drive(self, out_valid=act & (kind != 0), out_kind=kind, out_key=held["key"], spill_valid=evicts, spill_key=read.data.key)
+            sync += self.spill_data.eq(Value.cast(read.data.entry))
 
     def kept_in_memory(self, m: Module, key: Any) -> tuple[Any, Any, Any]:
         """What memory holds of `key`: (whether it does, the data, whether the spill is under way). Memory gives back what it was given."""
+        comb = m.d.comb
         in_memory, stored, spilling = Signal(), Signal(self.shape.size), Signal()
-        m.d.comb += spilling.eq(self.spill_valid & (self.spill_key == key))
+        comb += spilling.eq(self.spill_valid & (self.spill_key == key))
         with m.If(spilling & self.spill_ready):
             m.d.sync += [in_memory.eq(1), stored.eq(self.spill_data)]
         with m.If(self.taken & (self.fetch_key == key)):
             m.d.sync += in_memory.eq(0)
         there, given = in_memory | spilling, Mux(spilling, self.spill_data, stored)  # memory sees a spill before a read of its cycle
         with m.If(self.fetch & self.answer):
-            m.d.comb += Assume(Mux(self.fetch_key == key, self.found == there, ~self.found | (self.spilled > in_memory + spilling)))
-            m.d.comb += Assume((self.fetch_key != key) | ~self.found | (self.answer_data == given))
-        m.d.comb += [Assert(~(in_memory & spilling)), Assert(self.spilled >= in_memory + spilling)]
-        m.d.comb += [Assert(self.spilled < 4), Assume(self.spilled < 3)]
+            comb += Assume(Mux(self.fetch_key == key, self.found == there, ~self.found | (self.spilled > in_memory + spilling)))
+            comb += Assume((self.fetch_key != key) | ~self.found | (self.answer_data == given))
+        comb += [Assert(~(in_memory & spilling)), Assert(self.spilled >= in_memory + spilling)]
+        comb += [Assert(self.spilled < 4), Assume(self.spilled < 3)]
         return in_memory, stored, spilling
 
 

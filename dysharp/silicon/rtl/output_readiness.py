@@ -87,12 +87,13 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
     """A token is ready once, and exactly when all its notices have come. Assumed: a notice comes once; memory gives back what it was given."""
 
     def watch(self, m: Module, p: _ReadinessParameters) -> None:
+        comb = m.d.comb
         cam, words = m.submodules.cam, slots(m.submodules.rows, m)
         topk, full = p.topk, (1 << p.topk) - 1
         came, waits_for, ready = Signal(topk), Signal(topk), Signal()  # notices that were taken in; the one that waits for memory
         mine = self.valid & self.ready & (self.key == self.token)
         bit = Signal(topk)
-        m.d.comb += [bit.eq(1 << self.place), Assume(self.expected == topk), Assume(~mine | ((came & bit) == 0)), Assume(self.place < topk)]
+        comb += [bit.eq(1 << self.place), Assume(self.expected == topk), Assume(~mine | ((came & bit) == 0)), Assume(self.place < topk)]
         with m.If(mine):
             m.d.sync += came.eq(came | bit)
         in_memory, stored, spilling = self.kept_in_memory(m, self.token)
@@ -100,10 +101,10 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
             m.d.sync += ready.eq(1)
         leaving = self.out_valid & (self.out_key == self.token)
         held = self.waits & (self.late["key"] == self.token)
-        m.d.comb += waits_for.eq(Mux(held, 1 << self.late["place"], 0))
+        comb += waits_for.eq(Mux(held, 1 << self.late["place"], 0))
         live = live_slots(m, cam, words, self.token)
         on_chip = Mux(live[0], words[0].entry.notices, 0) | Mux(live[1], words[1].entry.notices, 0)
-        m.d.comb += [
+        comb += [
             Assert(~(ready & leaving)),  # once
             Assert(~(ready | leaving) | (came == full)),  # not too early
             Assert((came != full) | ready | leaving | held),  # and not too late
@@ -121,7 +122,7 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
             Assert(~spilling | (self.spill_data != full)),
         ]
         for i in range(p.entries):
-            m.d.comb += Assert(~live[i] | (words[i].entry.notices != full))
+            comb += Assert(~live[i] | (words[i].entry.notices != full))
 
 
 BLOCK = Block(

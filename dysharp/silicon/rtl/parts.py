@@ -97,29 +97,30 @@ class OrderList(Machine):
         return {"move": 1, "slot": w, "to_front": 1, "front": Out(w), "following": Out(w), "ready": Out(1)}
 
     def build(self, m: Module, n: int) -> None:
+        comb, sync = m.d.comb, m.d.sync
         width, head, tail, fill = self.width, self.head, self.tail, self.fill
         (following, after, gap_next), (previous, before, gap_prev) = (memory(m, name, width, n) for name in ("following", "previous"))
         end_next, end_prev = following.write_port(), previous.write_port()
         s, x, p = self.slot, after.data, before.data
-        m.d.comb += [self.ready.eq(fill == n), self.front.eq(head), self.following.eq(x), after.addr.eq(s), before.addr.eq(s)]
+        comb += [self.ready.eq(fill == n), self.front.eq(head), self.following.eq(x), after.addr.eq(s), before.addr.eq(s)]
         stays = Mux(self.to_front, s == head, s == tail)
         with m.If(~self.ready):
-            m.d.comb += drive(gap_next, addr=fill, data=fill + 1, en=1)
-            m.d.comb += drive(gap_prev, addr=fill, data=fill - 1, en=1)
-            m.d.sync += fill.eq(fill + 1)
+            comb += drive(gap_next, addr=fill, data=fill + 1, en=1)
+            comb += drive(gap_prev, addr=fill, data=fill - 1, en=1)
+            sync += fill.eq(fill + 1)
         with m.Elif(self.move & ~stays):
-            m.d.comb += drive(gap_next, addr=p, data=x, en=s != head)
-            m.d.comb += drive(gap_prev, addr=x, data=p, en=s != tail)
-            m.d.comb += drive(end_next, addr=Mux(self.to_front, s, tail), data=Mux(self.to_front, head, s), en=1)
-            m.d.comb += drive(end_prev, addr=Mux(self.to_front, head, s), data=Mux(self.to_front, s, tail), en=1)
+            comb += drive(gap_next, addr=p, data=x, en=s != head)
+            comb += drive(gap_prev, addr=x, data=p, en=s != tail)
+            comb += drive(end_next, addr=Mux(self.to_front, s, tail), data=Mux(self.to_front, head, s), en=1)
+            comb += drive(end_prev, addr=Mux(self.to_front, head, s), data=Mux(self.to_front, s, tail), en=1)
             with m.If(self.to_front):
-                m.d.sync += head.eq(s)
+                sync += head.eq(s)
                 with m.If(s == tail):
-                    m.d.sync += tail.eq(p)
+                    sync += tail.eq(p)
             with m.Else():
-                m.d.sync += tail.eq(s)
+                sync += tail.eq(s)
                 with m.If(s == head):
-                    m.d.sync += head.eq(x)
+                    sync += head.eq(x)
 
 
 class Cam(wiring.Component):

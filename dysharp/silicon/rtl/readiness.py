@@ -58,6 +58,7 @@ class Readiness(Machine):
         }  # fmt: skip
 
     def build(self, m: Module, p: _DamParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         records = bits_for(p.tile_rows)
         entry = data.StructLayout({"bytes": p.byte_bits, "records": records, "started": 1, "returnable": 1})
         _, read, write = memory(m, "counters", entry, p.tiles)
@@ -66,49 +67,49 @@ class Readiness(Machine):
         owed, total, announced = Signal(owed_bits), Signal(p.row_bits), Signal(p.producers)
         left, part = Signal(p.row_bits), Signal(p.row_bits + p.row_byte_bits)  # of the product that is added up
         walks, walk = self.walks, Signal(bits_for(p.tiles))
-        m.d.comb += start.eq(fill == p.tiles)
+        comb += start.eq(fill == p.tiles)
         free = wire(m, ~self.out_valid | self.out_ready)
         # The walk begins: all producers have announced, and the bytes that they owe are there.
         begins = wire(m, ~self.all_ready & announced.all() & (left == 0) & (owed == 0), name="begins")
-        m.d.comb += self.ready.eq(start & free & (left == 0) & ~begins & ~walks)
+        comb += self.ready.eq(start & free & (left == 0) & ~begins & ~walks)
         act = wire(m, self.valid & self.ready)
         ack = wire(m, act & (self.op == 0))
         record = wire(m, act & (self.op == 1))
         announce = wire(m, act & (self.op == 2))
         step = walks & free
         tile, old, new = Signal(slot_bits(p.tiles)), read.data, Signal(entry)
-        m.d.comb += [tile.eq(Mux(walks, walk, self.place >> self.shift)), read.addr.eq(tile)]
+        comb += [tile.eq(Mux(walks, walk, self.place >> self.shift)), read.addr.eq(tile)]
         rows = Signal(bits_for(p.tile_rows))
         beyond = wire(m, total - (tile << self.shift), p.row_bits, name="beyond")
         whole, last = Signal(), Signal()
-        m.d.comb += drive(new, bytes=old.bytes + Mux(ack, self.n_bytes, 0), records=old.records + record)
-        m.d.comb += [whole.eq(new.bytes == self.tile_bytes), last.eq(self.all_ready & (new.bytes != 0)), rows.eq(Mux(whole, p.tile_rows, beyond))]
+        comb += drive(new, bytes=old.bytes + Mux(ack, self.n_bytes, 0), records=old.records + record)
+        comb += [whole.eq(new.bytes == self.tile_bytes), last.eq(self.all_ready & (new.bytes != 0)), rows.eq(Mux(whole, p.tile_rows, beyond))]
         touched = ack | record | step
         becomes_ready = wire(m, touched & ~old.started & (whole | last))
         becomes_returnable = wire(m, touched & (whole | last) & ~old.returnable & (new.records == rows))
         reclaims = wire(m, step & (new.bytes == 0), name="reclaims")
-        m.d.comb += drive(new, started=old.started | becomes_ready, returnable=old.returnable | becomes_returnable)
-        m.d.comb += drive(write, addr=Mux(start, tile, fill), en=touched | ~start)
+        comb += drive(new, started=old.started | becomes_ready, returnable=old.returnable | becomes_returnable)
+        comb += drive(write, addr=Mux(start, tile, fill), en=touched | ~start)
         with m.If(start):
-            m.d.comb += write.data.eq(new)
+            comb += write.data.eq(new)
         with m.Else():
-            m.d.sync += fill.eq(fill + 1)
+            sync += fill.eq(fill + 1)
         with m.If(announce):
-            m.d.sync += [left.eq(self.rows), part.eq(self.row_bytes), total.eq(total + self.rows), announced.eq(announced | 1 << self.producer)]
+            sync += [left.eq(self.rows), part.eq(self.row_bytes), total.eq(total + self.rows), announced.eq(announced | 1 << self.producer)]
         with m.Elif(left != 0):
-            m.d.sync += [left.eq(left >> 1), part.eq(part << 1), owed.eq(owed + Mux(left[0], part, Const(0)))]
+            sync += [left.eq(left >> 1), part.eq(part << 1), owed.eq(owed + Mux(left[0], part, Const(0)))]
         with m.Elif(ack):
-            m.d.sync += owed.eq(owed - self.n_bytes)
+            sync += owed.eq(owed - self.n_bytes)
         with m.If(begins & start & free & ~walks):
-            m.d.sync += [walks.eq(1), self.all_ready.eq(1), walk.eq(0)]
+            sync += [walks.eq(1), self.all_ready.eq(1), walk.eq(0)]
         with m.If(step):
-            m.d.sync += [walk.eq(walk + 1), walks.eq(walk != p.tiles - 1)]
+            sync += [walk.eq(walk + 1), walks.eq(walk != p.tiles - 1)]
         with m.If(free):
-            m.d.sync += drive(self, out_valid=Cat(becomes_ready, becomes_returnable, reclaims).any(), out_tile=tile, out_rows=rows)
-            m.d.sync += drive(self, is_ready=becomes_ready, is_returnable=becomes_returnable, is_reclaim=reclaims)
+            sync += drive(self, out_valid=Cat(becomes_ready, becomes_returnable, reclaims).any(), out_tile=tile, out_rows=rows)
+            sync += drive(self, is_ready=becomes_ready, is_returnable=becomes_returnable, is_reclaim=reclaims)
         twice = announce & ((announced & (1 << self.producer)) != 0)
         with m.If(twice | (ack & (new.bytes > self.tile_bytes))):
-            m.d.sync += self.error.eq(1)
+            sync += self.error.eq(1)
 
 
 class _DamModel(BlockModel):

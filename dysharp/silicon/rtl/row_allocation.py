@@ -63,6 +63,7 @@ class RowAllocation(Machine):
         }  # fmt: skip
 
     def build(self, m: Module, p: _RowParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         way = data.StructLayout({"live": 1, "region": self.region_bits, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
         _, read, write = memory(m, "rat", data.ArrayLayout(way, p.ways), p.sets)
         registers = data.StructLayout({"row_bytes": p.byte_bits, "capacity": p.place_bits})
@@ -76,13 +77,13 @@ class RowAllocation(Machine):
         self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in ("region", "row", "n_bytes", "packet")}
         region, row, n_bytes, packet = (Mux(waits, late[name], getattr(self, name)) for name in late)
         free = wire(m, start & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready))
-        m.d.comb += self.ready.eq(free & ~waits & ~self.set)
+        comb += self.ready.eq(free & ~waits & ~self.set)
         begin = wire(m, self.valid & self.ready)
-        m.d.comb += drive(self, fetch=waits & free, fetch_region=late["region"], fetch_row=late["row"])
+        comb += drive(self, fetch=waits & free, fetch_region=late["region"], fetch_row=late["row"])
         resume = wire(m, self.fetch & self.answer & ~self.set, name="resume")
         index = Signal(slot_bits(p.sets))
-        m.d.comb += [index.eq((region + row)[: slot_bits(p.sets)] if p.sets > 1 else 0), read.addr.eq(index)]
-        m.d.comb += [region_read.addr.eq(region), point_read.addr.eq(region)]
+        comb += [index.eq((region + row)[: slot_bits(p.sets)] if p.sets > 1 else 0), read.addr.eq(index)]
+        comb += [region_read.addr.eq(region), point_read.addr.eq(region)]
         ways = [read.data[i] for i in range(p.ways)]
         match = wire(m, Cat(w.live & (w.region == region) & (w.row == row) for w in ways), p.ways, name="match")
         hit, full = match.any(), ways[-1].live
@@ -97,10 +98,10 @@ class RowAllocation(Machine):
         received = wire(m, Mux(in_map, self.answer_bytes, Mux(first, 0, _any(hit_bytes))) + n_bytes, p.byte_bits, name="received")
         # A new row goes behind the others of its set. A complete row leaves, and younger ones move up. A full set loses its oldest row first.
         complete, inserts, spills = Signal(), Signal(), Signal()
-        m.d.comb += [complete.eq(act & (received >= region_read.data.row_bytes)), inserts.eq(act & ~(begin & hit)), spills.eq(inserts & full)]
-        m.d.comb += drive(write, addr=Mux(start, index, fill), en=act | ~start)
+        comb += [complete.eq(act & (received >= region_read.data.row_bytes)), inserts.eq(act & ~(begin & hit)), spills.eq(inserts & full)]
+        comb += drive(write, addr=Mux(start, index, fill), en=act | ~start)
         new = Signal(way)
-        m.d.comb += drive(new, live=1, region=region, row=row, place=place, bytes=received)
+        comb += drive(new, live=1, region=region, row=row, place=place, bytes=received)
         blank = Signal(way)
         moved: list[Any] = []
         for i, w in enumerate(ways):
@@ -110,33 +111,33 @@ class RowAllocation(Machine):
             kept = Mux(spills, younger, Mux(complete & gone & ~inserts, younger, Mux(match[i], Value.cast(new), Value.cast(w))))
             end = Mux(spills, i == p.ways - 1, ~w.live & before) & inserts
             moved.append(Mux(end, Mux(complete, Value.cast(blank), Value.cast(new)), kept))
-        m.d.comb += Value.cast(write.data).eq(Mux(start, Cat(moved), 0))
+        comb += Value.cast(write.data).eq(Mux(start, Cat(moved), 0))
         # Pointers. The spilled row may belong to another region than the packet.
         oldest = ways[0]
         same = oldest.region == region
-        m.d.comb += evicted_read.addr.eq(oldest.region)
-        m.d.comb += drive(evicted_write, addr=oldest.region, en=spills & ~same)
-        m.d.comb += drive(evicted_write.data, next=evicted_read.data.next, evicted=evicted_read.data.evicted + 1)
-        m.d.comb += drive(point_write, addr=Mux(self.set, self.set_region, region), en=self.set | act)
-        m.d.comb += point_write.data.next.eq(Mux(self.set, 0, point_read.data.next + first))
-        m.d.comb += point_write.data.evicted.eq(Mux(self.set, 0, point_read.data.evicted - in_map + (spills & same)))
-        m.d.comb += drive(region_write, addr=self.set_region, en=self.set)
-        m.d.comb += drive(region_write.data, row_bytes=self.set_row_bytes, capacity=self.set_capacity)
+        comb += evicted_read.addr.eq(oldest.region)
+        comb += drive(evicted_write, addr=oldest.region, en=spills & ~same)
+        comb += drive(evicted_write.data, next=evicted_read.data.next, evicted=evicted_read.data.evicted + 1)
+        comb += drive(point_write, addr=Mux(self.set, self.set_region, region), en=self.set | act)
+        comb += point_write.data.next.eq(Mux(self.set, 0, point_read.data.next + first))
+        comb += point_write.data.evicted.eq(Mux(self.set, 0, point_read.data.evicted - in_map + (spills & same)))
+        comb += drive(region_write, addr=self.set_region, en=self.set)
+        comb += drive(region_write.data, row_bytes=self.set_row_bytes, capacity=self.set_capacity)
         with m.If(~start):
-            m.d.sync += fill.eq(fill + 1)
+            sync += fill.eq(fill + 1)
         with m.If(begin & ~hit & evicted):
-            m.d.sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
+            sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
         with m.If(resume):
-            m.d.sync += waits.eq(0)
+            sync += waits.eq(0)
         # One output may leave while the other one still waits.
         with m.If(self.out_ready):
-            m.d.sync += self.out_valid.eq(0)
+            sync += self.out_valid.eq(0)
         with m.If(self.spill_ready):
-            m.d.sync += self.spill_valid.eq(0)
+            sync += self.spill_valid.eq(0)
         with m.If(free):
-            m.d.sync += drive(self, out_valid=act | overflows, out_packet=packet, out_region=region, out_row=row, out_place=place, out_first=first)
-            m.d.sync += drive(self, trap=overflows, spill_valid=spills, spill_region=oldest.region, spill_row=oldest.row, spill_place=oldest.place)
-            m.d.sync += self.spill_bytes.eq(oldest.bytes)
+            sync += drive(self, out_valid=act | overflows, out_packet=packet, out_region=region, out_row=row, out_place=place, out_first=first)
+            sync += drive(self, trap=overflows, spill_valid=spills, spill_region=oldest.region, spill_row=oldest.row, spill_place=oldest.place)
+            sync += self.spill_bytes.eq(oldest.bytes)
 
 
 def _any(values: list[Any]) -> Any:
@@ -214,37 +215,38 @@ class _RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), fi
     Assumed: memory gives back what it was given."""
 
     def watch(self, m: Module, p: _RowParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         pointers, registers = slots(m.submodules.pointers, m), slots(m.submodules.apt, m)
         following = Mux(self.region_of, pointers[1].next, pointers[0].next)
         capacity = Mux(self.region_of, registers[1].capacity, registers[0].capacity)
         started = Signal()  # the region is set, and not again
         with m.If(self.set):
-            m.d.sync += started.eq(started | (self.set_region == self.region_of))
-            m.d.comb += Assume((self.set_region != self.region_of) | ~started)
-        m.d.comb += Assume(self.first_row != self.other_row)
+            sync += started.eq(started | (self.set_region == self.region_of))
+            comb += Assume((self.set_region != self.region_of) | ~started)
+        comb += Assume(self.first_row != self.other_row)
         mine = self.region == self.region_of
-        m.d.comb += Assume(~self.valid | ~mine | started)
+        comb += Assume(~self.valid | ~mine | started)
         places = []
         for row, name in ((self.first_row, "first"), (self.other_row, "other")):
             bound, place = Signal(name=f"{name}_bound"), Signal(3, name=f"{name}_place")
             out = self.out_valid & ~self.trap & (self.out_region == self.region_of) & (self.out_row == row)
             with m.If(out & self.out_ready & self.out_first):
-                m.d.sync += [bound.eq(1), place.eq(self.out_place)]
+                sync += [bound.eq(1), place.eq(self.out_place)]
             has = bound | (out & self.out_first)
             at = Mux(bound, place, self.out_place)
             # A row that was complete and comes again would be a new row: links deliver once.
-            m.d.comb += Assume(~(out & self.out_first & bound))
-            m.d.comb += [Assert(~has | (at < following)), Assert(~out | self.out_first | bound | True)]
+            comb += Assume(~(out & self.out_first & bound))
+            comb += [Assert(~has | (at < following)), Assert(~out | self.out_first | bound | True)]
             places.append((has, at))
-        m.d.comb += Assert(~(places[0][0] & places[1][0]) | (places[0][1] != places[1][1]))
-        m.d.comb += [Assert(~started | (following <= capacity)), Assert(started | (~places[0][0] & ~places[1][0]))]
+        comb += Assert(~(places[0][0] & places[1][0]) | (places[0][1] != places[1][1]))
+        comb += [Assert(~started | (following <= capacity)), Assert(started | (~places[0][0] & ~places[1][0]))]
         full = Signal()  # when the packet that is out was taken in
         with m.If((~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)):
-            m.d.sync += full.eq(following >= capacity)
+            sync += full.eq(following >= capacity)
         out = self.out_valid & (self.out_region == self.region_of)
-        m.d.comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
+        comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
         late = self.waits & (self.late["region"] == self.region_of)
-        m.d.comb += Assert(~late | started)
+        comb += Assert(~late | started)
 
 
 BLOCK = Block(
