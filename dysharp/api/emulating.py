@@ -8,7 +8,7 @@ from dysharp.api.arguments import EmulateArgs
 from dysharp.base import ConfigError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
-from dysharp.functional.faults import check_kinds, machine_faults
+from dysharp.functional.faults import machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.program import Program, Trace
@@ -34,7 +34,6 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     options_of(chosen, options)  # checked here, where messages name the option
     shape = _shape(request)
     kinds, progress = tuple(request["inject"]), request["progress"]
-    check_kinds(kinds)
     machine = machine_with_engine(
         system=system, gpus=request["gpus"], cluster=request["cluster"], order=request["order"], seed=request["seed"], path=request["path"],
         placement=request["placement"], faults=machine_faults(kinds), options=options, dump_token=request["dump"],

@@ -99,12 +99,6 @@ USERS: dict[str, tuple[str, str, str]] = {  # fault -> block of the machine, its
 KINDS = {**{name: text for name, (text, _) in (MACHINE | SCALE_OUT).items()}, **{name: text for name, (text, _) in ROUTING.items()}}
 
 
-def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises ConfigError for an unknown kind, with the nearest one."""
-    for kind in kinds:
-        check_word(kind, KINDS, f"inject {kind!r}: unknown")
-
-
 def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]], domains: int = 1) -> str:
     """Why the injected `kind` happened 0 times in a run with these counts of blocks (`Statistics.tables`)."""
     if kind in SCALE_OUT and domains == 1:
@@ -117,9 +111,10 @@ def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]], dom
 
 
 def machine_faults(kinds: Iterable[str]) -> Faults:
-    """All faults of the machine among `kinds`, combined."""
+    """All faults of the machine among `kinds`, combined. Raises ConfigError for an unknown kind, with the nearest one."""
     faults = Faults()
     for kind in kinds:
+        check_word(kind, KINDS, f"inject {kind!r}: unknown")
         if kind in MACHINE | SCALE_OUT:
             faults = replace(faults, **(MACHINE | SCALE_OUT)[kind][1])  # type: ignore[arg-type]
     return faults

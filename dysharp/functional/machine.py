@@ -165,7 +165,6 @@ class Machine:
             return False  # no packet carries a contribution
         return int((np.diff(program.members.ptr) * -(-program.ops.bytes // 128)).sum()) <= PACKETS_IN_A_MOMENT
 
-
     def _way_to_packets(self, program: Program) -> str:
         """What brings the packet path, in brackets; "" where nothing does."""
         if program.nets:

@@ -9,10 +9,11 @@ from typing import Any
 from dysharp.base import ConfigError
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import Tensors
+from dysharp.functional.op_events import COMPLETIONS, DELIVER, DELIVERIES, ISSUE, RESPOND, OpEvents
 from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.functional.queue_pairs import Messages
-from dysharp.functional.rows import COMPLETIONS, DELIVER, DELIVERIES, DONE, ISSUE, RESPOND, Outcome, RowMachine
+from dysharp.functional.rows import Outcome, RowMachine
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.sections import TAILS, ids_of, part_of, trace_of_part
 
@@ -69,27 +70,18 @@ class _PartPool:
         self.whole.add((kind, ident + self.first["member" if kind in (DELIVER, RESPOND) else "op"]), time)
 
 
-class _KernelMachine:
+class _KernelMachine(OpEvents):
     """A part of kernels: DELAY and JOIN ops."""
 
-    def __init__(
-        self, program: Program, kernels: Kernels, pool: _PartPool, trace: Trace | None, progress: _PartProgress, of: Callable[[str], Outcome]
-    ) -> None:
-        self.kernels, self.pool, self.trace, self.progress, self.of = kernels, pool, trace, progress, of
-        self.name = [program.templates[t].name for t in program.ops.template.tolist()]
-        self.node = program.ops.node.tolist()
-        self.steps = {ISSUE: self._issue, DONE: self._done}
+    tie_bits = RowMachine.tie_bits
 
-    def may_issue(self, op: int) -> None:
-        self.pool.add((ISSUE, op), time_in(self.trace, "issue", op) << 32)
-
-    def _issue(self, op: int) -> None:
-        if self.progress.try_issue(op):
-            self.pool.add((DONE, op), time_in(self.trace, "done", op) << 32)
+    def __init__(self, program: Program, kernels: Kernels, pool: Pool, trace: Trace | None, progress: Progress, of: Callable[[str], Outcome]) -> None:
+        super().__init__(program, pool, trace, progress)
+        self.kernels, self.of = kernels, of
 
     def _done(self, op: int) -> None:
-        self.kernels(self.name[op], self.node[op], self.of)
-        self.progress.finish(op)
+        self.kernels(self._template(op).name, self.node[op], self.of)
+        super()._done(op)
 
 
 class _Merged:
@@ -98,7 +90,7 @@ class _Merged:
         self.progress = Progress(program, self)
         self.ids = [ids_of(program, section) for section in program.sections]
         self.labels = [section.label for section in program.sections]
-        self.machines: list[RowMachine | _KernelMachine] = []
+        self.machines: list[OpEvents] = []
         for label, ids in zip(self.labels, self.ids, strict=True):
             own = None if trace is None else trace_of_part(program, label, trace)
             waits: Any = _PartProgress(self.progress, ids)
@@ -128,7 +120,7 @@ class _Merged:
         assert isinstance(machine, RowMachine)
         return machine.outcome(0)
 
-    def _part(self, what: str, ident: int) -> tuple[RowMachine | _KernelMachine | None, int]:
+    def _part(self, what: str, ident: int) -> tuple[OpEvents | None, int]:
         """The machine of the part that has the op, member or tile, and its id there. None: an op that joins parts."""
         for machine, ids in zip(self.machines, self.ids, strict=True):
             if ident in ids[what]:
@@ -142,14 +134,14 @@ class _Merged:
         if machine is not None:
             machine.may_issue(own)
         else:
-            self.pool.add((ISSUE, op), time_in(self.trace, "issue", op) << 32)
+            self.pool.add((ISSUE, op), time_in(self.trace, "issue", op) << RowMachine.tie_bits)
 
     def may_respond(self, member: int) -> None:
         machine, own = self._part("member", member)
-        assert isinstance(machine, RowMachine)
+        assert machine is not None
         machine.may_respond(own)
 
     def tile_notifies(self, tile: int) -> None:
         machine, own = self._part("tile", tile)
-        assert isinstance(machine, RowMachine)
+        assert machine is not None
         machine.tile_notifies(own)

@@ -80,11 +80,7 @@ class Progress:
                 self._offer(op)
 
     def run(
-        self,
-        pool: Pool,
-        step: Callable[[int, Any], None],
-        report: OnProgress | None = None,
-        waiting: Callable[[], Iterable[str]] = tuple,
+        self, pool: Pool, step: Callable[[int, Any], None], report: OnProgress | None = None, waiting: Callable[[], Iterable[str]] = tuple
     ) -> int:
         """Take every event from the pool, and say from time to time how many ops are done. Returns the number of events.
 

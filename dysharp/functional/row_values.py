@@ -7,39 +7,42 @@ import numpy as np
 
 from dysharp.base import Array, ConfigError, EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, RunRecord, Tensors
-from dysharp.functional.sums import Expression, add_in_order
+from dysharp.functional.op_events import OpEvents
+from dysharp.functional.orders import Pool
+from dysharp.functional.progress import Progress
+from dysharp.functional.sums import Term, add_in_order
 from dysharp.functional.wire import rounded
-from dysharp.program import Framing, Program
+from dysharp.program import Framing, Program, Trace
 
 ALL = slice(None)
 
 
-class RowValues:
+class RowValues(OpEvents):
     """The tensors of one Program, in the memories of its GPUs and in the output. `rows.RowMachine` says when an op reads and writes."""
 
-    def __init__(self, program: Program, tensors: Tensors) -> None:
-        self.p, self.t = program, tensors
-        self.record = RunRecord()
+    tie_bits = 32
+
+    def __init__(self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, progress: Progress | None) -> None:
+        super().__init__(program, pool, trace, progress)
+        self.t, self.record = tensors, RunRecord()
         self.layout = Layout(program, tensors.routing)
         self.memory = ExpertMemory(tensors, self.layout, self.record)
         self.backward = tensors.saved is not None
         self._check_layout()
-        ops = program.ops
-        self.template = ops.template.tolist()
-        self.node, self.key, self.bytes = ops.node.tolist(), ops.key.tolist(), ops.bytes.tolist()
-        self.offset = None if ops.offset is None else ops.offset.tolist()
-        self.row_bytes = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr)).tolist()
-        self.row_missing = list(self.row_bytes)  # bytes that a row still waits for
+        self.offset = None if program.ops.offset is None else program.ops.offset.tolist()
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
-        self._answers: dict[int, list[tuple[int, tuple[Array, Expression]]]] = {}
-        self._partial: dict[int, tuple[Array, Expression]] = {}
-        self._pulled: dict[int, list[tuple[int, tuple[Array, Expression]]]] = defaultdict(list)  # by token: sums over a part of its GPUs
-        self._passed: dict[int, list[tuple[Array, Expression]]] = {}  # by partial row: the contributions of a sum that passed the switch
-        self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
+        self._answers: dict[int, list[tuple[int, Term]]] = {}
+        self._partial: dict[int, Term] = {}
+        self._pulled: dict[int, list[tuple[int, Term]]] = defaultdict(list)  # by token: sums over a part of its GPUs
+        self._passed: dict[int, list[Term]] = {}  # by partial row: the contributions of a sum that passed the switch
+        self._domain_sums: dict[tuple[int, int], Term] = {}  # by (GPU that adds its domain, token)
         self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
-        self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
+        self._left: dict[tuple[int, int], Term] = {}  # by (GPU, partial row that it will fill): results that wait
         self._relay_regions = {region for region, name in enumerate(program.regions.name) if name == "relay"}
         self._prepare_output()
+
+    def tile_of(self, row: int) -> int:
+        return self.layout.tile_of(row)
 
     def _check_layout(self) -> None:
         saved = self.t.saved
@@ -86,13 +89,13 @@ class RowValues:
         offset, row_bytes, hidden = 0 if self.offset is None else self.offset[op], self.row_bytes[row], self.t.experts.hidden
         return slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
 
-    def _domain_sum(self, op: int, node: int) -> tuple[Array, Expression]:
+    def _domain_sum(self, op: int, node: int) -> Term:
         """The sum of a domain that an earlier pull has left on GPU `node` for the token of `op`."""
         if (node, self.key[op]) not in self._domain_sums:
             raise EmulationMismatch(f"op {op}: found no sum of token {self.key[op]} on GPU {node}, expected a wait for the pull that leaves it there")
         return self._domain_sums[node, self.key[op]]
 
-    def _hub_sum(self, node: int, rows: list[int], part: slice = ALL, word: str = "") -> tuple[Array, Expression]:
+    def _hub_sum(self, node: int, rows: list[int], part: slice = ALL, word: str = "") -> Term:
         """The sum of expert rows in one GPU's memory, in the columns `part`, `rounded` in the format `word`, and its expression."""
         t, layout = self.t, self.layout
         buffer = self.memory.rows("dx" if self.backward else "y")
@@ -132,10 +135,10 @@ class RowValues:
         self._partial.update((row, value) for row in rows)
 
     def _framing(self, op: int) -> Framing:
-        framing: Framing = self.p.framings[self.p.templates[self.template[op]].framing]
+        framing: Framing = self.p.framings[self._template(op).framing]
         return framing
 
-    def _sum(self, where: str, parts: list[tuple[Array, Expression]], word: str = "") -> tuple[Array, Expression]:
+    def _sum(self, where: str, parts: list[Term], word: str = "") -> Term:
         """The sum of `parts` in their order, `rounded` in the format `word`, and its expression."""
         total = add_in_order([value for value, _ in parts], self.t.experts.hidden, self.t.number)
         return rounded(self.t.number, word, total), (where, tuple(e for _, e in parts), word)[: 3 if word else 2]
@@ -184,7 +187,7 @@ class RowValues:
         parts = [answer for node, answer in answers if node == self.node[op]]
         if far:
             parts.insert(0, self._sum("switch", far, self._framing(op).total.word))
-        dst = self.p.templates[self.template[op]].dst
+        dst = self._template(op).dst
         if dst == "relay.partial":
             self._domain_sums[self.node[op], self.key[op]] = self._sum("relay", parts)
         elif dst == "partial":
@@ -192,7 +195,7 @@ class RowValues:
         else:
             self._write(self.key[op], parts)
 
-    def _write(self, token: int, parts: list[tuple[Array, Expression]]) -> None:
+    def _write(self, token: int, parts: list[Term]) -> None:
         self.out[token], added = self._sum("source", parts)
         self.record.sums[token] = (added,)
 

@@ -4,20 +4,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import field
 
-import numpy as np
-
-from dysharp.base import Array, ConfigError, EmulationMismatch, OnProgress, frozen
+from dysharp.base import Array, ConfigError, OnProgress, frozen
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, RunRecord, SavedRows, Tensors
-from dysharp.functional.orders import Pool, make_pool, time_in
+from dysharp.functional.op_events import COMPLETIONS, DELIVER, DELIVERIES, NOTIFY, RESPOND
+from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
 from dysharp.functional.queue_pairs import Arrival, Messages, QueuePair
 from dysharp.functional.row_values import RowValues
 from dysharp.functional.sums import Sums
-from dysharp.program import PULLS, PUSHES, Kind, Program, Tail, Trace, owners
-
-ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
-DELIVERIES, COMPLETIONS = frozenset({DELIVER, RESPOND}), frozenset({DONE, NOTIFY})
+from dysharp.program import PULLS, Kind, Program, Tail, Trace
 
 
 @frozen
@@ -65,24 +61,12 @@ class RowMachine(RowValues):
     def __init__(
         self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, messages: Messages, progress: Progress | None = None
     ) -> None:
-        super().__init__(program, tensors)
-        self.pool, self.trace, self.messages = pool, trace, messages
-        m = program.members
-        self.kind = program.kinds().tolist()
-        self.net = program.op_net().tolist()
-        self.ptr, self.member_node = m.ptr.tolist(), m.node.tolist()
-        self.fill_ptr: list[int] = m.fill_ptr.tolist()
-        self.fill_row: list[int] = m.fill_row.tolist()
-        self.owner = owners(m.ptr).tolist()
-        self.missing = np.diff(m.ptr).tolist()
-        self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
-        self.sums = Sums(program)
+        super().__init__(program, tensors, pool, trace, progress)
+        self.messages, self.net, self.sums = messages, program.op_net().tolist(), Sums(program)
         self._gated: dict[int, list[int]] = defaultdict(list)  # by gate: copies that wait in the switch
-        self.progress = Progress(program, self) if progress is None else progress
-        self.steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
 
     def run(self, progress: OnProgress | None) -> Outcome:
-        return self.outcome(self.progress.run(self.pool, lambda kind, ident: self.steps[kind](ident), progress))
+        return self.outcome(self.run_events(progress))
 
     def outcome(self, events: int) -> Outcome:
         """The result, after the last step."""
@@ -90,49 +74,27 @@ class RowMachine(RowValues):
         saved = None if self.backward else self.memory.saved()
         return Outcome(self.out, self.gate_grad, self.record, saved, events, self.messages.injected)
 
-    # ---- possible events (Listener) ----------------------------------------------------------------------------------
-
-    def _add(self, kind: int, ident: int, time: int = 0, tie: int = 0) -> None:
-        self.pool.add((kind, ident), (time << 32) + tie)
-
-    def may_issue(self, op: int) -> None:
-        self._add(ISSUE, op, time_in(self.trace, "issue", op))
-
-    def may_respond(self, member: int) -> None:
-        if self.progress.issued[self.owner[member]]:
-            self._add(RESPOND, member, time_in(self.trace, "member", member))
-
     def tile_notifies(self, tile: int) -> None:
         _, first, end = self.layout.tile(tile)
         told = self.p.regions.row_notify
         for row in self.layout.row_at[first:end]:
             if row != UNBOUND and told[row] >= 0:
-                self._add(NOTIFY, int(told[row]))
+                self.pool.add((NOTIFY, int(told[row])))
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def _issue(self, op: int) -> None:
-        if not self.progress.try_issue(op):
-            return
-        kind = self.kind[op]
-        members = range(self.ptr[op], self.ptr[op + 1])
-        if self.net[op]:
-            for member in members:
-                self.messages.send(member, self._queue_pair(member))
-        if kind in PULLS:
+    def _begin(self, op: int, members: range) -> None:
+        for member in members if self.net[op] else ():
+            self.messages.send(member, self._queue_pair(member))
+        if self.kind[op] in PULLS:
             self._answers[op] = []
-            for member in members:
-                if self.progress.responds_freely(member):
-                    self.may_respond(member)
-        elif kind in PUSHES:
-            for member in members:
-                gate = self.sums.gate(op, self.member_node[member])
-                if gate < 0 or self.sums.is_open(gate):
-                    self._add(DELIVER, member, *self._delivery(member))
-                else:
-                    self._gated[gate].append(member)
-        if kind not in PULLS + PUSHES or not members:
-            self._finish_later(op)
+
+    def _leave(self, op: int, member: int) -> None:
+        gate = self.sums.gate(op, self.member_node[member])
+        if gate < 0 or self.sums.is_open(gate):
+            self._deliver_later(member)
+        else:
+            self._gated[gate].append(member)
 
     def _queue_pair(self, member: int) -> QueuePair:
         op = self.owner[member]
@@ -148,23 +110,13 @@ class RowMachine(RowValues):
             return True, True
         arrival = self.messages.arrive(member, self._queue_pair(member))
         if arrival in (Arrival.GONE, Arrival.UNHEARD):
-            round_trip = 4 * self.p.nets[self.net[self.owner[member]] - 1].lat
-            self._add(way, member, time_in(self.trace, "member", member) + round_trip)
+            self._add(way, member, "member", late=4 * self.p.nets[self.net[self.owner[member]] - 1].lat)
         return arrival in (Arrival.TAKEN, Arrival.UNHEARD), arrival in (Arrival.TAKEN, Arrival.REPEATED)
 
-    def _delivery(self, member: int) -> tuple[int, int]:
-        """(time of a delivery, slot of its first row).
-
-        Deliveries of one instant fill a region in the order of slots.
-        """
-        if self.trace is None:
-            return 0, 0
-        first = self.fill_ptr[member]
-        slot = int(self.trace.row_slot[self.fill_row[first]]) if first < self.fill_ptr[member + 1] else 0
-        return int(self.trace.member[member]), slot
-
-    def _finish_later(self, op: int) -> None:
-        self._add(DONE, op, time_in(self.trace, "done", op))
+    def _deliver_later(self, member: int) -> None:
+        """Deliveries of one instant fill a region in the order of slots."""
+        rows = self.fills(member)
+        self._add(DELIVER, member, "member", tie=int(self.trace.row_slot[rows[0]]) if self.trace is not None and rows else 0)
 
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
@@ -179,15 +131,15 @@ class RowMachine(RowValues):
 
     def _contribute(self, op: int, member: int) -> None:
         """A contribution is in the switch. The last contribution of a sum with a place ends all of them; without a place each ends by itself."""
-        words = self.p.templates[self.template[op]].fn == "control"  # READY: it brings no rows
+        words = self._template(op).fn == "control"  # READY: it brings no rows
         rows = [] if words else self._rows_of.get((self.node[op], self.key[op]), [])
         value = self._hub_sum(self.node[op], rows)
         self._return_gate_grads(self.key[op], rows)
         added, mine, is_last = self.sums.add(op, value)
         for gate in [gate for gate in self._gated if self.sums.is_open(gate)]:
             for copy in self._gated.pop(gate):
-                self._add(DELIVER, copy, *self._delivery(copy))
-        for row in self._fills(member) if is_last else ():
+                self._deliver_later(copy)
+        for row in self.fills(member) if is_last else ():
             self.layout.bind(row)
             if words:
                 pass
@@ -202,7 +154,7 @@ class RowMachine(RowValues):
 
     def _take(self, op: int, member: int) -> None:
         """Write what the op brings to `member`."""
-        rows, template = self._fills(member), self.p.templates[self.template[op]]
+        rows, template = self.fills(member), self._template(op)
         for row in rows:
             self.layout.bind(row)
         if template.fn == "copy":
@@ -221,27 +173,6 @@ class RowMachine(RowValues):
             self._arrived(row, self.bytes[op])
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
 
-    def _fills(self, member: int) -> list[int]:
-        """The rows that a member fills or reads."""
-        return self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
-
-    def _arrived(self, row: int, n_bytes: int) -> None:
-        self.row_missing[row] -= n_bytes
-        if self.row_missing[row] < 0:
-            raise EmulationMismatch(f"row {row}: found {-self.row_missing[row]} B more than its {self.row_bytes[row]} B, expected every byte once")
-        if self.row_missing[row] != 0:
-            return
-        self.progress.fire(Tail.ROW_COMPLETE, row)
-        tile = self.layout.tile_of(row)
-        self.tile_missing[tile] -= 1
-        if self.tile_missing[tile] == 0:
-            self.progress.fire(Tail.TILE_READY, tile)
-
-    def _one_less(self, op: int) -> None:
-        self.missing[op] -= 1
-        if self.missing[op] == 0:
-            self._finish_later(op)
-
     def _respond(self, member: int) -> None:
         op = self.owner[member]
         new, heard = self._arrives(member, RESPOND)
@@ -252,22 +183,21 @@ class RowMachine(RowValues):
 
     def _answer(self, op: int, member: int) -> None:
         """Add the answer of `member` to the answers of the op."""
-        if self.p.templates[self.template[op]].src == "relay.partial":
+        if self._template(op).src == "relay.partial":
             answer = self._domain_sum(op, self.member_node[member])
         else:
             far = self.member_node[member] != self.node[op]
-            answer = self._hub_sum(self.member_node[member], self._fills(member), word=self._framing(op).answer.word if far else "")
-        self._return_gate_grads(self.key[op], self._fills(member))
+            answer = self._hub_sum(self.member_node[member], self.fills(member), word=self._framing(op).answer.word if far else "")
+        self._return_gate_grads(self.key[op], self.fills(member))
         self._answers[op].append((self.member_node[member], answer))
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
 
     def _done(self, op: int) -> None:
-        kind = self.kind[op]
-        template = self.p.templates[self.template[op]]
+        kind, template = self.kind[op], self._template(op)
         if kind == Kind.COMPUTE:
             self.memory.compute(template.fn, self.key[op], self.node[op], template.columns)
         elif kind in PULLS and template.fn == "sum":
             self._finish_pull(op)
         elif kind == Kind.JOIN and template.fn == "sum":
             self._sum_for_free(self.node[op])
-        self.progress.finish(op)
+        super()._done(op)

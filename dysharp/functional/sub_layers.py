@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.base import Array, EmulationMismatch, ProgramError, Texts
-from dysharp.functional.collective import FINISH, Chunkwise, CollectiveEmulation, compared
+from dysharp.functional.collective import Chunkwise, CollectiveEmulation, compared
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
 from dysharp.systems.building.tp.sublayer import OUT, PARTIAL, ROWS, Cuts, cuts_of
@@ -81,11 +81,11 @@ class _SubLayerTensors(Chunkwise):
 
     # ---- GEMMs and norms -----------------------------------------------------------------------------------------------
 
-    def _finish(self, op: int) -> None:
+    def _done(self, op: int) -> None:
         t = self._template(op)
         if t.kind is Kind.COMPUTE and t.fn:
-            {"gemm1": self._gemm1, "norm": self._norm, "gemm2": self._gemm2}[t.fn](int(self.p.ops.node[op]), int(self.p.ops.key[op]), t.src)
-        super()._finish(op)
+            {"gemm1": self._gemm1, "norm": self._norm, "gemm2": self._gemm2}[t.fn](self.node[op], self.key[op], t.src)
+        super()._done(op)
 
     def _gemm1(self, gpu: int, tile: int, src: str) -> None:
         block, column = divmod(tile, self.cuts.tiles)
@@ -116,8 +116,8 @@ class _SubLayerTensors(Chunkwise):
 
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
-        t, home = self._template(op), int(self.p.members.node[member])
-        if t.kind is not Kind.PUSH_REDUCE or op not in self.read or home == int(self.p.ops.node[op]):
+        t, home = self._template(op), self.member_node[member]
+        if t.kind is not Kind.PUSH_REDUCE or op not in self.read or home == self.node[op]:
             super()._deliver(member)
             return
         session = self.session[op]
@@ -138,14 +138,14 @@ class _SubLayerTensors(Chunkwise):
             self.tables[home], _ = merging.step(self.tables[home], merging.Give())
             self._write(t.fn, t.dst, home, op, self.added.pop(session))
         del self.sums[session]
-        for row in self.p.members.fill_row[self.p.members.fill_ptr[member] : self.p.members.fill_ptr[member + 1]].tolist():
-            self._fill(row, int(self.p.ops.bytes[op]))
+        for row in self.fills(member):
+            self._arrived(row, self.bytes[op])
         for one in together:
-            self.progress.fire(Tail.MEMBER_DELIVERED, int(self.p.members.ptr[one]))
+            self.progress.fire(Tail.MEMBER_DELIVERED, self.ptr[one])
             self.progress.finish(one)
 
     def _write(self, fn: str, buffer: str, gpu: int, op: int, part: Array) -> None:
-        place = buffer, gpu, int(self.p.ops.key[op])
+        place = buffer, gpu, self.key[op]
         if fn == "merge":
             self.buffers[place] = self.buffers[place] + part if place in self.buffers else part
         elif fn == "load":
@@ -155,15 +155,16 @@ class _SubLayerTensors(Chunkwise):
 
     # ---- loads in the switch -------------------------------------------------------------------------------------------
 
-    def _issue(self, op: int) -> None:
-        t = self._template(op)
-        if t.kind is not Kind.MERGED_LOAD:
-            super()._issue(op)
-            return
-        if self.progress.issued[op] or not self.progress.try_issue(op):
+    def may_respond(self, member: int) -> None:
+        if self.kind[self.owner[member]] != Kind.MERGED_LOAD or self.owner[member] in self.asked:
+            super().may_respond(member)
+
+    def _ask(self, op: int, member: int) -> None:
+        if self.kind[op] != Kind.MERGED_LOAD:
+            super()._ask(op, member)
             return
         assert self.p.sessions is not None
-        address, home = self.session[op], int(self.p.members.node[self.p.members.ptr[op]])
+        address, home = self.session[op], self.member_node[member]
         if self.rng.random() < self.expire:
             self._step(home, merging.Expire(address))
         self._step(home, merging.Load(address, op, int(self.p.sessions.expected[address])))
@@ -175,10 +176,7 @@ class _SubLayerTensors(Chunkwise):
             if isinstance(out, merging.Forward):
                 assert isinstance(out.asker, int)
                 self.asked[out.asker] = out.merges
-                member = int(self.p.members.ptr[out.asker])
-                self.responses.add(member)
-                if self.progress.responds_freely(member):
-                    self.may_respond(member)
+                super()._ask(out.asker, self.ptr[out.asker])
             elif isinstance(out, merging.LoadResponse):
                 assert isinstance(out.asker, int)
                 assert isinstance(out.address, int)
@@ -186,7 +184,7 @@ class _SubLayerTensors(Chunkwise):
 
     def _respond(self, member: int) -> None:
         op = self.owner[member]
-        t, home = self._template(op), int(self.p.members.node[member])
+        t, home = self._template(op), self.member_node[member]
         if t.kind is not Kind.MERGED_LOAD:
             super()._respond(member)
             return
@@ -199,8 +197,8 @@ class _SubLayerTensors(Chunkwise):
 
     def _loaded(self, op: int, part: Array) -> None:
         self.read[op] = part
-        self.progress.fire(Tail.MEMBER_DELIVERED, int(self.p.members.ptr[op]))
-        self.pool.add((FINISH, op), self._time("done", op))
+        self.progress.fire(Tail.MEMBER_DELIVERED, self.ptr[op])
+        self._finish_later(op)
 
 
 def _cuts(program: Program, work: SubLayer) -> Cuts:

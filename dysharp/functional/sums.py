@@ -25,6 +25,8 @@ from dysharp.functional.wire import rounded
 from dysharp.program import Kind, Program
 
 Expression = tuple[Any, ...]
+Term = tuple[Array, Expression]
+"""A value, and how it was made."""
 
 
 def slots_of(expression: Expression) -> Iterator[int]:
@@ -77,7 +79,7 @@ class Sums:
         self._session, self._home, self._expected = p.ops.session.tolist(), p.sessions.home.tolist(), p.sessions.expected.tolist()
         self._open: dict[int, int] = defaultdict(int)
         self._added: dict[int, bool] = {}
-        self._parts: dict[int, dict[int, tuple[Array, Expression]]] = defaultdict(dict)
+        self._parts: dict[int, dict[int, Term]] = defaultdict(dict)
 
     def gate(self, op: int, node: int) -> int:
         """The session whose gate a copy of `op` to `node` passes, -1 = none."""
@@ -88,7 +90,7 @@ class Sums:
         behind = gate - self._home[gate] + (self._home[gate] + 1) % self._n_nodes
         return all(len(self._parts[s]) == self._expected[s] for s in (gate, behind))
 
-    def add(self, op: int, value: tuple[Array, Expression]) -> tuple[bool, dict[int, tuple[Array, Expression]], bool]:
+    def add(self, op: int, value: Term) -> tuple[bool, dict[int, Term], bool]:
         """Add a contribution. Returns (whether its sum has a place, the contributions so far by op in order of arrival, whether it is the last)."""
         s = self._session[op]
         home = self._home[s]

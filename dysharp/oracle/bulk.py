@@ -67,7 +67,7 @@ class BulkOps:
         tasks_move = program.hardware.memory_rate > 0 and any(n > 0 for row in program.task_bytes.tolist() for n in row)
         self._watched = tasks_move or any(op.ack_up + op.ack_down > 0 for op in tables.ops if tables.remote(op))
         """Whether bytes follow each train that others feel: a task that waits for memory, or a link that carries acknowledgements."""
-        for op in list(world.tables.ops):
+        for op in list(world.ops):
             if op.trains > 1 and world.tables.remote(op):
                 self.of[op.id] = self._bulk(op, channel[op.net])
 
@@ -80,7 +80,7 @@ class BulkOps:
         if room and program.channels[0] * max(1, room // op.up) * op.up < trip + op.up:
             most = 1
         buffers = program.channels[0] * room + program.hardware.output_bytes if room else ENDLESS_TRAINS * op.up
-        flow = op.port, op.cls, self.world.tables.members[op.members[0]].port
+        flow = op.port, op.cls, self.world.members[op.members[0]].port
         return _Bulk(op, flow, op.trains, op.trains, most, min(op.trains, SPARE_PIECES + -(-(trip + buffers) // op.up)))
 
     # ---- up -----------------------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ class BulkOps:
     def send(self, op: Op) -> TrainGroup:
         """`op` was taken from the hub of its port, whose up server sends a piece of it now."""
         world, bulk, link = self.world, self.of[op.id], self.up[op.port]
-        target = world.tables.members[op.members[0]]
-        waiting = [(cls, item.op) for cls, fifo in enumerate(link.fifos) for item in fifo]
-        alone = all(cls == op.cls and other in self.of for cls, other in waiting) and self.asked[target.port] == self.asking[bulk.flow]
+        target = world.members[op.members[0]]
+        alone = all(cls == op.cls and item.op.id in self.of for cls, fifo in enumerate(link.fifos) for item in fifo)
+        alone = alone and self.asked[target.port] == self.asking[bulk.flow]
         n = min(bulk.unsent, bulk.most) if alone else 1
         world.counts["piece of several trains" if n > 1 else "piece of one train"] += 1
-        own = replace(op, id=len(world.tables.ops), members=[len(world.tables.members)])
-        world.tables.ops.append(own)
-        world.tables.members.append(Member(own.id, target.node, target.port, [], 0))
+        own = replace(op, id=len(world.ops), members=[len(world.members)])
+        world.ops.append(own)
+        world.members.append(Member(own.id, target.node, target.port, [], 0))
         server = link.server
         end = server.serve(world.now, n * op.up, messages=n)
         size = op.up + server.message_bytes
@@ -162,7 +162,7 @@ class BulkOps:
         if bulk is not None:
             self.asking[bulk.flow] += 1
         item = self.down[port].sending
-        there = None if item is None else self.pieces.get(item.op)
+        there = None if item is None else self.pieces.get(item.op.id)
         if there is not None and (bulk is None or there.bulk.flow != bulk.flow):
             self.cut(there)
             self._yield(there)
@@ -171,7 +171,7 @@ class BulkOps:
 
     def serve(self, link: DownLink, port: int, item: Incoming) -> int:
         """The down server of `port` takes a piece: all its trains if nothing else has asked for the link, else one. Returns the end."""
-        piece = self.pieces[item.op]
+        piece = self.pieces[item.op.id]
         alone = self.asked[port] == self.asking[piece.bulk.flow]
         n = len(piece.sent) - piece.served if alone else 1
         self.world.counts["turn of a piece" if n > 1 else "turn of one train"] += 1
@@ -189,8 +189,8 @@ class BulkOps:
         return [sent + late for sent in piece.sent[piece.served : piece.served + n]]
 
     def _being_served(self, piece: TrainGroup) -> bool:
-        item = self.down[self.world.tables.members[piece.op.members[0]].port].sending
-        return item is not None and item.op == piece.op.id
+        item = self.down[self.world.members[piece.op.members[0]].port].sending
+        return item is not None and item.op.id == piece.op.id
 
     def _yield(self, piece: TrainGroup) -> None:
         """The turn of `piece` ends with the train that has begun."""
@@ -199,7 +199,7 @@ class BulkOps:
     def _end_turn_after(self, piece: TrainGroup, n: int) -> None:
         if n == len(piece.turn):
             return
-        port = self.world.tables.members[piece.op.members[0]].port
+        port = self.world.members[piece.op.members[0]].port
         link = self.down[port]
         item, server = link.sending, link.server
         assert item is not None
@@ -214,7 +214,7 @@ class BulkOps:
 
     def turn_over(self, port: int, item: Incoming) -> bool:
         """The down server of `port` has sent `item`. Returns whether it is a piece with trains left, which waits for its next turn."""
-        piece = self.pieces.get(item.op) if item.member >= 0 else None
+        piece = self.pieces.get(item.op.id) if item.member >= 0 else None
         if piece is not None:
             piece.served += len(piece.turn)
             if piece.served < len(piece.sent):
@@ -228,7 +228,7 @@ class BulkOps:
     def delivered(self, piece: TrainGroup) -> bool:
         """A piece is visible: its bytes have been read and written, its trains are acknowledged. Returns whether the whole op is."""
         world, bulk, op = self.world, piece.bulk, piece.bulk.op
-        n, target = len(piece.sent), world.tables.members[piece.op.members[0]]
+        n, target = len(piece.sent), world.members[piece.op.members[0]]
         payload = n * -(-op.payload // op.trains)
         world.moves(op.node, payload)
         world.moves(target.node, payload)

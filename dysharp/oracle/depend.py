@@ -1,6 +1,6 @@
 """Dependencies of ops, responses and tiles, and the edges that fall at a point (docs/design/0001, Ops and edges)."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,17 +50,13 @@ class Dependencies:
         self.notify: Callable[[int, int], None]
         self.dropped: Callable[[Op], None]
         self.ended: Callable[[int], None]
-        self.waits = [0] * len(world.tables.ops)
-        self.respond_waits: dict[int, int] = defaultdict(int)
+        self.waits: Counter[tuple[Head, int]] = Counter()
+        """Dependencies left, by what they hold back: of ops also rows that notify them, and the op before in a chain."""
         self.out: dict[tuple[Tail, int], list[_OutEdge]] = defaultdict(list)
-        self._notify_waits: dict[int, int] = defaultdict(int)
-        self._cancel_waits: dict[int, int] = defaultdict(int)
         self._touched: set[int] = set()
-        self._announced = {op.id: _Announced(0, op.threshold) for op in world.tables.ops if op.kind is Kind.JOIN and op.threshold >= 0}
+        self._announced = {op.id: _Announced(0, op.threshold) for op in world.ops if op.kind is Kind.JOIN and op.threshold >= 0}
         self._read_edges()
-        for row_op in world.tables.program.regions.row_notify.tolist():
-            if row_op >= 0:
-                self.waits[row_op] += 1
+        self.waits.update((Head.OP_ISSUE, op) for op in world.tables.program.regions.row_notify.tolist() if op >= 0)
         self._chains = self._read_chains()
         self._turn = [0] * len(self._chains)
 
@@ -70,48 +66,37 @@ class Dependencies:
         for tail_kind, tail, head_kind, head in zip(*columns, strict=True):
             announces = self._announcement(Tail(tail_kind), tail, Head(head_kind), head)
             self.out[Tail(tail_kind), tail].append(_OutEdge(Head(head_kind), head, announces))
-            self._count(Head(head_kind), head, announces)
+            self.waits[Head(head_kind), head] += 1
+            if announces is not None:
+                self._announced[head].signals_missing += 1
 
     def _announcement(self, tail_kind: Tail, tail: int, head_kind: Head, head: int) -> int | None:
         if head_kind is not Head.OP_ISSUE or head not in self._announced:
             return None
         if tail_kind in (Tail.OP_DONE, Tail.OP_ISSUED):
-            op = self.world.tables.ops[tail]
+            op = self.world.ops[tail]
         elif tail_kind is Tail.MEMBER_DELIVERED:
             op = self.world.op_of(tail)
         else:
             return None
         return op.value if op.kind is Kind.SIGNAL else None
 
-    def _count(self, head_kind: Head, head: int, announces: int | None) -> None:
-        if head_kind is Head.OP_ISSUE:
-            self.waits[head] += 1
-            if announces is not None:
-                self._announced[head].signals_missing += 1
-        elif head_kind is Head.MEMBER_RESPOND:
-            self.respond_waits[head] += 1
-        elif head_kind is Head.TILE_NOTIFY:
-            self._notify_waits[head] += 1
-        else:
-            self._cancel_waits[head] += 1
-
     def _read_chains(self) -> list[list[int]]:
         """Ops of every chain by id. Every op but the first waits for its predecessor as for one more edge."""
         chains = self.world.tables.program.chains
         members: list[list[int]] = [[] for _ in range(0 if chains is None else len(chains.pool))]
-        for op in self.world.tables.ops:
+        for op in self.world.ops:
             if op.chain >= 0:
                 members[op.chain].append(op.id)
         for ops in members:
-            for op_id in ops[1:]:
-                self.waits[op_id] += 1
+            self.waits.update((Head.OP_ISSUE, op_id) for op_id in ops[1:])
         return members
 
     # ---- falling edges ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """At time zero, ops without dependencies become ready in order of their ids."""
-        for op in self.world.tables.ops:
+        for op in self.world.ops:
             if self._free(op):
                 self._ready(op, -1)
         self.drain()
@@ -129,33 +114,31 @@ class Dependencies:
         for edge in self.out.get((passed.tail, passed.ident), ()):
             self._fall(edge, passed.cause)
         if passed.tail is Tail.OP_DONE:
-            self._next_in_chain(self.world.tables.ops[passed.ident], passed.cause)
+            self._next_in_chain(self.world.ops[passed.ident], passed.cause)
 
     def _fall(self, edge: _OutEdge, cause: int) -> None:
         if edge.head is Head.OP_ISSUE:
             self.event(edge.ident, cause, edge.announces)
-        elif edge.head is Head.MEMBER_RESPOND:
-            self.respond_waits[edge.ident] -= 1
-            if self.respond_waits[edge.ident] == 0:
-                self.respond(edge.ident)
+            return
+        self.waits[edge.head, edge.ident] -= 1
+        if self.waits[edge.head, edge.ident] > 0:
+            return
+        if edge.head is Head.MEMBER_RESPOND:
+            self.respond(edge.ident)
         elif edge.head is Head.TILE_NOTIFY:
-            self._notify_waits[edge.ident] -= 1
-            if self._notify_waits[edge.ident] == 0:
-                self.notify(edge.ident, cause)
+            self.notify(edge.ident, cause)
         else:
-            self._cancel_waits[edge.ident] -= 1
-            if self._cancel_waits[edge.ident] == 0:
-                self.cancel(self.world.tables.ops[edge.ident])
+            self.cancel(self.world.ops[edge.ident])
 
     def event(self, op_id: int, cause: int, announces: int | None = None) -> None:
         """One dependency of an op falls."""
-        op = self.world.tables.ops[op_id]
+        op = self.world.ops[op_id]
         if op_id in self.world.log.cancelled or self.world.log.ready[op_id] >= 0:
             return
         if op.kind is Kind.JOIN and op_id not in self._touched:
             self._touched.add(op_id)
             self.world.semaphores.passed(Point.JOIN_FIRST_EVENT, op_id)
-        self.waits[op_id] -= 1
+        self.waits[Head.OP_ISSUE, op_id] -= 1
         if op_id in self._announced:
             self._announce(self._announced[op_id], announces)
         if self._free(op):
@@ -170,7 +153,7 @@ class Dependencies:
 
     def _free(self, op: Op) -> bool:
         announced = self._announced.get(op.id)
-        return self.waits[op.id] == 0 if announced is None else announced.met()
+        return self.waits[Head.OP_ISSUE, op.id] == 0 if announced is None else announced.met()
 
     def _ready(self, op: Op, cause: int) -> None:
         log = self.world.log
@@ -213,5 +196,5 @@ class Dependencies:
         for tail in tails:
             for edge in self.out.get(tail, ()):
                 if edge.head is Head.OP_ISSUE and edge.ident not in self._announced:
-                    self.cancel(self.world.tables.ops[edge.ident])
+                    self.cancel(self.world.ops[edge.ident])
         self._next_in_chain(op, op.id)

@@ -64,8 +64,7 @@ class _Acks:
 
     def _queued(self, port: int) -> int:
         """Bytes that queue at the up server of `port`."""
-        ops = self.world.tables.ops
-        return sum(ops[item.op].up if item.member < 0 else ops[item.op].response for fifo in self.up[port].fifos for item in fifo)
+        return sum(item.op.up if item.member < 0 else item.op.response for fifo in self.up[port].fifos for item in fifo)
 
     def visible(self, port: int, op: Op) -> None:
         """A copy of `op` is visible at `port`."""
@@ -138,7 +137,7 @@ class OracleFabric:
         self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
         self.bulk.queue = self._queue
         self.acks = _Acks(world, self.up, self.down)
-        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.tables.remote(op) for op in world.tables.ops)
+        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.tables.remote(op) for op in world.ops)
         self.lines_up = [Lines(world.hardware) for _ in range(program.n_nodes if unequal else 0)]
         self.lines_down = [Lines(world.hardware) for _ in self.lines_up]
 
@@ -152,18 +151,18 @@ class OracleFabric:
 
     def send(self, op: Op) -> None:
         """Put the train of `op` in the FIFO of its class at its node."""
-        self.up[op.port].fifos[op.cls].append(Outgoing(op.id))
+        self.up[op.port].fifos[op.cls].append(Outgoing(op))
         self.bulk.joined(op.port, op)
 
     def _queue(self, op: Op) -> None:
         """A bulk op waits for its next piece."""
-        turn_push(self.up[op.port].fifos[op.cls], Outgoing(op.id), lambda other: other.op in self.bulk.of)
+        turn_push(self.up[op.port].fifos[op.cls], Outgoing(op), lambda other: other.op.id in self.bulk.of)
 
     def respond(self, member: int) -> None:
         """Put the response of `member` in the FIFO of the response class at the member's node."""
         op = self.world.op_of(member)
-        port = self.world.tables.members[member].port
-        self.up[port].fifos[op.response_cls].append(Outgoing(op.id, member))
+        port = self.world.members[member].port
+        self.up[port].fifos[op.response_cls].append(Outgoing(op, member))
         self.bulk.joined(port)
 
     def grant_up(self, node: int) -> None:
@@ -175,8 +174,8 @@ class OracleFabric:
             if link.fifos[cls] and self._may_go(link.fifos[cls][0]):
                 item = link.fifos[cls].popleft()
                 link.last_class = self._turn(cls, item.op) if item.member < 0 else cls
-                if item.op in self.bulk.of:
-                    self._send_piece(self.world.tables.ops[item.op])
+                if item.op.id in self.bulk.of:
+                    self._send_piece(item.op)
                 else:
                     self._send_up(node, link, item)
                 return
@@ -189,17 +188,16 @@ class OracleFabric:
         self.tail[piece.op.id] = piece.sent[-1] + op.stripe_up
         self.world.agenda.add(self.world.now + self.rules[op.net].lat, Event.ARRIVE, op.port, piece.op.id)
 
-    def _turn(self, cls: int, op: int) -> int:
+    def _turn(self, cls: int, op: Op) -> int:
         """The class after which the next turn begins. A turn of `cls` lasts until the last train of a row."""
-        if not self.world.tables.ops[op].has_next_train:
+        if not op.has_next_train:
             return cls
         self.world.counts["turn of several trains"] += 1
         return cls - 1
 
     def _may_go(self, item: Outgoing) -> bool:
         """Whether a train may leave. A response has its place in the reduction unit. Other trains reserve space."""
-        op = self.world.tables.ops[item.op]
-        capacity = self.rules[op.net].channel
+        op, capacity = item.op, self.rules[item.op.net].channel
         if item.member >= 0 or capacity == 0:
             return True
         channels = self.channels[op.port, op.cls]
@@ -214,7 +212,7 @@ class OracleFabric:
         return True
 
     def _send_up(self, node: int, link: UpLink, item: Outgoing) -> None:
-        world, op = self.world, self.world.tables.ops[item.op]
+        world, op = self.world, item.op
         n_bytes, stripe = (op.up, op.stripe_up) if item.member < 0 else (op.response, op.stripe_response)
         self.acks.sends(node, op.cls if item.member < 0 else op.response_cls, op, n_bytes)
         late = self._time(link.server.debt_at(world.now), link.server)
@@ -243,7 +241,7 @@ class OracleFabric:
             self.expose(op)
             return
         trains = self.channels[op.port, op.cls].trains[self._channel_of[op.id]]
-        trains.append(op.id)
+        trains.append(op)
         if len(trains) == 1:
             self.expose(op)
         else:
@@ -256,7 +254,7 @@ class OracleFabric:
         trains = self.channels[op.port, op.cls].trains[self._channel_of[op.id]]
         trains.popleft()
         if trains:
-            self.expose(self.world.tables.ops[trains[0]])
+            self.expose(trains[0])
         self.world.agenda.add(self.world.now + self.rules[op.net].lat, Event.CREDIT, op.port, op.id)
 
     def credit(self, op: Op) -> None:
@@ -267,8 +265,8 @@ class OracleFabric:
         """The copies of the exposed train of `op` cross to their outputs, or wait there for room. `held`: copies that wait for their gates."""
         self.copies_left[op.id] = self.copies_left.get(op.id, 0) + len(members) + held
         for m in members:
-            member = self.world.tables.members[m]
-            self._ask(member.port, op.cls, op.port, Incoming(op.id, m, op.down + member.extra, op.cls))
+            member = self.world.members[m]
+            self._ask(member.port, op.cls, op.port, Incoming(op, m, op.down + member.extra, op.cls))
         if members and self.copies_left[op.id] == 0:
             self.leave(op)
 
@@ -279,7 +277,7 @@ class OracleFabric:
 
     def result_out(self, op: Op, node: int, cls: int, n_bytes: int) -> None:
         """A result of the reduction unit crosses to the output of `node`, or waits there for room."""
-        self._ask(node, cls, self.n_ports, Incoming(op.id, -1, n_bytes, cls))
+        self._ask(node, cls, self.n_ports, Incoming(op, -1, n_bytes, cls))
 
     def _ask(self, node: int, cls: int, source: int, item: Incoming) -> None:
         link = self.down[node]
@@ -288,18 +286,18 @@ class OracleFabric:
             link.fifos[cls][source].append(item)
         else:
             self._cross(link, item)
-        self.bulk.ask(node, self.world.tables.ops[item.op])
+        self.bulk.ask(node, item.op)
 
     def _has_room(self, link: DownLink, item: Incoming) -> bool:
         """Whether the output buffer of the item's class takes the item. An empty buffer takes any."""
-        limit, held = self.rules[self.world.tables.ops[item.op].net].output, link.held[item.cls]
+        limit, held = self.rules[item.op.net].output, link.held[item.cls]
         return limit == 0 or held == 0 or held + item.n_bytes <= limit
 
     def _cross(self, link: DownLink, item: Incoming) -> None:
         link.held[item.cls] += item.n_bytes
         link.crossed[item.cls].append(item)
         if item.member >= 0:
-            self.copies_left[item.op] -= 1
+            self.copies_left[item.op.id] -= 1
 
     def _admit(self, node: int, cls: int) -> None:
         """What waits for room in the output buffer of (node, class) crosses, sources round robin, as far as it fits."""
@@ -311,8 +309,8 @@ class OracleFabric:
             link.last_source[cls] = source
             item = link.fifos[cls][source].popleft()
             self._cross(link, item)
-            if item.member >= 0 and self.copies_left[item.op] == 0:
-                self.leave(self.world.tables.ops[item.op])
+            if item.member >= 0 and self.copies_left[item.op.id] == 0:
+                self.leave(item.op)
 
     # ---- down ---------------------------------------------------------------------------------------------
 
@@ -330,7 +328,7 @@ class OracleFabric:
 
     def _send_down(self, node: int, link: DownLink, item: Incoming) -> None:
         link.sending = item
-        if item.member >= 0 and item.op in self.bulk.pieces:
+        if item.member >= 0 and item.op.id in self.bulk.pieces:
             self.world.agenda.add(self.bulk.serve(link, node, item), Event.DOWN_END, node, item.member)
             return
         if node < len(self.lines_down):
@@ -338,20 +336,21 @@ class OracleFabric:
             return
         sent = link.server.serve(self.world.now, item.n_bytes)
         tails = self.tail if item.member >= 0 else self.answer_tail
-        end = link.server.end_not_before(tails[item.op] + self.rules[self.world.tables.ops[item.op].net].lat)
+        end = link.server.end_not_before(tails[item.op.id] + self.rules[item.op.net].lat)
         self.world.counts["cut-through wait"] += end > sent
-        self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
+        self.world.agenda.add(end, Event.DOWN_END, node, item.op.id if item.member < 0 else item.member)
 
     def _send_on_lines(self, node: int, link: DownLink, item: Incoming) -> None:
         """The server is free when the links are on average; the copy has left with its last packet, and not before earlier copies."""
-        now, op, lines = self.world.now, self.world.tables.ops[item.op], self.lines_down[node]
-        extra = self.world.tables.members[item.member].extra if item.member >= 0 else 0
+        now, op, lines = self.world.now, item.op, self.lines_down[node]
+        extra = self.world.members[item.member].extra if item.member >= 0 else 0
         late = self._time(link.server.debt_at(now), link.server) + self._time(extra, link.server)
         self.world.agenda.add(link.server.serve(now, item.n_bytes), Event.DOWN_FREE, node, -1)
         tails = self.tail if item.member >= 0 else self.answer_tail
         left = lines.send(op, item.n_bytes - extra, late, now)
-        self.world.counts["copy behind an earlier one"] += lines.in_order > max(left, tails[item.op] + self.rules[op.net].lat)
-        lines.in_order = max(left, tails[item.op] + self.rules[op.net].lat, lines.in_order)
+        left = max(left, tails[op.id] + self.rules[op.net].lat)
+        self.world.counts["copy behind an earlier one"] += lines.in_order > left
+        lines.in_order = max(left, lines.in_order)
         link.on_lines.append(item)
         self._n_sent += 1
         self.world.agenda.add(lines.in_order, Event.DOWN_END, node, self._n_sent)
@@ -368,9 +367,9 @@ class OracleFabric:
         else:
             assert link.sending is not None
             item, link.sending, link.server.idle = link.sending, None, True
-        op = self.world.tables.ops[item.op]
+        op = item.op
         if self.bulk.turn_over(node, item):
-            turn_push(link.crossed[item.cls], item, lambda other: other.member >= 0 and other.op in self.bulk.pieces)
+            turn_push(link.crossed[item.cls], item, lambda other: other.member >= 0 and other.op.id in self.bulk.pieces)
             return
         if item.member < 0:
             self.world.agenda.add(now + self.rules[op.net].lat, Event.RESULT_DELIVERED, op.port, op.id)
@@ -383,7 +382,7 @@ class OracleFabric:
         """A copy or request reaches its hub at `arrival` and asks the table of its op, if it has one."""
         known = arrival
         if op.table >= 0:
-            known = self.tables[op.table][node].ask(self.world.tables.members[member].rows, arrival)
+            known = self.tables[op.table][node].ask(self.world.members[member].rows, arrival)
         if known > arrival:
             self.world.counts["wait for a table"] += 1
             self.world.counts["wait for a row table"] += op.table == self.world.tables.program.row_table

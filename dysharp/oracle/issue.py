@@ -74,7 +74,7 @@ class IssueQueues:
     def __init__(self, world: World) -> None:
         self.world = world
         self.send: Callable[[Op], None]
-        program, ops = world.tables.program, world.tables.ops
+        program, ops = world.tables.program, world.ops
         self.pool: list[int] = program.issuers.pool.tolist()
         self.names = program.issuers.name
         self._interval: list[int] = program.issuers.interval_ps.tolist()
@@ -99,7 +99,7 @@ class IssueQueues:
         self._on_slot: set[int] = set()
         for op in ops:
             self._chain_left[op.chain] += 1
-        first_node = [world.tables.members[op.members[0]].node if op.members else op.node for op in ops]
+        first_node = [world.members[op.members[0]].node if op.members else op.node for op in ops]
         self.queues = [
             _ReadyQueue(Discipline(d), ops, [op.id for op in ops if op.issuer == i and op.kind is not Kind.JOIN], first_node)
             for i, d in enumerate(program.issuers.discipline.tolist())

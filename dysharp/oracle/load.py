@@ -1,10 +1,11 @@
 """A Program as plain Python lists, so that the interpreter reads no array."""
 
-
-from dysharp.base import I64, ProgramError, frozen
+from dysharp.base import I64, ByName, ProgramError, frozen
 from dysharp.program import Hardware, Kind, Program, Template
 
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
+ON_WIRES = ("up", "down", "response", "result", "ack_up", "ack_down", "stripe_up", "stripe_response")
+"""Columns of `Wires` that an op has, too."""
 
 
 @frozen
@@ -121,41 +122,17 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         row = int(ops.wire[i])
         return 0 if row < 0 else int(getattr(wires, name)[row])
 
+    payload, rows = int(ops.bytes[i]), int(ops.rows[i])
+    named: ByName = {name: getattr(template, name) for name in ("name", "cls", "response_cls", "tasks", "table", "net")}
+    named |= {name: int(getattr(ops, name)[i]) for name in ("node", "key", "prio", "issuer")}
+    named |= {name: optional(name) for name in ("chain", "session", "gate", "threshold")} | {name: wire(name) for name in ON_WIRES}
+    packets = _packets(program, template, payload, wire("aux"), wire("trains")) if ops.wire[i] >= 0 else 1
     return Op(
-        id=i,
-        kind=Kind(template.kind),
-        name=template.name,
-        node=int(ops.node[i]),
-        payload=int(ops.bytes[i]),
-        key=int(ops.key[i]),
-        prio=int(ops.prio[i]),
-        issuer=int(ops.issuer[i]),
-        chain=optional("chain"),
-        session=optional("session"),
-        gate=optional("gate"),
-        threshold=optional("threshold"),
-        value=max(0, optional("value")),
-        cls=template.cls,
-        response_cls=template.response_cls,
-        tasks=template.tasks,
-        duration=_of_task(program.durations, template, int(ops.rows[i])),
-        task_bytes=_of_task(program.task_bytes, template, int(ops.rows[i])),
-        up=wire("up"),
-        down=wire("down"),
-        response=wire("response"),
-        result=wire("result"),
-        ack_up=wire("ack_up"),
-        ack_down=wire("ack_down"),
-        stripe_up=wire("stripe_up"),
-        stripe_response=wire("stripe_response"),
-        members=members,
-        has_next_train=optional("offset", i + 1) > 0,
-        table=template.table,
-        net=template.net,
-        port=template.net * program.n_nodes + int(ops.node[i]),
-        packets=_packets(program, template, int(ops.bytes[i]), wire("aux"), wire("trains")) if ops.wire[i] >= 0 else 1,
-        trains=max(1, wire("trains")),
-    )
+        id=i, kind=Kind(template.kind), payload=payload, members=members, value=max(0, optional("value")),
+        duration=_of_task(program.durations, template, rows), task_bytes=_of_task(program.task_bytes, template, rows),
+        has_next_train=optional("offset", i + 1) > 0, port=template.net * program.n_nodes + int(ops.node[i]), packets=packets,
+        trains=max(1, wire("trains")), **named,
+    )  # fmt: skip
 
 
 def _packets(program: Program, template: Template, n_bytes: int, aux: int, trains: int) -> int:

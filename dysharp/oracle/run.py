@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from dysharp.base import Numbers, SimulationError
+from dysharp.base import ByName, SimulationError
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.issue import IssueQueues
@@ -36,7 +36,7 @@ class OracleRun:
         self.dependencies.ended = self.issuers.split
         self.dependencies.respond = self.transfers.may_respond
         self.dependencies.notify = self.stores.notify
-        ops = world.tables.ops
+        ops = world.ops
         self._handlers: dict[Event, Callable[[int, int], None]] = {
             Event.COMPUTE_END: lambda _, op: self.issuers.compute_end(ops[op]),
             Event.UP_END: lambda node, _: setattr(self.fabric.up[node].server, "idle", True),
@@ -96,25 +96,12 @@ class OracleRun:
 
     def trace(self) -> Trace:
         """The record of the run."""
-        log = self.world.log
-
-        def times(column: list[int]) -> np.ndarray[Numbers, np.dtype[np.int64]]:
-            return np.array(column, np.int64)
-
-        return Trace(
-            ready=times(log.ready),
-            issue=times(log.issue),
-            start=times(log.start),
-            end=times(log.end),
-            done=times(log.done),
-            cause=np.array(log.cause, np.int32),
-            member=times(log.member),
-            row_slot=np.array([slot for region in self.stores.states for slot in region.slot], np.int32),  # -1: never bound
-            tile_ready=times(log.tile_ready),
-            up_busy=times([link.server.total for link in self.fabric.up]),
-            down_busy=times([link.server.total for link in self.fabric.down]),
-            n_events=self.world.agenda.n_events,
-        )
+        log, slots = self.world.log, [slot for region in self.stores.states for slot in region.slot]  # -1: never bound
+        times = ("ready", "issue", "start", "end", "done", "member", "tile_ready")
+        columns: ByName = {name: np.array(getattr(log, name), np.int64) for name in times}
+        for side, links in (("up", self.fabric.up), ("down", self.fabric.down)):
+            columns[f"{side}_busy"] = np.array([link.server.total for link in links], np.int64)
+        return Trace(cause=np.array(log.cause, np.int32), row_slot=np.array(slots, np.int32), n_events=self.world.agenda.n_events, **columns)
 
 
 def run_oracle(program: Program) -> Trace:
@@ -133,7 +120,7 @@ SHOWN = 3
 
 def _raise_deadlock(world: World, dependencies: Dependencies, issuers: IssueQueues, fabric: OracleFabric, stores: RunRegions) -> NoReturn:
     """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
-    log, ops = world.log, world.tables.ops
+    log, ops = world.log, world.ops
     stuck = [op for op in ops[: len(log.done)] if log.done[op.id] < 0 and op.id not in log.cancelled]
     stuck.sort(key=lambda op: (log.issue[op.id] < 0, log.ready[op.id] < 0, op.id))
     lines = []
@@ -152,9 +139,9 @@ def _raise_deadlock(world: World, dependencies: Dependencies, issuers: IssueQueu
 def _under_way(world: World, dependencies: Dependencies, op: Op) -> str:
     if op.session >= 0:
         return f"{op} waits for the other members of session {op.session}"
-    held = [m for m in op.members if dependencies.respond_waits.get(m, 0) > 0]
+    held = [m for m in op.members if dependencies.waits[Head.MEMBER_RESPOND, m] > 0]
     if held:
-        node, edges = world.tables.members[held[0]].node, dependencies.respond_waits[held[0]]
+        node, edges = world.members[held[0]].node, dependencies.waits[Head.MEMBER_RESPOND, held[0]]
         return f"{op} waits for the response of node {node}, which waits for {edges} edges"
     return f"{op} waits for its data (issued at {world.log.issue[op.id]} ps)"
 
@@ -179,9 +166,9 @@ def _unready(world: World, dependencies: Dependencies, stores: RunRegions, op: O
             continue
         if tail in (Tail.OP_DONE, Tail.OP_ISSUED):
             if (log.done if tail is Tail.OP_DONE else log.issue)[ident] < 0:
-                return f"{op} waits for {world.tables.ops[ident]}"
+                return f"{op} waits for {world.ops[ident]}"
         elif tail is Tail.TILE_READY and log.tile_ready[ident] < 0:
             return f"{op} waits for tile {ident} ({stores.rows_by_tile()[ident]} rows complete)"
     if op.kind is Kind.JOIN and op.threshold >= 0:
         return f"{op} waits for announced events"
-    return f"{op} waits for {dependencies.waits[op.id]} more events (row notifications, deliveries or rows)"
+    return f"{op} waits for {dependencies.waits[Head.OP_ISSUE, op.id]} more events (row notifications, deliveries or rows)"

@@ -82,7 +82,7 @@ class MemoryServer:
 class Outgoing:
     """An item of an up server: the train of an op, or the response of one member (`member` >= 0)."""
 
-    op: int
+    op: Op
     member: int = -1
 
 
@@ -99,7 +99,7 @@ class UpLink:
 class Incoming:
     """An item of a down server: the copy for one member, or a result (`member` -1)."""
 
-    op: int
+    op: Op
     member: int
     n_bytes: int
     cls: int
@@ -127,7 +127,7 @@ class DownLink:
 class VirtualChannels:
     """The virtual channels of one (source, class): trains in the switch, and bytes that the source has reserved."""
 
-    trains: list[deque[int]]
+    trains: list[deque[Op]]
     occupied: list[int]
 
     def pick(self, n_bytes: int, capacity: int) -> int:

@@ -67,7 +67,7 @@ class RunRegions:
             op = self._row_notify[place.first_row + row]
             if op < 0:
                 continue
-            owner = world.tables.ops[op].node
+            owner = world.ops[op].node
             if owner == place.node:
                 self.dependencies.event(op, cause)
                 continue

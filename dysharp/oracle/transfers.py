@@ -6,10 +6,10 @@ from dysharp.oracle.bulk import TrainGroup
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.hub_table import Places
-from dysharp.oracle.load import Op
+from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.stores import RunRegions
 from dysharp.oracle.world import Event, World
-from dysharp.program import Kind, Tail
+from dysharp.program import Head, Kind, Tail
 from dysharp.protocol.merging import Forward
 
 
@@ -48,7 +48,7 @@ class TransferOps:
         world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
         for m in local:
             world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.port, m)
-        one_answer = not _is_push(op) and bool(remote)
+        one_answer = op.kind in PULLS and bool(remote)
         self.parts_left[op.id] = len(local) + (1 if one_answer else len(remote))
         self.responses_left[op.id] = len(remote)
         if remote:
@@ -62,7 +62,7 @@ class TransferOps:
 
     def deliver(self, member: int) -> None:
         """A copy is visible at its member, which acknowledges it."""
-        op, to = self.world.op_of(member), self.world.tables.members[member]
+        op, to = self.world.op_of(member), self.world.members[member]
         if op.id in self.fabric.bulk.pieces:
             self._piece_delivered(self.fabric.bulk.pieces.pop(op.id))
             return
@@ -70,7 +70,7 @@ class TransferOps:
         self._arrived(op, member)
         self.fabric.up[to.port].server.owe(op.ack_up)
         self.fabric.acks.visible(to.port, op)
-        self._delivered(op)
+        self._part(op)
 
     def _piece_delivered(self, piece: TrainGroup) -> None:
         if self.fabric.bulk.delivered(piece):
@@ -87,19 +87,13 @@ class TransferOps:
         """A member on the op's own node was served."""
         op = self.world.op_of(member)
         self.world.moves(op.node, op.payload)
-        if _is_push(op):
-            self._arrived(op, member)
-            self._delivered(op)
-            return
-        self.world.log.member[member] = self.world.now
-        self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
+        self._arrived(op, member)
         self._part(op)
 
     def _arrived(self, op: Op, member: int) -> None:
-        self.world.log.member[member] = self.world.now
-        self.world.fire(Tail.MEMBER_DELIVERED, member, op.id)
-        if self._is_whole(op):
-            self.stores.fill(self.world.tables.members[member].rows, op.payload, op.id)
+        self.world.delivered(op, member)
+        if op.kind not in PULLS and self._is_whole(op):
+            self.stores.fill(self.world.members[member].rows, op.payload, op.id)
 
     def _is_whole(self, op: Op) -> bool:
         """Whether the rows have what they need of `op`: contributions without a place in the switch fill them together."""
@@ -109,14 +103,15 @@ class TransferOps:
         session.delivered += 1
         return session.delivered == session.expected
 
-    def _delivered(self, op: Op) -> None:
+    def _part(self, op: Op) -> None:
+        """A delivery, the result or a member on the own node; the last one ends a pull, and a push once its source knows."""
         self.parts_left[op.id] -= 1
         if self.parts_left[op.id] > 0:
             return
-        if not self.world.tables.remote(op):
+        if op.kind in PULLS or not self.world.tables.remote(op):
             self.world.complete(op)
-            return
-        self._acknowledge(op, self.fabric.acks.left[op.id])
+        else:
+            self._acknowledge(op, self.fabric.acks.left[op.id])
 
     def _acknowledge(self, op: Op, left: int) -> None:
         """All of `op` is visible, and its last acknowledgement leaves its member at `left`."""
@@ -127,7 +122,7 @@ class TransferOps:
 
     def respond(self, member: int) -> None:
         """A responder has read its memory. Its response may wait for edges."""
-        if self.dependencies.respond_waits.get(member, 0) > 0:
+        if self.dependencies.waits[Head.MEMBER_RESPOND, member] > 0:
             self._held_responses.add(member)
         else:
             self.fabric.respond(member)
@@ -155,7 +150,7 @@ class TransferOps:
         if op.id in self.places.merging:
             self._sessions[op.session].tail = tail
         for answered in self.places.response(op, self._home[op.session]):
-            self._answer(self.world.tables.ops[answered], tail, answered == op.id)
+            self._answer(self.world.ops[answered], tail, answered == op.id)
 
     def result_delivered(self, op: Op) -> None:
         """A result is visible: at the source of a pull, or at the home of reducing pushes."""
@@ -165,11 +160,6 @@ class TransferOps:
         else:
             self.world.moves(op.node, op.payload)
             self._part(op)
-
-    def _part(self, op: Op) -> None:
-        self.parts_left[op.id] -= 1
-        if self.parts_left[op.id] == 0:
-            self.world.complete(op)
 
     # ---- merging in the switch ----------------------------------------------------------------------------
 
@@ -184,7 +174,7 @@ class TransferOps:
 
     def _pass_gates(self, op: Op, members: list[int]) -> None:
         """Copies of `op` ask for their outputs, but for those whose gate is closed."""
-        gate = {m: op.gate + self.world.tables.members[m].node for m in members if op.gate >= 0}
+        gate = {m: op.gate + self.world.members[m].node for m in members if op.gate >= 0}
         held = [m for m in members if m in gate and not self._is_open(gate[m])]
         for m in held:
             self._gated.setdefault(gate[m], []).append(m)
@@ -223,13 +213,12 @@ class TransferOps:
 
     def _reduced(self, last: Op) -> None:
         """The sum is visible at its home. The home sends one acknowledgement, and every contributor gets one."""
-        self.stores.fill(self.world.tables.members[last.members[0]].rows, last.payload, last.id)
+        self.stores.fill(self.world.members[last.members[0]].rows, last.payload, last.id)
         self.fabric.up[self._home[last.session]].server.owe(last.ack_up)
         left = self.fabric.acks.leave(self._home[last.session], last)
         self.places.give(self._home[last.session])
         for op in self._sessions[last.session].ops:
-            self.world.log.member[op.members[0]] = self.world.now
-            self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
+            self.world.delivered(op, op.members[0])
             self._acknowledge(op, left)
 
     def _ask(self, op: Op) -> None:
@@ -246,11 +235,6 @@ class TransferOps:
         """`op` gets the response whose last byte left its home at `tail`. `asked`: the response is to its own request."""
         if not asked:
             self.fabric.answer_tail[op.id] = tail
-            self.world.log.end[op.id] = self.world.log.member[op.members[0]] = self.world.now
-            self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
+            self.world.log.end[op.id] = self.world.now
+            self.world.delivered(op, op.members[0])
         self.fabric.result_out(op, op.node, op.response_cls, op.result)
-
-
-def _is_push(op: Op) -> bool:
-    """Whether the data of `op` flows from its node to its members."""
-    return op.kind in (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)

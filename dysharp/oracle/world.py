@@ -136,7 +136,7 @@ class World:
     def __init__(self, tables: Tables) -> None:
         n_ops, n_members, n_tiles = len(tables.ops), len(tables.members), tables.program.n_tiles
         self.tables = tables
-        self.hardware = tables.hardware
+        self.hardware, self.ops, self.members = tables.hardware, tables.ops, tables.members
         self.agenda = _EventHeap()
         self.semaphores = _SemaphoreLevels(tables)
         self.memory = [MemoryServer(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
@@ -157,7 +157,7 @@ class World:
 
     def op_of(self, member: int) -> Op:
         """The op that owns a member."""
-        return self.tables.ops[self.tables.members[member].op]
+        return self.ops[self.members[member].op]
 
     def fire(self, tail: Tail, ident: int, cause: int) -> None:
         """A point was passed. Edges of rows and tiles fall at once, edges of ops in first-in, first-out order."""
@@ -166,6 +166,11 @@ class World:
             self.apply(passed)
         else:
             self.fired.append(passed)
+
+    def delivered(self, op: Op, member: int) -> None:
+        """The data of `op` are visible at `member`, or on their way back from it."""
+        self.log.member[member] = self.now
+        self.fire(Tail.MEMBER_DELIVERED, member, op.id)
 
     def issued(self, op: Op) -> None:
         """The issuer took `op`, or the JOIN `op` fired."""

@@ -119,6 +119,9 @@ class Overflow:
 
 Event = RowPacket | MapAnswer
 Output = Placed | Allocated | ReadMap | Spilled | Overflow
+Outputs = tuple[Output, ...]
+Stepped = tuple[AauState, Outputs]
+"""The state after an event, and what leaves."""
 
 
 def empty(regions: tuple[Region, ...], *, entries: int, banks: int = 1) -> AauState:
@@ -132,14 +135,14 @@ def _bank_of(state: AauState, key: Key) -> int:
     return (key[0] + key[1]) % len(state.banks)
 
 
-def step(state: AauState, event: Event) -> tuple[AauState, tuple[Output, ...]]:
+def step(state: AauState, event: Event) -> Stepped:
     """The unit after a packet or an answer of memory. An answer that nobody waits for changes nothing."""
     if isinstance(event, RowPacket):
         return _store(state, event)
     return _answer(state, event.key) if event.key in state.waiting else (state, ())
 
 
-def _store(state: AauState, store: RowPacket) -> tuple[AauState, tuple[Output, ...]]:
+def _store(state: AauState, store: RowPacket) -> Stepped:
     key = store.key
     cached = state.banks[_bank_of(state, key)].get(key)
     if cached is not None:
@@ -152,7 +155,7 @@ def _store(state: AauState, store: RowPacket) -> tuple[AauState, tuple[Output, .
     return _touch(state, (store,))
 
 
-def _answer(state: AauState, key: Key) -> tuple[AauState, tuple[Output, ...]]:
+def _answer(state: AauState, key: Key) -> Stepped:
     stores = state.waiting[key]
     state = replace(state, waiting=state.waiting.without(key))
     stored = state.memory.get(key)
@@ -163,7 +166,7 @@ def _answer(state: AauState, key: Key) -> tuple[AauState, tuple[Output, ...]]:
     return _all(state, stores, spilled)
 
 
-def _touch(state: AauState, stores: tuple[RowPacket, ...]) -> tuple[AauState, tuple[Output, ...]]:
+def _touch(state: AauState, stores: tuple[RowPacket, ...]) -> Stepped:
     """The row of `stores` takes the next free place."""
     key = stores[0].key
     place, region = state.pointer[key[0]], state.regions[key[0]]
@@ -173,7 +176,7 @@ def _touch(state: AauState, stores: tuple[RowPacket, ...]) -> tuple[AauState, tu
     return _all(state, stores, (Allocated(key, place), *spilled))
 
 
-def _all(state: AauState, stores: tuple[RowPacket, ...], outputs: tuple[Output, ...]) -> tuple[AauState, tuple[Output, ...]]:
+def _all(state: AauState, stores: tuple[RowPacket, ...], outputs: Outputs) -> Stepped:
     """Place `stores`, which have one key with an entry."""
     key = stores[0].key
     for store in stores:
@@ -182,7 +185,7 @@ def _all(state: AauState, stores: tuple[RowPacket, ...], outputs: tuple[Output, 
     return state, outputs
 
 
-def _place(state: AauState, store: RowPacket, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:
+def _place(state: AauState, store: RowPacket, entry: Entry) -> Stepped:
     key, place = store.key, entry[0]
     region, received = state.regions[key[0]], entry[1] + store.n_bytes
     state = _keep(state, key, (place, received), complete=received >= region.row_bytes)
@@ -196,9 +199,9 @@ def _keep(state: AauState, key: Key, entry: Entry, *, complete: bool) -> AauStat
     return replace(state, banks=put(state.banks, b, bank))
 
 
-def _insert(state: AauState, key: Key, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:
+def _insert(state: AauState, key: Key, entry: Entry) -> Stepped:
     b = _bank_of(state, key)
-    bank, outputs = state.banks[b], tuple[Output, ...]()
+    bank, outputs = state.banks[b], Outputs()
     if len(bank) >= state.entries:
         victim = bank.first()
         memory = state.memory.put(victim, bank[victim])

@@ -104,6 +104,8 @@ class Full:
 
 Event = Lookup | MemoryAnswer
 Output = Found | Unbound | ReadTable | BlockBound | Full
+Stepped = tuple[AlState, tuple[Output, ...]]
+"""The state after an event, and what leaves."""
 
 
 def empty(n_experts: int, tlb_entries: int, mshrs: int = NO_LIMIT) -> AlState:
@@ -129,14 +131,14 @@ def is_hit(state: AlState, key: Key) -> bool:
     return key in state.tlb
 
 
-def step(state: AlState, event: Event) -> tuple[AlState, tuple[Output, ...]]:
+def step(state: AlState, event: Event) -> Stepped:
     """The tables after one lookup or one answer. An answer without a pending miss changes nothing."""
     if isinstance(event, Lookup):
         return _look_up(state, event)
     return _answer(state, event.key) if event.key in state.pending else (state, ())
 
 
-def _look_up(state: AlState, event: Lookup) -> tuple[AlState, tuple[Output, ...]]:
+def _look_up(state: AlState, event: Lookup) -> Stepped:
     key = event.key
     cached = state.tlb.get(key)
     if cached is not None:
@@ -149,7 +151,7 @@ def _look_up(state: AlState, event: Lookup) -> tuple[AlState, tuple[Output, ...]
     return replace(state, pending=state.pending.put(key, joined)), () if waiting else (ReadTable(key),)
 
 
-def _answer(state: AlState, key: Key) -> tuple[AlState, tuple[Output, ...]]:
+def _answer(state: AlState, key: Key) -> Stepped:
     waiting = state.pending[key]
     state = replace(state, pending=state.pending.without(key))
     layout, outputs = layout_of(state, key), []

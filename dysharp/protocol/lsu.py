@@ -97,6 +97,8 @@ class Exhausted:
 
 Event = Enter | ListArrived | Retry | Finish
 Output = FetchList | Send | Done | Refused | Exhausted
+Stepped = tuple[LsuState, tuple[Output, ...]]
+"""The state after an event, and what leaves."""
 
 
 def empty(entries: int, attempts: int = ATTEMPTS) -> LsuState:
@@ -104,7 +106,7 @@ def empty(entries: int, attempts: int = ATTEMPTS) -> LsuState:
     return LsuState(entries, attempts)
 
 
-def step(state: LsuState, event: Event) -> tuple[LsuState, tuple[Output, ...]]:
+def step(state: LsuState, event: Event) -> Stepped:
     """The unit after one event. Retry and Finish of a tag that is not outstanding change nothing."""
     if isinstance(event, Enter):
         return _enter(state, event)
@@ -118,7 +120,7 @@ def step(state: LsuState, event: Event) -> tuple[LsuState, tuple[Output, ...]]:
     return (state, (Exhausted(event.tag),)) if attempt == state.attempts else _send(state, event.tag, attempt)
 
 
-def _enter(state: LsuState, event: Enter) -> tuple[LsuState, tuple[Output, ...]]:
+def _enter(state: LsuState, event: Enter) -> Stepped:
     assert event.tag not in state.queue, f"{event.tag} enters twice"
     assert event.tag not in state.outstanding, f"{event.tag} is still outstanding"
     if event.targets == 0:
@@ -128,5 +130,5 @@ def _enter(state: LsuState, event: Enter) -> tuple[LsuState, tuple[Output, ...]]
     return replace(state, queue=state.queue.put(event.tag, None)), (FetchList(event.tag),)
 
 
-def _send(state: LsuState, tag: Hashable, attempt: int) -> tuple[LsuState, tuple[Output, ...]]:
+def _send(state: LsuState, tag: Hashable, attempt: int) -> Stepped:
     return replace(state, outstanding=state.outstanding.put(tag, attempt)), (Send(tag, attempt),)

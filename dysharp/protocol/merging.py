@@ -96,6 +96,8 @@ class Taken:
 
 Event = Load | Response | Expire | Take | Give
 Output = Forward | LoadResponse | Dropped | Taken
+Stepped = tuple[MergeState, tuple[Output, ...]]
+"""The state after an event, and what leaves."""
 
 
 def empty(places: int) -> MergeState:
@@ -103,7 +105,7 @@ def empty(places: int) -> MergeState:
     return MergeState(places, Table())
 
 
-def step(state: MergeState, event: Event) -> tuple[MergeState, tuple[Output, ...]]:
+def step(state: MergeState, event: Event) -> Stepped:
     """The table after one event."""
     if isinstance(event, Load):
         entry = state.loads.get(event.address)
@@ -120,7 +122,7 @@ def step(state: MergeState, event: Event) -> tuple[MergeState, tuple[Output, ...
     return (_leave(state, event.address), (Dropped(event.address),)) if entry is not None and entry.ready else (state, ())
 
 
-def _first(state: MergeState, load: Load) -> tuple[MergeState, tuple[Output, ...]]:
+def _first(state: MergeState, load: Load) -> Stepped:
     state, left = _room(state)
     if state.free == 0:
         return state, (Forward(load.asker, False),)
@@ -128,14 +130,14 @@ def _first(state: MergeState, load: Load) -> tuple[MergeState, tuple[Output, ...
     return MergeState(state.free - 1, state.loads.last(load.address, entry)), (*left, Forward(load.asker, True))
 
 
-def _later(state: MergeState, load: Load, entry: _MergeEntry) -> tuple[MergeState, tuple[Output, ...]]:
+def _later(state: MergeState, load: Load, entry: _MergeEntry) -> Stepped:
     if not entry.ready:
         grown = replace(entry, waiting=(*entry.waiting, load.asker), count=entry.count + 1)
         return replace(state, loads=state.loads.last(load.address, grown)), ()
     return _settle(state, load.address, replace(entry, count=entry.count + 1)), (LoadResponse(load.address, load.asker),)
 
 
-def _respond(state: MergeState, address: Hashable) -> tuple[MergeState, tuple[Output, ...]]:
+def _respond(state: MergeState, address: Hashable) -> Stepped:
     entry = state.loads[address]
     assert not entry.ready, f"second response of {address}"
     answers = tuple(LoadResponse(address, asker) for asker in entry.waiting)
@@ -147,7 +149,7 @@ def _settle(state: MergeState, address: Hashable, entry: _MergeEntry) -> MergeSt
     return _leave(state, address) if entry.count >= entry.expected else replace(state, loads=state.loads.last(address, entry))
 
 
-def _room(state: MergeState) -> tuple[MergeState, tuple[Output, ...]]:
+def _room(state: MergeState) -> Stepped:
     """The table with a free place, if the least recently used load may leave."""
     if state.free > 0 or not len(state.loads):
         return state, ()

@@ -36,6 +36,15 @@ class _SessionEntry(Generic[V]):
 
 
 @frozen
+class _Sum(Generic[V]):
+    """`value`: of `count` targets of `session`."""
+
+    session: Hashable
+    count: int
+    value: V
+
+
+@frozen
 class ReductionState(Generic[V]):
     """`table`: live sessions, least recently used first, at most `entries` of them."""
 
@@ -52,12 +61,8 @@ class Request:
 
 
 @frozen
-class Response(Generic[V]):
+class Response(_Sum[V]):
     """A response of `session` arrives: the sum over `count` targets."""
-
-    session: Hashable
-    count: int
-    value: V
 
 
 @frozen
@@ -68,34 +73,24 @@ class Expire:
 
 
 @frozen
-class Result(Generic[V]):
+class Result(_Sum[V]):
     """All targets of `session` have answered: their sum, which is rounded, goes to the source."""
 
-    session: Hashable
-    count: int
-    value: V
-
 
 @frozen
-class Partial(Generic[V]):
+class Partial(_Sum[V]):
     """An entry leaves early: its unrounded sum over `count` targets goes to the source."""
 
-    session: Hashable
-    count: int
-    value: V
-
 
 @frozen
-class Bypass(Generic[V]):
+class Bypass(_Sum[V]):
     """A response without an entry goes on to the source as it is."""
-
-    session: Hashable
-    count: int
-    value: V
 
 
 Event = Request | Response[V] | Expire
 Output = Result[V] | Partial[V] | Bypass[V]
+Stepped = tuple[ReductionState[V], tuple[Output[V], ...]]
+"""The state after an event, and what leaves."""
 
 
 def empty(entries: int) -> ReductionState[V]:
@@ -103,7 +98,7 @@ def empty(entries: int) -> ReductionState[V]:
     return ReductionState(entries, Table())
 
 
-def step(state: ReductionState[V], event: Event[V]) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+def step(state: ReductionState[V], event: Event[V]) -> Stepped[V]:
     """The port after one event. `Expire` of an absent entry changes nothing."""
     if isinstance(event, Response):
         return _respond(state, event)
@@ -112,7 +107,7 @@ def step(state: ReductionState[V], event: Event[V]) -> tuple[ReductionState[V], 
     return _leave(state, event.session) if event.session in state.table else (state, ())
 
 
-def _request(state: ReductionState[V], event: Request) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+def _request(state: ReductionState[V], event: Request) -> Stepped[V]:
     assert event.targets > 0, f"request of {event.session} without targets"
     assert event.session not in state.table, f"second request of {event.session}: a retry takes the next attempt number"
     outputs: tuple[Output[V], ...] = ()
@@ -121,7 +116,7 @@ def _request(state: ReductionState[V], event: Request) -> tuple[ReductionState[V
     return replace(state, table=state.table.last(event.session, _SessionEntry(event.targets, 0, None))), outputs
 
 
-def _respond(state: ReductionState[V], event: Response[V]) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+def _respond(state: ReductionState[V], event: Response[V]) -> Stepped[V]:
     entry = state.table.get(event.session)
     if entry is None:
         return state, (Bypass(event.session, event.count, event.value),)
@@ -133,7 +128,7 @@ def _respond(state: ReductionState[V], event: Response[V]) -> tuple[ReductionSta
     return replace(state, table=state.table.last(event.session, grown)), ()
 
 
-def _leave(state: ReductionState[V], session: Hashable) -> tuple[ReductionState[V], tuple[Output[V], ...]]:
+def _leave(state: ReductionState[V], session: Hashable) -> Stepped[V]:
     """The entry of `session` leaves. An entry without data sends nothing, because all its responses will bypass."""
     entry = state.table[session]
     left = replace(state, table=state.table.without(session))

@@ -125,6 +125,8 @@ class TileSpilled:
 
 Event = Bind | ChunkStore | Gemm1Block | Gemm2Block
 Output = TileReady | RowReady | Notify | TileSpilled
+Stepped = tuple[TrackerState, tuple[Output, ...]]
+"""The state after an event, and what leaves."""
 
 
 def empty(shape: TileShape, entries: int) -> TrackerState:
@@ -146,7 +148,7 @@ def entry_of(state: TrackerState, tile: Tile) -> _TileCounts:
     return state.on_chip.get(tile) or state.memory.get(tile) or _TileCounts()
 
 
-def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output, ...]]:
+def step(state: TrackerState, event: Event) -> Stepped:
     """The tables after one event. A repeated chunk changes nothing."""
     if isinstance(event, ChunkStore):
         return _store(state, event)
@@ -169,7 +171,7 @@ def _bind(state: TrackerState, event: Bind) -> TrackerState:
     return replace(state, tokens=state.tokens.put(tile, (*row, (event.token, 0))))
 
 
-def _store(state: TrackerState, event: ChunkStore) -> tuple[TrackerState, tuple[Output, ...]]:
+def _store(state: TrackerState, event: ChunkStore) -> Stepped:
     tile, place = (event.expert, event.layout // state.shape.tile_rows), event.layout % state.shape.tile_rows
     row = state.tokens[tile]
     token, seen = row[place]
@@ -182,7 +184,7 @@ def _store(state: TrackerState, event: ChunkStore) -> tuple[TrackerState, tuple[
     return _put(replace(state, tokens=state.tokens.put(tile, row)), tile, entry, (TileReady(tile),) if ready else ())
 
 
-def _put(state: TrackerState, tile: Tile, entry: _TileCounts, outputs: tuple[Output, ...]) -> tuple[TrackerState, tuple[Output, ...]]:
+def _put(state: TrackerState, tile: Tile, entry: _TileCounts, outputs: tuple[Output, ...]) -> Stepped:
     """The entry of `tile` comes on chip. The least recently used entry makes room and keeps counting in memory."""
     on_chip, memory = state.on_chip.last(tile, entry), state.memory
     if tile in memory:

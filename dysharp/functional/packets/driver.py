@@ -16,11 +16,11 @@ from dysharp.functional.network.messages import Value, WireFormat
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
 from dysharp.functional.network.wires import LOCAL, MOVE
-from dysharp.functional.orders import Pool, make_pool, time_in
+from dysharp.functional.op_events import OpEvents
+from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction, check_program
 from dysharp.functional.packets.output import Output
-from dysharp.functional.progress import Progress
 from dysharp.functional.rows import Outcome
 from dysharp.isa.commands import FLIT_BYTES, Command, Dtype
 from dysharp.isa.packets import Packet
@@ -30,7 +30,6 @@ from dysharp.program.constants import sessions_of_table
 from dysharp.protocol import readiness
 from dysharp.specs import Cluster, load_cluster
 
-ISSUE, DONE = N_KINDS, N_KINDS + 1  # events of this driver, numbered after the network's events
 FIRST_GEMMS, LAST_GEMMS = ("gemm1", "gemm2_dgrad"), ("gemm2", "gemm1_dgrad")
 
 
@@ -63,24 +62,19 @@ def run_packets(
 def _pool(order: str, seed: int, trace: Trace | None, faults: Faults) -> Pool:
     """The pool of an order. With late memory, misses are answered last."""
     if faults.late_memory:
-        return make_pool("late-delivery" if order == "random" else order, seed, trace, frozenset({MEMORY}), frozenset({DONE}))
-    return make_pool(order, seed, trace, frozenset({MOVE, LOCAL}), frozenset({DONE}))
+        return make_pool("late-delivery" if order == "random" else order, seed, trace, frozenset({MEMORY}), frozenset({_PacketDriver.ends}))
+    return make_pool(order, seed, trace, frozenset({MOVE, LOCAL}), frozenset({_PacketDriver.ends}))
 
 
 class _PacketStores:
-    """Writes the memory of the GPUs. `tile_ready(tile)`: all rows of a tile without a tracker are complete.
-
-    `row_missing[row]`: bytes that a row of such a tile lacks.
-    """
+    """Writes the memory of the GPUs. `arrived(row, n_bytes)`: bytes of a row of a tile without a tracker are there."""
 
     def __init__(
-        self, program: Program, memory: ExpertMemory, decoder: Decoder, hubs: Sequence[Hub], output: Output, tile_ready: Callable[[int], None]
+        self, program: Program, memory: ExpertMemory, decoder: Decoder, hubs: Sequence[Hub], output: Output, arrived: Callable[[int, int], None]
     ) -> None:
         self._t, self._layout = memory.t, memory.layout
-        self._decoder, self._hubs, self._output, self._tile_ready = decoder, hubs, output, tile_ready
+        self._decoder, self._hubs, self._output, self._arrived = decoder, hubs, output, arrived
         self._fmt, self._op_bytes = WireFormat(memory.t.number), program.ops.bytes
-        self.row_missing: list[int] = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr)).tolist()
-        self._tile_missing = [end - first for _, first, end in map(self._layout.tile, range(program.n_tiles))]
         self._seen: set[tuple[int, int]] = set()  # (row, chunk)
 
     def store(self, one: Instruction, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
@@ -135,14 +129,6 @@ class _PacketStores:
             self._layout.bind(row)
             self._arrived(row, one.n_bytes)
 
-    def _arrived(self, row: int, n_bytes: int) -> None:
-        self.row_missing[row] -= n_bytes
-        if self.row_missing[row] == 0:
-            tile = self._layout.tile_of(row)
-            self._tile_missing[tile] -= 1
-            if self._tile_missing[tile] == 0:
-                self._tile_ready(tile)
-
     def _copy_free(self, one: Instruction) -> None:
         """Free communication (`ideal`): write all rows with the op's first packet."""
         hub, layout = self._hubs[one.source], self._layout
@@ -160,14 +146,16 @@ def _buffer(one: Instruction) -> str:
     return one.template.dst.partition(".")[2]
 
 
-class _PacketDriver:
+class _PacketDriver(OpEvents):
+    """`missing`: instructions of an op that are not done."""
+
+    issues, ends = N_KINDS, N_KINDS + 1  # numbered after the network's events
+
     def __init__(self, p: Program, t: Tensors, pool: Pool, trace: Trace | None, faults: Faults, cluster: Cluster, dump_token: int | None) -> None:
-        self.p, self.t, self.trace, self.faults, self.dump_token = p, t, trace, faults, dump_token
-        self.kind, self.node, self.key = p.kinds().tolist(), p.ops.node.tolist(), p.ops.key.tolist()
-        self.layout = Layout(p, t.routing)
+        super().__init__(p, pool, trace)
+        self.t, self.faults, self.dump_token, self.layout = t, faults, dump_token, Layout(p, t.routing)
         self.memory = ExpertMemory(t, self.layout, RunRecord(chunk=PACKET_BYTES // t.number.bytes))
-        self.decoder = Decoder(p, t, self.layout, cluster.links_per_gpu, trace)
-        self.missing: Counter[int] = Counter()  # instructions by op
+        self.decoder = Decoder(self, t, self.layout, cluster.links_per_gpu)
         self._slices_left = _slices_by_tile(p)
         self._make_network(cluster, pool)
         self.statistics = self.network.statistics
@@ -175,9 +163,11 @@ class _PacketDriver:
         entries = (faults.tlb_entries or cluster.al_tlb_entries, faults.tracker_entries or cluster.ts_entries)
         self.hubs = [Hub(g, self.network, self.memory, self.decoder, entries, row_bytes, self._tile_ready) for g in range(p.n_nodes)]
         self.output = Output(self.memory, self.hubs)
-        self.stores = _PacketStores(p, self.memory, self.decoder, self.hubs, self.output, self._tile_ready)
+        self.stores = _PacketStores(p, self.memory, self.decoder, self.hubs, self.output, self._arrived)
         self._make_readiness(faults.tracker_entries or cluster.or_entries)
-        self.progress = Progress(p, self)
+
+    def tile_of(self, row: int) -> int:
+        return self.layout.tile_of(row)
 
     def _make_network(self, c: Cluster, pool: Pool) -> None:
         self.network: Network[Instruction] = Network(
@@ -185,9 +175,9 @@ class _PacketDriver:
             reduction_entries=self.faults.reduction_entries or sessions_of_table(c), faults=self.faults,
             follows=None if self.dump_token is None else self._follows,
         )  # fmt: skip
-        self.lsus = LoadStoreUnits(self.network, c.multimemq_entries, self.faults.duplicate_every, self._send, self._instruction_done)
-        self.network.on(ISSUE, self._issue)
-        self.network.on(DONE, self._done)
+        self.lsus = LoadStoreUnits(self.network, c.multimemq_entries, self.faults.duplicate_every, self._send, lambda one: self._one_less(one.op))
+        self.network.on(self.issues, self._issue)
+        self.network.on(self.ends, self._done)
 
     def _make_readiness(self, entries: int) -> None:
         """OR tables: notifications that ops wait for, by GPU."""
@@ -203,7 +193,7 @@ class _PacketDriver:
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
         """Step until no event is possible. Raises EmulationMismatch (the watchdog) if ops are left then."""
         events = self.progress.run(self.network.pool, self.network.act, progress, self._waiting)
-        self.output.add_partial_rows(self.stores.row_missing)
+        self.output.add_partial_rows(self.row_missing)
         self.output.record_history()
         self._count_overflows()
         backward = self.t.saved is not None
@@ -232,12 +222,6 @@ class _PacketDriver:
 
     # ---- possible events (progress.Listener) -------------------------------------------------------------------------
 
-    def may_issue(self, op: int) -> None:
-        self.network.pool.add((ISSUE, op), time_in(self.trace, "issue", op))
-
-    def may_respond(self, member: int) -> None:
-        """Not used: `check_program` refuses Programs that hold a response back."""
-
     def tile_notifies(self, tile: int) -> None:
         """The tracker's notices of a tile go to the tokens' sources, each as a packet unless it stays on the GPU."""
         region, _, _ = self.layout.tile(tile)
@@ -258,20 +242,12 @@ class _PacketDriver:
         instructions = self.decoder.of_op(op) if self.kind[op] in PUSHES + PULLS else []
         self.missing[op] = len(instructions)
         if not instructions:
-            self._finish(op)
+            self._finish_later(op)
         for one in instructions:
             self.lsus.enter(one)
 
-    def _finish(self, op: int) -> None:
-        self.network.pool.add((DONE, op), time_in(self.trace, "done", op))
-
-    def _instruction_done(self, one: Instruction) -> None:
-        self.missing[one.op] -= 1
-        if self.missing[one.op] == 0:
-            self._finish(one.op)
-
     def _done(self, op: int) -> None:
-        template, node = self.p.templates[self.p.ops.template[op]], self.node[op]
+        template, node = self._template(op), self.node[op]
         fn = template.fn
         if self.kind[op] == Kind.COMPUTE:
             self.memory.compute(fn, self.key[op], node, template.columns)
@@ -279,7 +255,7 @@ class _PacketDriver:
                 self.hubs[node].computed(self.key[op], last=fn in LAST_GEMMS)
         elif self.kind[op] == Kind.JOIN and fn == "sum":
             self.output.sum_for_free(node)
-        self.progress.finish(op)
+        super()._done(op)
 
     def _last_slice(self, tile: int) -> bool:
         """Count an op of the last GEMM of `tile`; whether all its slices of columns are computed."""

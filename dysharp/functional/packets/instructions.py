@@ -1,6 +1,5 @@
 """Turns ops of a Program into transactions, one per packet of payload."""
 
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError
@@ -8,9 +7,11 @@ from dysharp.base.values import frozen_keywords
 from dysharp.functional.layer import Layout, Tensors
 from dysharp.functional.network.messages import WireFormat
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
+from dysharp.functional.op_events import OpEvents
+from dysharp.functional.orders import time_in
 from dysharp.isa.commands import Command, Dtype, Stage
 from dysharp.isa.framing import Framing
-from dysharp.program import Kind, Program, Template, Trace
+from dysharp.program import Kind, Program, Template
 from dysharp.program.builder import PULLS
 
 STRIDE = 1 << 15  # bytes of one block in multimem space: a power of two above the largest row (16 KiB)
@@ -53,18 +54,11 @@ def _command_of(framing: Framing, kind: Kind) -> Command:
 class Decoder:
     """Makes the instructions of an op when the op issues. `all`: all instructions, by tag."""
 
-    def __init__(self, program: Program, tensors: Tensors, layout: Layout, planes: int, trace: Trace | None) -> None:
-        self.p, self.layout, self.planes = program, layout, planes
-        self.ptr, self.node = program.members.ptr.tolist(), program.members.node.tolist()
-        self.fill_ptr, self.fill_row = program.members.fill_ptr.tolist(), program.members.fill_row.tolist()
+    def __init__(self, ops: OpEvents, tensors: Tensors, layout: Layout, planes: int) -> None:
+        self.p, self.ops, self.layout, self.planes = ops.p, ops, layout, planes
+        self.node, self.rows = ops.member_node, ops.fills
         self.all: list[Instruction] = []
         self._fmt, self._topk, self._slots_per_gpu = WireFormat(tensors.number), tensors.routing.topk, tensors.routing.placement.slots_per_gpu
-        self._done = None if trace is None else trace.done
-
-    def rows(self, member: int) -> list[int]:
-        """Rows that a member fills or reads."""
-        rows: list[int] = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
-        return rows
 
     def of_op(self, op: int) -> list[Instruction]:
         """New instructions for `op`: data packets, then the packet of gate weights or gate gradients."""
@@ -83,10 +77,10 @@ class Decoder:
     def _instructions(self, op: int, framing: Framing, sizes: list[int]) -> list[Instruction]:
         """One instruction per size in bytes; -1 = gate weights or gate gradients."""
         p, fmt = self.p, self._fmt
-        template, source, token = p.templates[p.ops.template[op]], int(p.ops.node[op]), int(p.ops.key[op])
+        template, source, token = p.templates[p.ops.template[op]], self.ops.node[op], self.ops.key[op]
         command = _command_of(framing, template.kind)
         dynamic = command in (Command.DYST, Command.DYLD)
-        members = range(self.ptr[op], self.ptr[op + 1])
+        members = range(self.ops.ptr[op], self.ops.ptr[op + 1])
         remote = [m for m in members if self.node[m] != source]
         local = next((m for m in members if self.node[m] == source), -1)
         listed = self._slots(op, remote) if framing.targets_per_ext or framing.address_per_target else ()
@@ -107,7 +101,7 @@ class Decoder:
                 targets=listed if dynamic else (), far=tuple(self.node[m] for m in remote), near=near,
                 n_far=len(listed) if dynamic else len(remote), n_near=0 if local < 0 else len(near) if dynamic else 1, weights=weights,
                 answer=Dtype.NONE if weights else answer, total=Dtype.NONE if weights else total,
-                due=0 if self._done is None else int(self._done[op]), op=op, template=template, token=token, chunk=chunk, members=members,
+                due=time_in(self.ops.trace, "done", op), op=op, template=template, token=token, chunk=chunk, members=members,
                 local=local,
             )  # fmt: skip
             made.append(one)

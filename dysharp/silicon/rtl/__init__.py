@@ -8,6 +8,6 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.blocks import Block
     from dysharp.silicon.rtl.check import BlockModel, SpillModel, Values
     from dysharp.silicon.rtl.formal import OrderProof, Proof, WatchedList, live_slots, slots
-    from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, Table, check_slots, lowest, memory, slot_bits
+    from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, Table, check_slots, drive, lowest, memory, slot_bits, wire
 
 __getattr__ = loader(__name__)

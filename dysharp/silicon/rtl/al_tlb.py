@@ -5,12 +5,13 @@ from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 from amaranth.utils import bits_for
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import al_table
-from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, OrderList, OrderProof, Proof, Values, check_slots, lowest, memory, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, OrderProof, Proof, Values
+from dysharp.silicon.rtl.parts import Cam, Machine, OrderList, check_slots, drive, lowest, memory, slot_bits, wire
 from dysharp.specs import Cluster, choice_int
 
 
@@ -46,14 +47,15 @@ class AlTlb(Machine):
         self.expert_bits = e = slot_bits(p.experts)
         miss = slot_bits(p.misses)
         return {
-            "valid": In(1), "ready": Out(1), "expert": In(e), "index": In(p.index_bits), "packet": In(p.packet_bits), "allocate": In(1),
-            "read_valid": Out(1), "read_ready": In(1), "read_expert": Out(e), "read_index": Out(p.index_bits), "read_miss": Out(miss),
-            "answer_valid": In(1), "answer_ready": Out(1), "answer_miss": In(miss), "answer_bound": In(1), "answer_layout": In(p.layout_bits),
+            "valid": 1, "ready": Out(1), "expert": e, "index": p.index_bits, "packet": p.packet_bits, "allocate": 1,
+            "read_valid": Out(1), "read_ready": 1, "read_expert": Out(e), "read_index": Out(p.index_bits), "read_miss": Out(miss),
+            "answer_valid": 1, "answer_ready": Out(1), "answer_miss": miss, "answer_bound": 1, "answer_layout": p.layout_bits,
             "write_valid": Out(1), "write_expert": Out(e), "write_index": Out(p.index_bits), "write_layout": Out(p.layout_bits),
-            "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_layout": Out(p.layout_bits), "out_unbound": Out(1),
+            "out_valid": Out(1), "out_ready": 1, "out_packet": Out(p.packet_bits), "out_layout": Out(p.layout_bits), "out_unbound": Out(1),
         }  # fmt: skip
 
     def build(self, m: Module, p: _TlbParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         key_bits, miss_bits, wait_bits = self.expert_bits + p.index_bits, slot_bits(p.misses), slot_bits(p.waiters)
         m.submodules.cam = cam = Cam(p.entries, key_bits)
         m.submodules.order = order = OrderList(p.entries)
@@ -67,92 +69,66 @@ class AlTlb(Machine):
         _, place_read, place_write = memory(m, "places", wait_bits, p.waiters)  # free places of the waiting room, a stack
 
         n_free, fill, fresh = Signal(bits_for(p.waiters)), Signal(bits_for(p.waiters)), Signal(bits_for(p.experts))
-        start = Signal()  # links, places and block counters are written
-        m.d.comb += start.eq(order.ready & (fill == p.waiters) & (fresh == p.experts))
+        start = wire(m, order.ready & (fill == p.waiters) & (fresh == p.experts), name="start")  # links, places and block counters are written
         leaving, at, last, layout, unbound = Signal(), Signal(wait_bits), Signal(wait_bits), Signal(p.layout_bits), Signal()
         out_free, read_free = Signal(), Signal()
-        m.d.comb += [out_free.eq(~self.out_valid | self.out_ready), read_free.eq(~self.read_valid | self.read_ready)]
+        comb += [out_free.eq(~self.out_valid | self.out_ready), read_free.eq(~self.read_valid | self.read_ready)]
 
-        key, free_miss, has_miss = Signal(key_bits), Signal(miss_bits), Signal()
-        m.d.comb += [
-            key.eq(Cat(self.index, self.expert)),
-            cam.key.eq(key),
-            pending.key.eq(key),
-            has_miss.eq(~pending.live.all()),
-            free_miss.eq(lowest(~pending.live)),
-        ]
-        lookup, answer, hit, joins, opens = Signal(), Signal(), Signal(), Signal(), Signal()
+        key = wire(m, Cat(self.index, self.expert), key_bits)
+        comb += [cam.key.eq(key), pending.key.eq(key)]
+        has_miss = wire(m, ~pending.live.all(), name="has_miss")
+        free_miss = wire(m, lowest(~pending.live), miss_bits)
         waits = pending.hit | has_miss
-        m.d.comb += [
-            self.answer_ready.eq(start & ~leaving),
-            answer.eq(self.answer_valid & self.answer_ready),
-            self.ready.eq(start & ~leaving & ~self.answer_valid & out_free & read_free & (cam.hit | ((n_free != 0) & waits))),
-            lookup.eq(self.valid & self.ready),
-            hit.eq(lookup & cam.hit),
-            joins.eq(lookup & ~cam.hit & pending.hit),
-            opens.eq(lookup & ~cam.hit & ~pending.hit),
-        ]
+        comb += self.answer_ready.eq(start & ~leaving)
+        answer = wire(m, self.answer_valid & self.answer_ready)
+        comb += self.ready.eq(start & ~leaving & ~self.answer_valid & out_free & read_free & (cam.hit | ((n_free != 0) & waits)))
+        lookup = wire(m, self.valid & self.ready)
+        hit = wire(m, lookup & cam.hit)
+        joins = wire(m, lookup & ~cam.hit & pending.hit)
+        opens = wire(m, lookup & ~cam.hit & ~pending.hit)
         # The miss register that this cycle reads: of the answer, or the one that the lookup joins.
         chosen = Signal(miss_bits)
-        m.d.comb += [chosen.eq(Mux(answer, self.answer_miss, Mux(pending.hit, pending.slot, free_miss))), miss_read.addr.eq(chosen)]
-        m.d.comb += [pending.at.eq(chosen), pending.set.eq(opens), pending.clear.eq(answer)]
+        comb += [chosen.eq(Mux(answer, self.answer_miss, Mux(pending.hit, pending.slot, free_miss))), miss_read.addr.eq(chosen)]
+        comb += drive(pending, at=chosen, set=opens, clear=answer)
         old = miss_read.data
-        m.d.comb += [
-            place_read.addr.eq(n_free - 1),
-            miss_write.addr.eq(chosen),
-            miss_write.en.eq(joins | opens),
-            miss_write.data.key.eq(key),
-            miss_write.data.first.eq(Mux(joins, old.first, place_read.data)),
-            miss_write.data.last.eq(place_read.data),
-            miss_write.data.allocates.eq(self.allocate | (joins & old.allocates)),
-            name_write.addr.eq(place_read.data),
-            name_write.data.eq(self.packet),
-            name_write.en.eq(joins | opens),
-            behind_write.addr.eq(old.last),
-            behind_write.data.eq(place_read.data),
-            behind_write.en.eq(joins),
-        ]
+        comb += place_read.addr.eq(n_free - 1)
+        comb += drive(miss_write, addr=chosen, en=joins | opens)
+        comb += drive(miss_write.data, key=key, first=Mux(joins, old.first, place_read.data), last=place_read.data)
+        comb += miss_write.data.allocates.eq(self.allocate | (joins & old.allocates))
+        comb += drive(name_write, addr=place_read.data, data=self.packet, en=joins | opens)
+        comb += drive(behind_write, addr=old.last, data=place_read.data, en=joins)
         with m.If(joins | opens):
-            m.d.sync += n_free.eq(n_free - 1)
+            sync += n_free.eq(n_free - 1)
         # An answer fills the TLB and starts the list of its register.
         expert = old.key[p.index_bits :]
-        binds, known = Signal(), Signal(p.layout_bits)
-        m.d.comb += [
-            block_read.addr.eq(expert),
-            binds.eq(answer & ~self.answer_bound & old.allocates),
-            known.eq(Mux(self.answer_bound, self.answer_layout, block_read.data)),
-            layout_read.addr.eq(cam.slot),
-            layout_write.addr.eq(order.front),
-            layout_write.data.eq(known),
-            layout_write.en.eq(answer & (self.answer_bound | old.allocates)),
-            order.move.eq(hit | layout_write.en),
-            order.slot.eq(Mux(answer, order.front, cam.slot)),
-            cam.at.eq(order.front),
-            cam.set.eq(layout_write.en),
-        ]
+        comb += block_read.addr.eq(expert)
+        binds = wire(m, answer & ~self.answer_bound & old.allocates)
+        known = wire(m, Mux(self.answer_bound, self.answer_layout, block_read.data), p.layout_bits, name="known")
+        comb += layout_read.addr.eq(cam.slot)
+        comb += drive(layout_write, addr=order.front, data=known, en=answer & (self.answer_bound | old.allocates))
+        comb += drive(order, move=hit | layout_write.en, slot=Mux(answer, order.front, cam.slot))
+        comb += drive(cam, at=order.front, set=layout_write.en)
         with m.If(answer):
-            m.d.comb += cam.key.eq(old.key)
-            m.d.sync += [leaving.eq(1), at.eq(old.first), last.eq(old.last), layout.eq(known), unbound.eq(~layout_write.en)]
-        m.d.comb += [block_write.addr.eq(Mux(start, expert, fresh)), block_write.data.eq(Mux(start, block_read.data + 1, 0))]
-        m.d.comb += block_write.en.eq(binds | (fresh != p.experts))
+            comb += cam.key.eq(old.key)
+            sync += [leaving.eq(1), at.eq(old.first), last.eq(old.last), layout.eq(known), unbound.eq(~layout_write.en)]
+        comb += drive(block_write, addr=Mux(start, expert, fresh), data=Mux(start, block_read.data + 1, 0), en=binds | (fresh != p.experts))
         with m.If(fresh != p.experts):
-            m.d.sync += fresh.eq(fresh + 1)
-        m.d.sync += [self.write_valid.eq(binds), self.write_expert.eq(expert), self.write_index.eq(old.key[: p.index_bits])]
-        m.d.sync += self.write_layout.eq(known)
+            sync += fresh.eq(fresh + 1)
+        sync += drive(self, write_valid=binds, write_expert=expert, write_index=old.key[: p.index_bits], write_layout=known)
         with m.If(read_free):
-            m.d.sync += [self.read_valid.eq(opens), self.read_expert.eq(self.expert), self.read_index.eq(self.index), self.read_miss.eq(chosen)]
+            sync += drive(self, read_valid=opens, read_expert=self.expert, read_index=self.index, read_miss=chosen)
         # Waiting packets leave one per cycle, and their places become free.
-        m.d.comb += [name_read.addr.eq(at), behind_read.addr.eq(at)]
+        comb += [name_read.addr.eq(at), behind_read.addr.eq(at)]
         go = leaving & out_free
         with m.If(out_free):
-            m.d.sync += [self.out_valid.eq(hit | leaving), self.out_packet.eq(Mux(leaving, name_read.data, self.packet))]
-            m.d.sync += [self.out_layout.eq(Mux(leaving, layout, layout_read.data)), self.out_unbound.eq(leaving & unbound)]
+            sync += drive(self, out_valid=hit | leaving, out_packet=Mux(leaving, name_read.data, self.packet))
+            sync += drive(self, out_layout=Mux(leaving, layout, layout_read.data), out_unbound=leaving & unbound)
         with m.If(go):
-            m.d.sync += [at.eq(behind_read.data), leaving.eq(at != last), n_free.eq(n_free + 1)]
+            sync += [at.eq(behind_read.data), leaving.eq(at != last), n_free.eq(n_free + 1)]
         filling = fill != p.waiters
-        m.d.comb += [place_write.addr.eq(Mux(filling, fill, n_free)), place_write.data.eq(Mux(filling, fill, at)), place_write.en.eq(filling | go)]
+        comb += drive(place_write, addr=Mux(filling, fill, n_free), data=Mux(filling, fill, at), en=filling | go)
         with m.If(filling):
-            m.d.sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
+            sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
 
 
 class _TlbModel(BlockModel):
@@ -176,7 +152,7 @@ class _TlbModel(BlockModel):
             e, i = random.randrange(self.p.experts), random.randrange(min(self.rows, 1 << self.p.index_bits))
             packet = random.getrandbits(self.p.packet_bits)
             self.held = {"valid": int(random.random() < 0.9), "expert": e, "index": i, "packet": packet, "allocate": int(random.random() < 0.6)}
-        pins = self.held | {"out_ready": int(random.random() >= self.stall), "read_ready": int(random.random() >= self.stall), "answer_valid": 0}
+        pins = self.held | self.takes(random, "out_ready", "read_ready") | {"answer_valid": 0}
         if self.known and random.random() < self.slow:
             key = random.choice(self.known)
             layout = al_table.layout_of(self.state, key)
@@ -252,20 +228,21 @@ class _TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=
     """Cycles without lookups, in which memory answers and the output takes, until no packet may be inside."""
 
     def watch(self, m: Module, p: _TlbParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         pending = m.submodules.pending
         inside, quiet, sent = Signal(), Signal(4), Signal(2)
         asks = self.valid & self.ready & (self.packet == self.packet_of)
         leaves = self.out_valid & self.out_ready & (self.out_packet == self.packet_of)
-        m.d.comb += [Assume(~(asks & inside) | leaves), Assert(~leaves | inside)]
-        m.d.sync += inside.eq((inside & ~leaves) | asks)
+        comb += [Assume(~(asks & inside) | leaves), Assert(~leaves | inside)]
+        sync += inside.eq((inside & ~leaves) | asks)
         for i in range(2):  # reads that memory has
             begins = self.read_valid & self.read_ready & (self.read_miss == i)
             ends = self.answer_valid & self.answer_ready & (self.answer_miss == i)
-            m.d.sync += sent[i].eq((sent[i] | begins) & ~ends)
-        m.d.comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
+            sync += sent[i].eq((sent[i] | begins) & ~ends)
+        comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
         calm = ~self.valid & self.out_ready & self.read_ready & (self.answer_valid | (sent == 0))
-        m.d.sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
-        m.d.comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
+        sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
+        comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
 
 
 BLOCK = Block(

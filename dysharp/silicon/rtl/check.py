@@ -17,12 +17,21 @@ Values = Mapping[str, int]
 
 
 class BlockModel:
-    """A step function of `protocol/` behind the pins of a block. `busy`: cycles of the start. `out`: what is held until it is taken."""
+    """A step function of `protocol/` behind the pins of a block. `busy`: cycles of the start. `out`: what is held until it is taken.
+
+    `stall`: how often what comes out is not taken.
+    """
+
+    stall: float
 
     def __init__(self, busy: int = 0):
         self.busy = busy
         self.seen: Counter[str] = Counter()
         self.out: Tally = {"out_valid": 0}
+
+    def takes(self, random: Random, *pins: str) -> Tally:
+        """Whether those who take what comes out do so in the next cycle, by pin."""
+        return {pin: int(random.random() >= self.stall) for pin in pins or ("out_ready",)}
 
     def draw(self, random: Random) -> Tally:
         """Inputs of the next cycle, by pin."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally
-from dysharp.silicon.rtl import Machine, SpillModel, Table, Values
+from dysharp.silicon.rtl import Machine, SpillModel, Table, Values, drive, wire
 
 
 class CounterTable(Machine):
@@ -30,10 +30,10 @@ class CounterTable(Machine):
         bits = self.shape.size
         self.waits, self.spilled = Signal(), Signal(32)  # an event waits for memory; entries in memory
         return {
-            "valid": In(1), "ready": Out(1), "key": In(key_bits), **{name: In(width) for name, width in (self.event | given).items()},
-            "fetch": Out(1), "fetch_key": Out(key_bits), "answer": In(1), "found": In(1), "answer_data": In(bits), "taken": Out(1),
-            "spill_valid": Out(1), "spill_ready": In(1), "spill_key": Out(key_bits), "spill_data": Out(bits),
-            "out_valid": Out(1), "out_ready": In(1), "out_kind": Out(2), "out_key": Out(key_bits),
+            "valid": 1, "ready": Out(1), "key": key_bits, **(self.event | given),
+            "fetch": Out(1), "fetch_key": Out(key_bits), "answer": 1, "found": 1, "answer_data": bits, "taken": Out(1),
+            "spill_valid": Out(1), "spill_ready": 1, "spill_key": Out(key_bits), "spill_data": Out(bits),
+            "out_valid": Out(1), "out_ready": 1, "out_kind": Out(2), "out_key": Out(key_bits),
         }  # fmt: skip
 
     def counted(self, p: Any) -> tuple[int, Tally, Tally, Tally]:
@@ -45,6 +45,7 @@ class CounterTable(Machine):
         raise NotImplementedError
 
     def build(self, m: Module, p: Any) -> None:
+        comb, sync = m.d.comb, m.d.sync
         row = data.StructLayout({"key": self.key_bits, "entry": self.shape})
         table = Table(m, p.entries, self.key_bits, "rows", row)
         cam, order, read, write, slot = table.cam, table.order, table.read, table.write, table.slot
@@ -52,47 +53,56 @@ class CounterTable(Machine):
         # The event that waits for memory is held here, since its sender went on.
         self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in [*self.event, "key"]}
         held = {name: Mux(waits, late[name], getattr(self, name)) for name in late}
-        free, start, resume, act = Signal(), Signal(), Signal(), Signal()
         entry = Signal(self.shape)
         hit = cam.hit & ~waits
-        m.d.comb += [
-            free.eq(order.ready & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)),
-            self.ready.eq(free & ~waits),
-            start.eq(self.valid & self.ready),
-            resume.eq(waits & free & self.answer),
-            self.fetch.eq(waits & free),
-            self.fetch_key.eq(late["key"]),
-            cam.key.eq(held["key"]),
-            slot.eq(Mux(hit, cam.slot, order.front)),
-            act.eq((start & (cam.hit | (spilled == 0))) | resume),
-        ]
-        m.d.comb += Value.cast(entry).eq(Mux(waits, Mux(self.found, self.answer_data, 0), Mux(hit, Value.cast(read.data.entry), 0)))
+        free = wire(m, order.ready & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready))
+        comb += self.ready.eq(free & ~waits)
+        start = wire(m, self.valid & self.ready)
+        resume = wire(m, waits & free & self.answer)
+        comb += drive(self, fetch=waits & free, fetch_key=late["key"])
+        comb += [cam.key.eq(held["key"]), slot.eq(Mux(hit, cam.slot, order.front))]
+        act = wire(m, (start & (cam.hit | (spilled == 0))) | resume)
+        comb += Value.cast(entry).eq(Mux(waits, Mux(self.found, self.answer_data, 0), Mux(hit, Value.cast(read.data.entry), 0)))
         after, kind, complete, same = self.update(m, entry, held)
         keeps, evicts = Signal(), Signal()
-        m.d.comb += [
-            keeps.eq(act & ~complete & ~same),
-            evicts.eq(keeps & ~hit & cam.at_live),
-            self.taken.eq(resume & self.found & ~same),
-            cam.set.eq(keeps & ~hit),
-            cam.clear.eq(act & hit & complete),
+        comb += [keeps.eq(act & ~complete & ~same), evicts.eq(keeps & ~hit & cam.at_live), self.taken.eq(resume & self.found & ~same)]
+        comb += drive(cam, set=keeps & ~hit, clear=act & hit & complete)
+        comb += [
             order.move.eq(keeps | cam.clear),
             write.en.eq(keeps),
             write.data.key.eq(held["key"]),
             Value.cast(write.data.entry).eq(Value.cast(after)),
         ]
         with m.If(start & ~act):
-            m.d.sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
+            sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
         with m.If(resume):
-            m.d.sync += waits.eq(0)
-        m.d.sync += spilled.eq(spilled + evicts - self.taken)
+            sync += waits.eq(0)
+        sync += spilled.eq(spilled + evicts - self.taken)
         # One output may leave while the other one still waits.
         with m.If(self.out_ready):
-            m.d.sync += self.out_valid.eq(0)
+            sync += self.out_valid.eq(0)
         with m.If(self.spill_ready):
-            m.d.sync += self.spill_valid.eq(0)
+            sync += self.spill_valid.eq(0)
         with m.If(free):
-            m.d.sync += [self.out_valid.eq(act & (kind != 0)), self.out_kind.eq(kind), self.out_key.eq(held["key"])]
-            m.d.sync += [self.spill_valid.eq(evicts), self.spill_key.eq(read.data.key), self.spill_data.eq(Value.cast(read.data.entry))]
+            sync += drive(self, out_valid=act & (kind != 0), out_kind=kind, out_key=held["key"], spill_valid=evicts, spill_key=read.data.key)
+            sync += self.spill_data.eq(Value.cast(read.data.entry))
+
+    def kept_in_memory(self, m: Module, key: Any) -> tuple[Any, Any, Any]:
+        """What memory holds of `key`: (whether it does, the data, whether the spill is under way). Memory gives back what it was given."""
+        comb = m.d.comb
+        in_memory, stored, spilling = Signal(), Signal(self.shape.size), Signal()
+        comb += spilling.eq(self.spill_valid & (self.spill_key == key))
+        with m.If(spilling & self.spill_ready):
+            m.d.sync += [in_memory.eq(1), stored.eq(self.spill_data)]
+        with m.If(self.taken & (self.fetch_key == key)):
+            m.d.sync += in_memory.eq(0)
+        there, given = in_memory | spilling, Mux(spilling, self.spill_data, stored)  # memory sees a spill before a read of its cycle
+        with m.If(self.fetch & self.answer):
+            comb += Assume(Mux(self.fetch_key == key, self.found == there, ~self.found | (self.spilled > in_memory + spilling)))
+            comb += Assume((self.fetch_key != key) | ~self.found | (self.answer_data == given))
+        comb += [Assert(~(in_memory & spilling)), Assert(self.spilled >= in_memory + spilling)]
+        comb += [Assert(self.spilled < 4), Assume(self.spilled < 3)]
+        return in_memory, stored, spilling
 
 
 class CounterModel(SpillModel):
@@ -137,7 +147,7 @@ class CounterModel(SpillModel):
         key = self.waits["key"] if self.waits else -1
         found = int(key in self.memory)
         pins = {"answer": int(random.random() < 0.6), "found": found, "answer_data": self.memory.get(key, random.getrandbits(4))}
-        return pins | {"out_ready": int(random.random() >= self.stall), "spill_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random, "out_ready", "spill_ready")
 
     def key(self, entry: Any) -> int:
         """The key of an entry of `state.on_chip` or `state.memory`."""
@@ -155,19 +165,3 @@ class CounterModel(SpillModel):
 
     def sent(self, pins: Values) -> None:
         """The event of these pins was accepted."""
-
-
-def kept_in_memory(m: Module, table: CounterTable, key: Any) -> tuple[Any, Any, Any]:
-    """What memory holds of `key`: (whether it does, the data, whether the spill is under way). Memory gives back what it was given."""
-    in_memory, stored, spilling = Signal(), Signal(table.shape.size), Signal()
-    m.d.comb += spilling.eq(table.spill_valid & (table.spill_key == key))
-    with m.If(spilling & table.spill_ready):
-        m.d.sync += [in_memory.eq(1), stored.eq(table.spill_data)]
-    with m.If(table.taken & (table.fetch_key == key)):
-        m.d.sync += in_memory.eq(0)
-    there, given = in_memory | spilling, Mux(spilling, table.spill_data, stored)  # memory sees a spill before a read of its cycle
-    with m.If(table.fetch & table.answer):
-        m.d.comb += Assume(Mux(table.fetch_key == key, table.found == there, ~table.found | (table.spilled > in_memory + spilling)))
-        m.d.comb += Assume((table.fetch_key != key) | ~table.found | (table.answer_data == given))
-    m.d.comb += [Assert(~(in_memory & spilling)), Assert(table.spilled >= in_memory + spilling), Assert(table.spilled < 4), Assume(table.spilled < 3)]
-    return in_memory, stored, spilling

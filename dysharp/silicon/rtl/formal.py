@@ -93,6 +93,7 @@ class OrderProof(Proof, OrderList, of=3):
     """The links are a list of all slots, in the order of a plain queue. No assumption."""
 
     def watch(self, m: Module, n: int) -> None:
+        comb = m.d.comb
         after, before = slots(m.submodules.following, m), slots(m.submodules.previous, m)
         queue = [Signal(self.width, name=f"queue_{i}", init=i) for i in range(n)]  # slots in order; one leaves and goes to an end
         at = [queue[i] == self.slot for i in range(n)]
@@ -103,23 +104,23 @@ class OrderProof(Proof, OrderList, of=3):
                     Mux(self.to_front, self.slot if i == 0 else Mux(Cat(at[i:]).any(), queue[i - 1], queue[i]),
                         self.slot if i == n - 1 else Mux(passed, queue[i + 1], queue[i]))
                 )  # fmt: skip
-        m.d.comb += Assume(self.slot < n)
+        comb += Assume(self.slot < n)
         for i in range(n):
-            m.d.comb += Assert(Cat(q == i for q in queue).any())  # each slot once
+            comb += Assert(Cat(q == i for q in queue).any())  # each slot once
         with m.If(self.ready):
-            m.d.comb += [Assert(self.head == queue[0]), Assert(self.tail == queue[-1])]
+            comb += [Assert(self.head == queue[0]), Assert(self.tail == queue[-1])]
             for a, b in pairwise(queue):
                 for i in range(n):
                     with m.If(a == i):
-                        m.d.comb += Assert(after[i] == b)
+                        comb += Assert(after[i] == b)
                     with m.If(b == i):
-                        m.d.comb += Assert(before[i] == a)
+                        comb += Assert(before[i] == a)
         with m.Else():
-            m.d.comb += [Assert(self.head == 0), Assert(self.tail == n - 1), *(Assert(queue[i] == i) for i in range(n))]
+            comb += [Assert(self.head == 0), Assert(self.tail == n - 1), *(Assert(queue[i] == i) for i in range(n))]
             for i in range(n):
-                m.d.comb += [Assert(~(self.fill > i) | (after[i][: self.width] == (i + 1) % (1 << self.width)))]
-                m.d.comb += [Assert(~(self.fill > i) | (before[i] == (i - 1) % (1 << self.width)))]
-        m.d.comb += Assert(self.fill <= n)
+                comb += Assert(~(self.fill > i) | (after[i][: self.width] == (i + 1) % (1 << self.width)))
+                comb += Assert(~(self.fill > i) | (before[i] == (i - 1) % (1 << self.width)))
+        comb += Assert(self.fill <= n)
 
 
 class WatchedList(OrderList):

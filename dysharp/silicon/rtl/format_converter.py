@@ -4,10 +4,10 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive
 from dysharp.specs import Cluster
 
 TOP, MOST = 8, 0x7E
@@ -36,29 +36,30 @@ class FormatConverter(Machine):
         n = p.block
         self.fresh, self.by = [Signal(7, name=f"fresh_{i}") for i in range(n)], Signal(8)
         return {
-            "valid": In(1), "ready": Out(1), "narrow": In(1), "sums": In(32 * n), "codes": In(8 * n), "scale": In(8), "out_valid": Out(1),
-            "out_ready": In(1), "out_codes": Out(8 * n), "out_scale": Out(8), "out_sums": Out(32 * n),
+            "valid": 1, "ready": Out(1), "narrow": 1, "sums": 32 * n, "codes": 8 * n, "scale": 8, "out_valid": Out(1),
+            "out_ready": 1, "out_codes": Out(8 * n), "out_scale": Out(8), "out_sums": Out(32 * n),
         }  # fmt: skip
 
     def build(self, m: Module, p: ConverterParameters) -> None:
+        sync = m.d.sync
         sums = [self.sums[32 * i : 32 * (i + 1)] for i in range(p.block)]
         codes = [self.codes[8 * i : 8 * (i + 1)] for i in range(p.block)]
         largest = [x[23:31] for x in sums]
         while len(largest) > 1:
             pairs = [Mux(a > b, a, b) for a, b in zip(largest[::2], largest[1::2], strict=False)]
             largest = pairs + largest[len(pairs) * 2 :]
-        m.d.comb += [self.by.eq(Mux(largest[0] > TOP, largest[0] - TOP, 0)), self.ready.eq(~self.out_valid | self.out_ready)]
+        m.d.comb += drive(self, by=Mux(largest[0] > TOP, largest[0] - TOP, 0), ready=~self.out_valid | self.out_ready)
         for i, x in enumerate(sums):
             m.d.comb += self.fresh[i].eq(self._narrowed(m, x, i))
         widened = [Cat(self._widened(codes[i][:7], self.scale), codes[i][7]) for i in range(p.block)]
         with m.If(self.out_ready):
-            m.d.sync += self.out_valid.eq(0)
+            sync += self.out_valid.eq(0)
         with m.If(self.valid & self.ready):
-            m.d.sync += self.out_valid.eq(1)
+            sync += self.out_valid.eq(1)
             with m.If(self.narrow):
-                m.d.sync += [self.out_scale.eq(self.by), self.out_codes.eq(Cat(Cat(f, x[31]) for f, x in zip(self.fresh, sums, strict=True)))]
+                sync += drive(self, out_scale=self.by, out_codes=Cat(Cat(f, x[31]) for f, x in zip(self.fresh, sums, strict=True)))
             with m.Else():
-                m.d.sync += self.out_sums.eq(Cat(widened))
+                sync += self.out_sums.eq(Cat(widened))
 
     def _narrowed(self, m: Module, x: Any, i: int) -> Any:
         """The code without sign: the significand keeps three bits behind the point, fewer below 2^-6, and is rounded."""
@@ -95,7 +96,7 @@ class _ConverterModel(BlockModel):
         codes = [random.choice((0, random.getrandbits(7) % (MOST + 1))) | random.getrandbits(1) << 7 for _ in range(self.p.block)]
         pins = {"valid": int(random.random() < 0.9), "narrow": random.getrandbits(1), "scale": random.choice((0, 8, random.randint(0, 246)))}
         pins |= {"sums": sum(self._sum(random) << 32 * i for i in range(self.p.block)), "codes": sum(c << 8 * i for i, c in enumerate(codes))}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def cycle(self, pins: Values) -> Values:
         kept = {name: self.out[name] for name in ("out_codes", "out_scale", "out_sums")}
@@ -147,23 +148,24 @@ class _ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=
     """
 
     def watch(self, m: Module, p: ConverterParameters) -> None:
+        comb = m.d.comb
         x, code = Signal(32), Signal(7)
         sums = [self.sums[32 * i : 32 * (i + 1)] for i in range(p.block)]
-        m.d.comb += [Assume(value[23:31] < 255) for value in sums]
-        m.d.comb += [x.eq(Mux(self.target, sums[1], sums[0])), code.eq(Mux(self.target, self.fresh[1], self.fresh[0]))]
+        comb += [Assume(value[23:31] < 255) for value in sums]
+        comb += [x.eq(Mux(self.target, sums[1], sums[0])), code.eq(Mux(self.target, self.fresh[1], self.fresh[0]))]
         most = Cat(self.by + TOP == value[23:31] for value in sums).any()
-        m.d.comb += [Assert((self.by == 0) | (self.by + TOP >= x[23:31])), Assert((self.by == 0) | most)]
+        comb += [Assert((self.by == 0) | (self.by + TOP >= x[23:31])), Assert((self.by == 0) | most)]
         # In 2^-24 steps: what the code says, the value, and half of the code's distance to the next.
         f, size, said, half, off = Signal(4), Signal(44), Signal(44), Signal(44), Signal(44)
-        m.d.comb += [f.eq(code[3:]), said.eq(Mux(f == 0, code[:3] << 24, Cat(code[:3], 1) << (Mux(f == 0, 0, f - 1)[:4] + 24)))]
+        comb += [f.eq(code[3:]), said.eq(Mux(f == 0, code[:3] << 24, Cat(code[:3], 1) << (Mux(f == 0, 0, f - 1)[:4] + 24)))]
         place = Signal(8)
-        m.d.comb += [place.eq(x[23:31] + 10 - self.by), half.eq(1 << (Mux(f == 0, 0, f - 1)[:4] + 23))]
-        m.d.comb += size.eq(Mux((x[23:31] == 0) | (x[23:31] + 10 < self.by), 0, Cat(x[:23], 1) << place[:5]))
-        m.d.comb += [off.eq(Mux(said > size, said - size, size - said))]
-        m.d.comb += Assert((code <= MOST) & ((off <= half) | ((code == MOST) & (size > said))))
+        comb += [place.eq(x[23:31] + 10 - self.by), half.eq(1 << (Mux(f == 0, 0, f - 1)[:4] + 23))]
+        comb += size.eq(Mux((x[23:31] == 0) | (x[23:31] + 10 < self.by), 0, Cat(x[:23], 1) << place[:5]))
+        comb += off.eq(Mux(said > size, said - size, size - said))
+        comb += Assert((code <= MOST) & ((off <= half) | ((code == MOST) & (size > said))))
         was, taken = Signal(), self.valid & self.ready
         m.d.sync += was.eq(taken | (was & ~self.out_ready))
-        m.d.comb += Assert(self.out_valid == was)
+        comb += Assert(self.out_valid == was)
 
 
 BLOCK = Block(

@@ -5,12 +5,12 @@ from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 from amaranth.utils import bits_for
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import merging
-from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, slot_bits, slots
+from dysharp.silicon.rtl import Block, BlockModel, Machine, OrderList, OrderProof, Proof, Table, Values, WatchedList, drive, slot_bits, slots, wire
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
@@ -44,14 +44,15 @@ class MergeUnit(Machine):
         self.oldest = Signal(self.width)
         self.n_loads, self.n_sums, self.room = Signal(bits_for(p.places)), Signal(bits_for(p.places)), Signal()
         return {
-            "valid": In(1), "ready": Out(1), "op": In(3), "line": In(p.line_bits), "asker": In(slot_bits(p.askers)),
-            "expected": In(bits_for(p.askers)), "out_valid": Out(1), "out_ready": In(1), "forward": Out(1), "merges": Out(1),
+            "valid": 1, "ready": Out(1), "op": 3, "line": p.line_bits, "asker": slot_bits(p.askers),
+            "expected": bits_for(p.askers), "out_valid": Out(1), "out_ready": 1, "forward": Out(1), "merges": Out(1),
             "answers": Out(p.askers), "has_place": Out(1), "dropped": Out(1), "slot": Out(self.width),
         }  # fmt: skip
 
     order_list = OrderList
 
     def build(self, m: Module, p: _MergeParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         count = bits_for(p.askers)
         shape = data.StructLayout({"waiting": p.askers, "cached": 1, "count": count, "expected": count})
         table = Table(m, p.places, p.line_bits, "entries", shape, self.order_list)
@@ -59,10 +60,9 @@ class MergeUnit(Machine):
         # Sums hold places as a number. Loads stand in the list behind the free slots, so the oldest load is behind as many slots as sums hold:
         # a register follows it.
         oldest, n_loads, n_sums = self.oldest, self.n_loads, self.n_sums
-        free = Signal()
         load, response, take, give, expire = (Signal(name=name) for name in ("load", "response", "take", "give", "expire"))
-        m.d.comb += [
-            free.eq(order.ready & (~self.out_valid | self.out_ready)),
+        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        comb += [
             self.ready.eq(free),
             *(kind.eq(self.valid & free & (self.op == i)) for i, kind in enumerate((load, response, take, give, expire))),
             cam.key.eq(self.line),
@@ -71,45 +71,33 @@ class MergeUnit(Machine):
         hit, full = cam.hit, n_loads + n_sums == p.places
         may_drop = (n_loads != 0) & oldest_read.data.cached
         first, room, drops = Signal(), self.room, Signal()
-        m.d.comb += [first.eq(load & ~hit), room.eq(~full | may_drop), drops.eq((first | take) & full & may_drop)]
+        comb += [first.eq(load & ~hit), room.eq(~full | may_drop), drops.eq((first | take) & full & may_drop)]
         takes_slot = first & room
         # A load that drops the oldest one takes its slot; a sum that does gives the slot to the free ones.
-        m.d.comb += [slot.eq(Mux(drops, oldest, Mux(first, order.front, cam.slot)))]
+        comb += slot.eq(Mux(drops, oldest, Mux(first, order.front, cam.slot)))
         old, new = table.read.data, Signal(shape)
-        asker = Signal(p.askers)
-        m.d.comb += asker.eq(1 << self.asker)
+        asker = wire(m, 1 << self.asker, p.askers, name="asker")
         later = load & hit
         with m.If(first):
-            m.d.comb += [new.waiting.eq(asker), new.cached.eq(0), new.count.eq(1), new.expected.eq(self.expected)]
+            comb += drive(new, waiting=asker, cached=0, count=1, expected=self.expected)
         with m.Else():
-            m.d.comb += [
-                new.waiting.eq(Mux(response, 0, Mux(old.cached, 0, old.waiting | asker))),
-                new.cached.eq(old.cached | response),
-                new.count.eq(old.count + later),
-                new.expected.eq(old.expected),
-            ]
+            comb += drive(new, waiting=Mux(response, 0, Mux(old.cached, 0, old.waiting | asker)), cached=old.cached | response)
+            comb += drive(new, count=old.count + later, expected=old.expected)
         settles = (response & hit) | (later & old.cached)
-        ends = Signal()
-        m.d.comb += ends.eq((settles & (new.count >= old.expected)) | (expire & hit & old.cached))
+        ends = wire(m, (settles & (new.count >= old.expected)) | (expire & hit & old.cached), name="ends")
         leaves = ends | (take & drops)
         stays = takes_slot | ((later | (response & hit)) & ~ends)
-        m.d.comb += [table.write.en.eq(stays), table.write.data.eq(new), cam.set.eq(takes_slot), cam.clear.eq(leaves), order.move.eq(leaves | stays)]
-        m.d.sync += n_loads.eq(n_loads + (takes_slot & ~drops) - leaves)
-        m.d.sync += n_sums.eq(n_sums + (take & room) - give)
+        comb += [table.write.en.eq(stays), table.write.data.eq(new), cam.set.eq(takes_slot), cam.clear.eq(leaves), order.move.eq(leaves | stays)]
+        sync += n_loads.eq(n_loads + (takes_slot & ~drops) - leaves)
+        sync += n_sums.eq(n_sums + (take & room) - give)
         with m.If((n_loads == 0) & takes_slot):
-            m.d.sync += oldest.eq(slot)
+            sync += oldest.eq(slot)
         with m.Elif((leaves | stays) & (slot == oldest) & (n_loads != 1)):
-            m.d.sync += oldest.eq(order.following)
+            sync += oldest.eq(order.following)
         with m.If(free):
-            m.d.sync += [
-                self.out_valid.eq(first | take | settles | (expire & ends)),
-                self.forward.eq(first),
-                self.merges.eq(takes_slot),
-                self.answers.eq(Mux(response, Mux(hit, old.waiting, 0), Mux(later & old.cached, asker, 0))),
-                self.has_place.eq(take & room),
-                self.dropped.eq(drops | (expire & ends)),
-                self.slot.eq(slot),
-            ]
+            sync += drive(self, out_valid=first | take | settles | (expire & ends), forward=first, merges=takes_slot)
+            sync += drive(self, answers=Mux(response, Mux(hit, old.waiting, 0), Mux(later & old.cached, asker, 0)), has_place=take & room)
+            sync += drive(self, dropped=drops | (expire & ends), slot=slot)
 
 
 class _MergeModel(BlockModel):
@@ -136,7 +124,7 @@ class _MergeModel(BlockModel):
             entry = self.state.loads.get(line)
             valid = valid and (entry is None or (asker not in entry.waiting and entry.count < self.p.askers))
         pins = {"valid": int(valid), "op": kind, "line": line, "asker": asker, "expected": self.expected}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def take(self, pins: Values) -> None:
         line, asker = pins["line"], pins["asker"]
@@ -166,6 +154,7 @@ class _MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, ask
     order_list = WatchedList
 
     def watch(self, m: Module, p: _MergeParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         cam, words = m.submodules.cam, slots(m.submodules.entries, m)
         taken = self.valid & self.ready
         live = [cam.live[i] & (cam.keys[i] == self.line_of) for i in range(p.places)]
@@ -173,22 +162,22 @@ class _MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, ask
         cached = Cat(live[i] & words[i].cached for i in range(p.places)).any()
         waits = Signal()  # the load of the asker waits in the table
         mine = taken & (self.line == self.line_of)
-        m.d.comb += Assume(~(mine & (self.op == 1)) | (hit & ~cached))  # one response to the load that merges
-        m.d.comb += Assume(~(mine & (self.op == 0) & (self.asker == self.asker_of)) | ~waits)
-        m.d.comb += Assume(~(taken & (self.op == 3)) | (self.n_sums != 0))
+        comb += Assume(~(mine & (self.op == 1)) | (hit & ~cached))  # one response to the load that merges
+        comb += Assume(~(mine & (self.op == 0) & (self.asker == self.asker_of)) | ~waits)
+        comb += Assume(~(taken & (self.op == 3)) | (self.n_sums != 0))
         answered = Signal()
         with m.If(mine & (self.op == 1)):
-            m.d.sync += [waits.eq(0), answered.eq(waits)]
+            sync += [waits.eq(0), answered.eq(waits)]
         with m.Elif(mine & (self.op == 0) & (self.asker == self.asker_of)):
-            m.d.sync += [waits.eq(Mux(hit, ~cached, self.room)), answered.eq(hit & cached)]
+            sync += [waits.eq(Mux(hit, ~cached, self.room)), answered.eq(hit & cached)]
         with m.Elif(self.ready):
-            m.d.sync += answered.eq(0)
+            sync += answered.eq(0)
         n_live = cam.live[0] + cam.live[1]
         order = m.submodules.order
         head, tail = order.head, order.tail
         live_head, live_tail = Mux(head[0], cam.live[1], cam.live[0]), Mux(tail[0], cam.live[1], cam.live[0])
         after, before = order.links
-        m.d.comb += [
+        comb += [
             Assert(head != tail),
             Assert((self.n_loads != 1) | ((self.oldest == tail) & live_tail & ~live_head)),
             Assert((self.n_loads != 2) | (self.oldest == head)),
@@ -197,7 +186,7 @@ class _MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, ask
             Assert(order.fill <= 2),
             Assert(order.ready | (order.fill == 0) | (after[0] == 1)),
         ]
-        m.d.comb += [
+        comb += [
             Assert(~(self.out_valid & answered) | (self.answers >> self.asker_of)[0]),
             Assert(~live[0] | ~live[1]),
             Assert(self.n_loads == n_live),
@@ -205,9 +194,9 @@ class _MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, ask
             Assert(~answered | self.out_valid),
         ]
         bits = [(words[i].waiting >> self.asker_of)[0] for i in range(p.places)]
-        m.d.comb += Assert(waits == Cat(live[i] & ~words[i].cached & bits[i] for i in range(p.places)).any())
+        comb += Assert(waits == Cat(live[i] & ~words[i].cached & bits[i] for i in range(p.places)).any())
         for i in range(p.places):
-            m.d.comb += Assert(~(live[i] & words[i].cached) | ~bits[i])
+            comb += Assert(~(live[i] & words[i].cached) | ~bits[i])
 
 
 BLOCK = Block(

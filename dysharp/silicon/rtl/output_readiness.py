@@ -8,7 +8,7 @@ from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import readiness
 from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, slot_bits, slots
-from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
+from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable
 from dysharp.specs import Cluster
 
 
@@ -87,23 +87,24 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
     """A token is ready once, and exactly when all its notices have come. Assumed: a notice comes once; memory gives back what it was given."""
 
     def watch(self, m: Module, p: _ReadinessParameters) -> None:
+        comb = m.d.comb
         cam, words = m.submodules.cam, slots(m.submodules.rows, m)
         topk, full = p.topk, (1 << p.topk) - 1
         came, waits_for, ready = Signal(topk), Signal(topk), Signal()  # notices that were taken in; the one that waits for memory
         mine = self.valid & self.ready & (self.key == self.token)
         bit = Signal(topk)
-        m.d.comb += [bit.eq(1 << self.place), Assume(self.expected == topk), Assume(~mine | ((came & bit) == 0)), Assume(self.place < topk)]
+        comb += [bit.eq(1 << self.place), Assume(self.expected == topk), Assume(~mine | ((came & bit) == 0)), Assume(self.place < topk)]
         with m.If(mine):
             m.d.sync += came.eq(came | bit)
-        in_memory, stored, spilling = kept_in_memory(m, self, self.token)
+        in_memory, stored, spilling = self.kept_in_memory(m, self.token)
         with m.If(self.out_valid & self.out_ready & (self.out_key == self.token)):
             m.d.sync += ready.eq(1)
         leaving = self.out_valid & (self.out_key == self.token)
         held = self.waits & (self.late["key"] == self.token)
-        m.d.comb += waits_for.eq(Mux(held, 1 << self.late["place"], 0))
+        comb += waits_for.eq(Mux(held, 1 << self.late["place"], 0))
         live = live_slots(m, cam, words, self.token)
         on_chip = Mux(live[0], words[0].entry.notices, 0) | Mux(live[1], words[1].entry.notices, 0)
-        m.d.comb += [
+        comb += [
             Assert(~(ready & leaving)),  # once
             Assert(~(ready | leaving) | (came == full)),  # not too early
             Assert((came != full) | ready | leaving | held),  # and not too late
@@ -121,7 +122,7 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
             Assert(~spilling | (self.spill_data != full)),
         ]
         for i in range(p.entries):
-            m.d.comb += Assert(~live[i] | (words[i].entry.notices != full))
+            comb += Assert(~live[i] | (words[i].entry.notices != full))
 
 
 BLOCK = Block(

@@ -7,12 +7,12 @@ from typing import Any, Self
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
 from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
-from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, Proof, Values, lowest, memory, slot_bits, slots
+from dysharp.silicon.rtl import Block, BlockModel, Cam, Machine, Proof, Values, drive, lowest, memory, slot_bits, slots, wire
 from dysharp.specs import Cluster
 
 
@@ -49,49 +49,43 @@ class Partition(Machine):
         self.cam = Cam(n, p.line_bits + p.row_bits + 1)
         self.older = {(i, j): Signal(name=f"older_{i}_{j}") for j in range(n) for i in range(j)}
         return {
-            "line": In(p.line_bits), "row": In(p.row_bits), "low": In(1), "put": In(1), "whole": In(1),
-            "hit": Out(1), "room": Out(1), "slot": Out(self.width),
-            "now": In(p.age_bits), "timer": In(p.age_bits), "fence": In(1),
-            "may": Out(1), "chosen": Out(self.width), "take": In(1),
+            "line": p.line_bits, "row": p.row_bits, "low": 1, "put": 1, "whole": 1, "hit": Out(1), "room": Out(1), "slot": Out(self.width),
+            "now": p.age_bits, "timer": p.age_bits, "fence": 1, "may": Out(1), "chosen": Out(self.width), "take": 1,
         }  # fmt: skip
 
     def build(self, m: Module, p: _PacketParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         n = p.entries
         m.submodules.cam = cam = self.cam
         leaves, stale, may = Signal(n), Signal(n), Signal(n)
-        m.d.comb += [
-            cam.key.eq(Cat(self.low, self.row, self.line)),
-            cam.drop.eq(leaves),
-            leaves.eq(Mux(self.take, 1 << self.chosen, 0)),
-            self.hit.eq(cam.hit & ~(self.take & (cam.slot == self.chosen))),
-            self.room.eq(~cam.live.all()),
-            self.slot.eq(Mux(self.hit, cam.slot, lowest(~cam.live))),
-            cam.at.eq(self.slot),
-            cam.set.eq(self.put & ~self.hit),
-        ]
+        comb += drive(cam, key=Cat(self.low, self.row, self.line), drop=leaves)
+        comb += leaves.eq(Mux(self.take, 1 << self.chosen, 0))
+        comb += drive(self, hit=cam.hit & ~(self.take & (cam.slot == self.chosen)), room=~cam.live.all())
+        comb += self.slot.eq(Mux(self.hit, cam.slot, lowest(~cam.live)))
+        comb += drive(cam, at=self.slot, set=self.put & ~self.hit)
         # Rule 2 to 5: the oldest of those that the timer calls, else the smallest (low, partial, row), the oldest of these.
         limit, crowded = Signal(p.age_bits), Signal()
-        m.d.comb += [limit.eq(self.now - self.timer), crowded.eq(self.fence | cam.live.all())]
+        comb += [limit.eq(self.now - self.timer), crowded.eq(self.fence | cam.live.all())]
         ranks = []
         for i in range(n):
-            m.d.comb += stale[i].eq(cam.live[i] & (self.stales[i] | (self.since[i] == limit)))
-            m.d.comb += may[i].eq(cam.live[i] & (crowded | self.wholes[i] | stale[i]))
+            comb += stale[i].eq(cam.live[i] & (self.stales[i] | (self.since[i] == limit)))
+            comb += may[i].eq(cam.live[i] & (crowded | self.wholes[i] | stale[i]))
             ranks.append(Cat(self.rows[i], ~self.wholes[i], self.lows[i], ~may[i]))
             with m.If(self.put & (self.slot == i)):
-                m.d.sync += self.wholes[i].eq(self.whole)
+                sync += self.wholes[i].eq(self.whole)
             with m.If(cam.set & (self.slot == i)):
-                m.d.sync += [self.rows[i].eq(self.row), self.lows[i].eq(self.low), self.since[i].eq(self.now), self.stales[i].eq(0)]
-                m.d.sync += [self.older[j, i].eq(1) for j in range(i)] + [self.older[i, j].eq(0) for j in range(i + 1, n)]
+                sync += [self.rows[i].eq(self.row), self.lows[i].eq(self.low), self.since[i].eq(self.now), self.stales[i].eq(0)]
+                sync += [self.older[j, i].eq(1) for j in range(i)] + [self.older[i, j].eq(0) for j in range(i + 1, n)]
             with m.Elif(stale[i]):
-                m.d.sync += self.stales[i].eq(1)
+                sync += self.stales[i].eq(1)
         least = Signal(len(ranks[0]))
-        m.d.comb += [least.eq(_smallest(m, ranks)), self.may.eq(may.any())]
+        comb += [least.eq(_smallest(m, ranks)), self.may.eq(may.any())]
         among, first = Signal(n), Signal(n)
-        m.d.comb += among.eq(Mux(stale.any(), stale, Cat(may[i] & (rank == least) for i, rank in enumerate(ranks))))
+        comb += among.eq(Mux(stale.any(), stale, Cat(may[i] & (rank == least) for i, rank in enumerate(ranks))))
         for i in range(n):
             elder = [among[j] & (self.older[j, i] if j < i else ~self.older[i, j]) for j in range(n) if j != i]
-            m.d.comb += first[i].eq(among[i] & ~Cat(elder).any())
-        m.d.comb += self.chosen.eq(Cat(Cat(first[i] for i in range(n) if i >> b & 1).any() for b in range(self.width)))
+            comb += first[i].eq(among[i] & ~Cat(elder).any())
+        comb += self.chosen.eq(Cat(Cat(first[i] for i in range(n) if i >> b & 1).any() for b in range(self.width)))
 
 
 def _smallest(m: Module, values: list[Any]) -> Any:
@@ -125,13 +119,14 @@ class PacketManager(Machine):
         tag = {"line": p.line_bits, "row": p.row_bits, "low": 1}
         self.tag = data.StructLayout(tag)
         return {
-            "valid": In(1), "ready": Out(1), "peer": In(peer), **{name: In(bits) for name, bits in tag.items()},
-            "mask": In(n), "data": In(n * p.byte_bits), "timer": In(p.age_bits), "fence": In(1), "peer_ready": In(p.peers),
-            "out_valid": Out(1), "out_ready": In(1), "out_peer": Out(peer), **{f"out_{name}": Out(bits) for name, bits in tag.items()},
+            "valid": 1, "ready": Out(1), "peer": peer, **tag,
+            "mask": n, "data": n * p.byte_bits, "timer": p.age_bits, "fence": 1, "peer_ready": p.peers,
+            "out_valid": Out(1), "out_ready": 1, "out_peer": Out(peer), **{f"out_{name}": Out(bits) for name, bits in tag.items()},
             "out_mask": Out(n), "out_data": Out(n * p.byte_bits),
         }  # fmt: skip
 
     def build(self, m: Module, p: _PacketParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         parts = self.partitions
         for i, part in enumerate(parts):
             m.submodules[f"partition_{i}"] = part
@@ -142,46 +137,35 @@ class PacketManager(Machine):
         m.submodules.lines = lines = Memory(shape=p.line_bytes * p.byte_bits, depth=words, init=[])
         line_read, line_write = lines.read_port(domain="comb"), lines.write_port(granularity=p.byte_bits)
         # The peers in turn, beginning behind the last one.
-        asks, chosen, free, sends = Signal(p.peers), Signal(slot_bits(p.peers)), Signal(), Signal()
-        behind = Signal(p.peers)
-        m.d.comb += [
-            asks.eq(Cat(part.may for part in parts) & self.peer_ready),
-            behind.eq(Cat(asks[i] & (i > self.last) for i in range(p.peers))),
-            chosen.eq(Mux(behind.any(), lowest(behind), lowest(asks))),
-            free.eq(~self.out_valid | self.out_ready),
-            sends.eq(free & asks.any()),
-        ]
+        asks = wire(m, Cat(part.may for part in parts) & self.peer_ready, p.peers)
+        behind = wire(m, Cat(asks[i] & (i > self.last) for i in range(p.peers)), p.peers, name="behind")
+        chosen = wire(m, Mux(behind.any(), lowest(behind), lowest(asks)), slot_bits(p.peers))
+        free = wire(m, ~self.out_valid | self.out_ready)
+        sends = wire(m, free & asks.any())
         leaving = Cat(Array([part.chosen for part in parts])[chosen], chosen)
         mine = Array([Cat(part.slot, part.hit, part.room) for part in parts])[self.peer]
         slot, hit, room = mine[:-2], mine[-2], mine[-1]
-        store, at, merged = Signal(), Signal(len(tag_read.addr)), Signal(p.line_bytes)
-        m.d.comb += [
-            self.ready.eq(hit | room),
-            store.eq(self.valid & self.ready),
-            at.eq(Cat(slot, self.peer)),
-            old_read.addr.eq(at),
-            merged.eq(self.mask | Mux(hit, old_read.data, 0)),
+        comb += self.ready.eq(hit | room)
+        store = wire(m, self.valid & self.ready)
+        at = wire(m, Cat(slot, self.peer), len(tag_read.addr))
+        comb += old_read.addr.eq(at)
+        merged = wire(m, self.mask | Mux(hit, old_read.data, 0), p.line_bytes, name="merged")
+        comb += [
             Cat(tag_write.addr, mask_write.addr, line_write.addr).eq(Cat(at, at, at)),
             Cat(tag_write.en, mask_write.en, line_write.en).eq(Mux(store, Cat(~hit, 1, self.mask), 0)),
-            tag_write.data.line.eq(self.line),
-            tag_write.data.row.eq(self.row),
-            tag_write.data.low.eq(self.low),
-            mask_write.data.eq(merged),
-            line_write.data.eq(self.data),
-            *(port.addr.eq(leaving) for port in (tag_read, mask_read, line_read)),
         ]
+        comb += drive(tag_write.data, line=self.line, row=self.row, low=self.low)
+        comb += [mask_write.data.eq(merged), line_write.data.eq(self.data), *(port.addr.eq(leaving) for port in (tag_read, mask_read, line_read))]
         for i, part in enumerate(parts):
-            m.d.comb += [part.line.eq(self.line), part.row.eq(self.row), part.low.eq(self.low), part.whole.eq(merged.all())]
-            m.d.comb += [part.put.eq(store & (self.peer == i)), part.take.eq(sends & (chosen == i))]
-            m.d.comb += [part.now.eq(self.now), part.timer.eq(self.timer), part.fence.eq(self.fence)]
-        m.d.sync += self.now.eq(self.now + 1)
+            comb += drive(part, line=self.line, row=self.row, low=self.low, whole=merged.all(), put=store & (self.peer == i))
+            comb += drive(part, take=sends & (chosen == i), now=self.now, timer=self.timer, fence=self.fence)
+        sync += self.now.eq(self.now + 1)
         with m.If(free):
-            m.d.sync += [self.out_valid.eq(sends), self.out_peer.eq(chosen), self.out_mask.eq(mask_read.data)]
+            sync += drive(self, out_valid=sends, out_peer=chosen, out_mask=mask_read.data)
             valid = Cat(bit.replicate(p.byte_bits) for bit in mask_read.data)  # a byte that nobody wrote leaves as 0
-            m.d.sync += self.out_data.eq(line_read.data & valid)
-            m.d.sync += [self.out_line.eq(tag_read.data.line), self.out_row.eq(tag_read.data.row), self.out_low.eq(tag_read.data.low)]
+            sync += drive(self, out_data=line_read.data & valid, out_line=tag_read.data.line, out_row=tag_read.data.row, out_low=tag_read.data.low)
         with m.If(sends):
-            m.d.sync += self.last.eq(chosen)
+            sync += self.last.eq(chosen)
 
 
 class _PacketModel(BlockModel):
@@ -203,7 +187,7 @@ class _PacketModel(BlockModel):
         mask = (1 << n) - 1 if random.random() < self.whole else ((1 << random.randint(1, n - first)) - 1) << first
         pins = {"valid": int(random.random() < self.load), "peer": random.randrange(self.p.peers), "line": random.randrange(2), "mask": mask}
         pins |= {"row": random.randrange(self.rows), "low": int(random.random() < 0.2), "data": random.getrandbits(n * self.p.byte_bits)}
-        pins |= {"timer": self.timer, "fence": int(random.random() < self.fences), "out_ready": int(random.random() >= self.stall)}
+        pins |= {"timer": self.timer, "fence": int(random.random() < self.fences)} | self.takes(random)
         return pins | {"peer_ready": sum(int(random.random() >= self.stall) << i for i in range(self.p.peers))}
 
     def cycle(self, pins: Values) -> Values:
@@ -243,6 +227,7 @@ class _PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 
     one asks. Assumed: peer numbers in range."""
 
     def watch(self, m: Module, p: _PacketParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         parts = self.partitions
         tags, masks, lines = (slots(memory, m) for memory in (m.submodules.tags, m.submodules.masks, m.submodules.lines))
         # A byte of one tag: inside the partition, and in the packet that leaves.
@@ -256,24 +241,24 @@ class _PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 
             mine = [alive[j] & (keys[j] == self.tag_of) & (self.peer_of == i) for j in range(p.entries)]
             is_it += [(mine[j], 4 * i + j) for j in range(p.entries)]
             sends.append(part.take & Array(mine)[part.chosen])
-            m.d.comb += Assert(~part.take | Array([alive[j] for j in range(p.entries)])[part.chosen])  # what leaves is a line
+            comb += Assert(~part.take | Array([alive[j] for j in range(p.entries)])[part.chosen])  # what leaves is a line
             for j in range(p.entries):
                 at = 4 * i + j
                 tag = Cat(tags[at].low, tags[at].row, tags[at].line)
-                m.d.comb += Assert(~alive[j] | ((keys[j] == tag) & (part.rows[j] == tags[at].row) & (part.lows[j] == tags[at].low)))
-                m.d.comb += Assert(~alive[j] | (part.wholes[j] == masks[at].all()))
+                comb += Assert(~alive[j] | ((keys[j] == tag) & (part.rows[j] == tags[at].row) & (part.lows[j] == tags[at].low)))
+                comb += Assert(~alive[j] | (part.wholes[j] == masks[at].all()))
             older = [[part.older[a, b] if a < b else ~part.older[b, a] if a > b else Const(0, 1) for b in range(3)] for a in range(3)]
             circle = (older[0][1] & older[1][2] & older[2][0]) | (older[1][0] & older[2][1] & older[0][2])
-            m.d.comb += Assert(~alive.all() | ~circle)
+            comb += Assert(~alive.all() | ~circle)
         sends_it = Cat(sends).any()
         with m.If(self.out_ready | ~self.out_valid):
-            m.d.sync += [packed.eq(sends_it & inside), sent.eq(value)]
+            sync += [packed.eq(sends_it & inside), sent.eq(value)]
         with m.If(writes):
-            m.d.sync += [inside.eq(1), value.eq((self.data >> self.byte_of)[0])]
+            sync += [inside.eq(1), value.eq((self.data >> self.byte_of)[0])]
         with m.Elif(sends_it):
-            m.d.sync += inside.eq(0)
+            sync += inside.eq(0)
         leaves = self.out_valid & (self.out_peer == self.peer_of) & (Cat(self.out_low, self.out_row, self.out_line) == self.tag_of)
-        m.d.comb += [
+        comb += [
             Assert(~packed | leaves),  # nothing is lost on the way out
             Assert(~leaves | ((self.out_mask >> self.byte_of)[0] == packed)),  # and nothing comes twice
             Assert(~packed | ((self.out_data >> self.byte_of)[0] == sent)),
@@ -281,16 +266,16 @@ class _PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 
             *(Assert(~a | ~b) for k, (a, _) in enumerate(is_it) for b, _ in is_it[:k]),
         ]
         for hit, at in is_it:
-            m.d.comb += Assert(~hit | ((masks[at] >> self.byte_of)[0] == inside))
-            m.d.comb += Assert(~hit | ~inside | ((lines[at] >> self.byte_of)[0] == value))
+            comb += Assert(~hit | ((masks[at] >> self.byte_of)[0] == inside))
+            comb += Assert(~hit | ~inside | ((lines[at] >> self.byte_of)[0] == value))
         # Progress, and the peers in turn.
         free = ~self.out_valid | self.out_ready
         waiting = Cat(part.any() for part in live) & self.peer_ready
         taken = Cat(part.take for part in parts)
-        m.d.comb += Assert(~(self.fence & free & waiting.any()) | taken.any())
+        comb += Assert(~(self.fence & free & waiting.any()) | taken.any())
         both = Cat(part.may for part in parts) & self.peer_ready
-        m.d.comb += Assert(~(taken.any() & both.all()) | (taken[0] == self.last[0]))
-        m.d.comb += Assume(Mux(self.valid, self.peer < p.peers, 1))
+        comb += Assert(~(taken.any() & both.all()) | (taken[0] == self.last[0]))
+        comb += Assume(Mux(self.valid, self.peer < p.peers, 1))
 
 
 BLOCK = Block(

@@ -30,6 +30,18 @@ def lowest(bits: Any) -> Any:
     return Mux(low.any(), lowest(low), half | lowest(bits[half:]))
 
 
+def drive(of: Any, /, **values: Any) -> list[Any]:
+    """Statements that give each named pin, register or field of `of` its value."""
+    return [getattr(of, name).eq(value) for name, value in values.items()]
+
+
+def wire(m: Module, value: Any, shape: Any = 1, name: str = "$signal") -> Any:
+    """A signal that has this value at all times."""
+    made = Signal(shape, name=name)
+    m.d.comb += made.eq(value)
+    return made
+
+
 def memory(m: Module, name: str, shape: Any, depth: int) -> tuple[Any, Any, Any]:
     """A register file as the submodule `name`: the file, a port to read at once, a port to write."""
     made = m.submodules[name] = Memory(shape=shape, depth=depth, init=[])
@@ -51,10 +63,10 @@ class Machine(wiring.Component):
 
     def __init__(self, parameters: Any):
         self.parameters = parameters
-        super().__init__(self.pins(parameters))
+        super().__init__({name: In(pin) if isinstance(pin, int) else pin for name, pin in self.pins(parameters).items()})
 
     def pins(self, p: Any) -> ByName:
-        """The pins by name, in the order of the Verilog."""
+        """The pins by name, in the order of the Verilog. A number is the width of an input."""
         raise NotImplementedError
 
     def elaborate(self, platform: Any) -> Module:
@@ -82,32 +94,33 @@ class OrderList(Machine):
         self.head, self.tail = Signal(self.width), Signal(self.width, init=n - 1)
         self.fill = Signal(bits_for(n))  # links that are written after reset
         w = self.width
-        return {"move": In(1), "slot": In(w), "to_front": In(1), "front": Out(w), "following": Out(w), "ready": Out(1)}
+        return {"move": 1, "slot": w, "to_front": 1, "front": Out(w), "following": Out(w), "ready": Out(1)}
 
     def build(self, m: Module, n: int) -> None:
+        comb, sync = m.d.comb, m.d.sync
         width, head, tail, fill = self.width, self.head, self.tail, self.fill
         (following, after, gap_next), (previous, before, gap_prev) = (memory(m, name, width, n) for name in ("following", "previous"))
         end_next, end_prev = following.write_port(), previous.write_port()
         s, x, p = self.slot, after.data, before.data
-        m.d.comb += [self.ready.eq(fill == n), self.front.eq(head), self.following.eq(x), after.addr.eq(s), before.addr.eq(s)]
+        comb += [self.ready.eq(fill == n), self.front.eq(head), self.following.eq(x), after.addr.eq(s), before.addr.eq(s)]
         stays = Mux(self.to_front, s == head, s == tail)
         with m.If(~self.ready):
-            m.d.comb += [gap_next.addr.eq(fill), gap_next.data.eq(fill + 1), gap_next.en.eq(1)]
-            m.d.comb += [gap_prev.addr.eq(fill), gap_prev.data.eq(fill - 1), gap_prev.en.eq(1)]
-            m.d.sync += fill.eq(fill + 1)
+            comb += drive(gap_next, addr=fill, data=fill + 1, en=1)
+            comb += drive(gap_prev, addr=fill, data=fill - 1, en=1)
+            sync += fill.eq(fill + 1)
         with m.Elif(self.move & ~stays):
-            m.d.comb += [gap_next.addr.eq(p), gap_next.data.eq(x), gap_next.en.eq(s != head)]
-            m.d.comb += [gap_prev.addr.eq(x), gap_prev.data.eq(p), gap_prev.en.eq(s != tail)]
-            m.d.comb += [end_next.addr.eq(Mux(self.to_front, s, tail)), end_next.data.eq(Mux(self.to_front, head, s)), end_next.en.eq(1)]
-            m.d.comb += [end_prev.addr.eq(Mux(self.to_front, head, s)), end_prev.data.eq(Mux(self.to_front, s, tail)), end_prev.en.eq(1)]
+            comb += drive(gap_next, addr=p, data=x, en=s != head)
+            comb += drive(gap_prev, addr=x, data=p, en=s != tail)
+            comb += drive(end_next, addr=Mux(self.to_front, s, tail), data=Mux(self.to_front, head, s), en=1)
+            comb += drive(end_prev, addr=Mux(self.to_front, head, s), data=Mux(self.to_front, s, tail), en=1)
             with m.If(self.to_front):
-                m.d.sync += head.eq(s)
+                sync += head.eq(s)
                 with m.If(s == tail):
-                    m.d.sync += tail.eq(p)
+                    sync += tail.eq(p)
             with m.Else():
-                m.d.sync += tail.eq(s)
+                sync += tail.eq(s)
                 with m.If(s == head):
-                    m.d.sync += head.eq(x)
+                    sync += head.eq(x)
 
 
 class Cam(wiring.Component):

@@ -5,13 +5,13 @@ from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 from amaranth.utils import bits_for
 
 from dysharp.base import ByName, ConfigError, Tally, frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, memory, slot_bits, slots
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive, memory, slot_bits, slots, wire
 from dysharp.specs import Cluster
 
 
@@ -51,13 +51,14 @@ class Readiness(Machine):
         if 1 << self.shift != p.tile_rows:
             raise ValueError(f"tile_rows: found {p.tile_rows}, expected a power of two")
         return {
-            "valid": In(1), "ready": Out(1), "op": In(2), "place": In(p.row_bits), "n_bytes": In(8), "producer": In(slot_bits(p.producers)),
-            "rows": In(p.row_bits), "row_bytes": In(p.row_byte_bits), "tile_bytes": In(p.byte_bits),
-            "out_valid": Out(1), "out_ready": In(1), "out_tile": Out(slot_bits(p.tiles)), "out_rows": Out(bits_for(p.tile_rows)),
+            "valid": 1, "ready": Out(1), "op": 2, "place": p.row_bits, "n_bytes": 8, "producer": slot_bits(p.producers),
+            "rows": p.row_bits, "row_bytes": p.row_byte_bits, "tile_bytes": p.byte_bits,
+            "out_valid": Out(1), "out_ready": 1, "out_tile": Out(slot_bits(p.tiles)), "out_rows": Out(bits_for(p.tile_rows)),
             "is_ready": Out(1), "is_returnable": Out(1), "is_reclaim": Out(1), "all_ready": Out(1), "error": Out(1),
         }  # fmt: skip
 
     def build(self, m: Module, p: _DamParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         records = bits_for(p.tile_rows)
         entry = data.StructLayout({"bytes": p.byte_bits, "records": records, "started": 1, "returnable": 1})
         _, read, write = memory(m, "counters", entry, p.tiles)
@@ -66,63 +67,49 @@ class Readiness(Machine):
         owed, total, announced = Signal(owed_bits), Signal(p.row_bits), Signal(p.producers)
         left, part = Signal(p.row_bits), Signal(p.row_bits + p.row_byte_bits)  # of the product that is added up
         walks, walk = self.walks, Signal(bits_for(p.tiles))
-        free, act, ack, record, announce = Signal(), Signal(), Signal(), Signal(), Signal()
-        begins = Signal()  # the walk begins: all producers have announced, and the bytes that they owe are there
-        m.d.comb += [
-            start.eq(fill == p.tiles),
-            free.eq(~self.out_valid | self.out_ready),
-            begins.eq(~self.all_ready & announced.all() & (left == 0) & (owed == 0)),
-            self.ready.eq(start & free & (left == 0) & ~begins & ~walks),
-            act.eq(self.valid & self.ready),
-            ack.eq(act & (self.op == 0)),
-            record.eq(act & (self.op == 1)),
-            announce.eq(act & (self.op == 2)),
-        ]
+        comb += start.eq(fill == p.tiles)
+        free = wire(m, ~self.out_valid | self.out_ready)
+        # The walk begins: all producers have announced, and the bytes that they owe are there.
+        begins = wire(m, ~self.all_ready & announced.all() & (left == 0) & (owed == 0), name="begins")
+        comb += self.ready.eq(start & free & (left == 0) & ~begins & ~walks)
+        act = wire(m, self.valid & self.ready)
+        ack = wire(m, act & (self.op == 0))
+        record = wire(m, act & (self.op == 1))
+        announce = wire(m, act & (self.op == 2))
         step = walks & free
         tile, old, new = Signal(slot_bits(p.tiles)), read.data, Signal(entry)
-        m.d.comb += [tile.eq(Mux(walks, walk, self.place >> self.shift)), read.addr.eq(tile)]
+        comb += [tile.eq(Mux(walks, walk, self.place >> self.shift)), read.addr.eq(tile)]
         rows = Signal(bits_for(p.tile_rows))
-        beyond = Signal(p.row_bits)
-        m.d.comb += beyond.eq(total - (tile << self.shift))
+        beyond = wire(m, total - (tile << self.shift), p.row_bits, name="beyond")
         whole, last = Signal(), Signal()
-        m.d.comb += [
-            new.bytes.eq(old.bytes + Mux(ack, self.n_bytes, 0)),
-            new.records.eq(old.records + record),
-            whole.eq(new.bytes == self.tile_bytes),
-            last.eq(self.all_ready & (new.bytes != 0)),
-            rows.eq(Mux(whole, p.tile_rows, beyond)),
-        ]
-        becomes_ready, becomes_returnable, reclaims = Signal(), Signal(), Signal()
+        comb += drive(new, bytes=old.bytes + Mux(ack, self.n_bytes, 0), records=old.records + record)
+        comb += [whole.eq(new.bytes == self.tile_bytes), last.eq(self.all_ready & (new.bytes != 0)), rows.eq(Mux(whole, p.tile_rows, beyond))]
         touched = ack | record | step
-        m.d.comb += [
-            becomes_ready.eq(touched & ~old.started & (whole | last)),
-            becomes_returnable.eq(touched & (whole | last) & ~old.returnable & (new.records == rows)),
-            reclaims.eq(step & (new.bytes == 0)),
-            new.started.eq(old.started | becomes_ready),
-            new.returnable.eq(old.returnable | becomes_returnable),
-            write.addr.eq(Mux(start, tile, fill)),
-            write.en.eq(touched | ~start),
-        ]
+        becomes_ready = wire(m, touched & ~old.started & (whole | last))
+        becomes_returnable = wire(m, touched & (whole | last) & ~old.returnable & (new.records == rows))
+        reclaims = wire(m, step & (new.bytes == 0), name="reclaims")
+        comb += drive(new, started=old.started | becomes_ready, returnable=old.returnable | becomes_returnable)
+        comb += drive(write, addr=Mux(start, tile, fill), en=touched | ~start)
         with m.If(start):
-            m.d.comb += write.data.eq(new)
+            comb += write.data.eq(new)
         with m.Else():
-            m.d.sync += fill.eq(fill + 1)
+            sync += fill.eq(fill + 1)
         with m.If(announce):
-            m.d.sync += [left.eq(self.rows), part.eq(self.row_bytes), total.eq(total + self.rows), announced.eq(announced | 1 << self.producer)]
+            sync += [left.eq(self.rows), part.eq(self.row_bytes), total.eq(total + self.rows), announced.eq(announced | 1 << self.producer)]
         with m.Elif(left != 0):
-            m.d.sync += [left.eq(left >> 1), part.eq(part << 1), owed.eq(owed + Mux(left[0], part, Const(0)))]
+            sync += [left.eq(left >> 1), part.eq(part << 1), owed.eq(owed + Mux(left[0], part, Const(0)))]
         with m.Elif(ack):
-            m.d.sync += owed.eq(owed - self.n_bytes)
+            sync += owed.eq(owed - self.n_bytes)
         with m.If(begins & start & free & ~walks):
-            m.d.sync += [walks.eq(1), self.all_ready.eq(1), walk.eq(0)]
+            sync += [walks.eq(1), self.all_ready.eq(1), walk.eq(0)]
         with m.If(step):
-            m.d.sync += [walk.eq(walk + 1), walks.eq(walk != p.tiles - 1)]
+            sync += [walk.eq(walk + 1), walks.eq(walk != p.tiles - 1)]
         with m.If(free):
-            m.d.sync += [self.out_valid.eq(Cat(becomes_ready, becomes_returnable, reclaims).any()), self.out_tile.eq(tile), self.out_rows.eq(rows)]
-            m.d.sync += [self.is_ready.eq(becomes_ready), self.is_returnable.eq(becomes_returnable), self.is_reclaim.eq(reclaims)]
+            sync += drive(self, out_valid=Cat(becomes_ready, becomes_returnable, reclaims).any(), out_tile=tile, out_rows=rows)
+            sync += drive(self, is_ready=becomes_ready, is_returnable=becomes_returnable, is_reclaim=reclaims)
         twice = announce & ((announced & (1 << self.producer)) != 0)
         with m.If(twice | (ack & (new.bytes > self.tile_bytes))):
-            m.d.sync += self.error.eq(1)
+            sync += self.error.eq(1)
 
 
 class _DamModel(BlockModel):
@@ -148,7 +135,7 @@ class _DamModel(BlockModel):
         pins = {"valid": int(bool(self.todo) and random.random() < self.load), "op": kind, "row_bytes": self.row_bytes}
         pins |= {"place": what if kind < 2 else 0, "n_bytes": n if kind == 0 else 7, "producer": what if kind == 2 else 0}
         pins |= {"rows": n if kind == 2 else 3, "tile_bytes": self.row_bytes * self.p.tile_rows}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def cycle(self, pins: Values) -> Values:
         free = not self.out["out_valid"] or pins["out_ready"]

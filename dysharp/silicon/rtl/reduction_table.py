@@ -7,12 +7,12 @@ from typing import Self
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, KiB, SimulationError, Tally, frozen
 from dysharp.program import sessions_of_table
 from dysharp.protocol import reduction
-from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, live_slots, slot_bits, slots
+from dysharp.silicon.rtl import Machine, OrderProof, Proof, Table, check_slots, drive, live_slots, slot_bits, slots, wire
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
 from dysharp.specs import Cluster, session_bytes
@@ -57,71 +57,54 @@ class ReductionTable(Machine):
     def pins(self, p: _ReductionParameters) -> ByName:
         self.width = slot_bits(p.entries)
         return {
-            "valid": In(1), "ready": Out(1), "is_request": In(1), "key": In(p.key_bits), "count": In(p.count_bits),
-            "look": In(1), "looked": Out(1),
-            "out_valid": Out(1), "out_ready": In(1), "send": Out(3), "slot": Out(self.width),
+            "valid": 1, "ready": Out(1), "is_request": 1, "key": p.key_bits, "count": p.count_bits, "look": 1, "looked": Out(1),
+            "out_valid": Out(1), "out_ready": 1, "send": Out(3), "slot": Out(self.width),
             "out_key": Out(p.key_bits), "out_count": Out(p.count_bits), "error": Out(1),
         }  # fmt: skip
 
     def build(self, m: Module, p: _ReductionParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         shape = data.StructLayout({"key": p.key_bits, "remaining": p.count_bits, "count": p.count_bits})
         table = Table(m, p.entries, p.key_bits, "entries", shape)
         cam, order, write, slot = table.cam, table.order, table.write, table.slot
         scan, touched = Signal(self.width), Signal(p.entries)
-        free = Signal()
-        packet, request, response, look = Signal(), Signal(), Signal(), Signal()
-        entry, left, grown = table.read.data, Signal(p.count_bits), Signal(p.count_bits)
-        m.d.comb += [
-            free.eq(order.ready & (~self.out_valid | self.out_ready)),
-            self.ready.eq(free),
-            packet.eq(self.valid & free),
-            request.eq(packet & self.is_request),
-            response.eq(packet & ~self.is_request),
-            look.eq(self.look & free & ~self.valid),
-            self.looked.eq(look),
-            cam.key.eq(self.key),
-            slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot))),
-            left.eq(entry.remaining - self.count),
-            grown.eq(entry.count + self.count),
-        ]
+        entry = table.read.data
+        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        comb += self.ready.eq(free)
+        packet = wire(m, self.valid & free)
+        request = wire(m, packet & self.is_request)
+        response = wire(m, packet & ~self.is_request)
+        look = wire(m, self.look & free & ~self.valid)
+        comb += [self.looked.eq(look), cam.key.eq(self.key), slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot)))]
+        left = wire(m, entry.remaining - self.count, p.count_bits)
+        grown = wire(m, entry.count + self.count, p.count_bits, name="grown")
         # What leaves, and what is written back.
         has_sum = entry.count != 0
         idle = cam.at_live & ~((touched >> scan) & 1).any()
         last = left == 0
-        m.d.comb += [
-            cam.set.eq(request),
-            cam.clear.eq((look & idle) | (response & cam.hit & last)),
-            order.move.eq(cam.set | cam.clear | (response & cam.hit)),
-            write.en.eq(request | (response & cam.hit)),
-            write.data.key.eq(self.key),
-            write.data.remaining.eq(Mux(request, self.count, left)),
-            write.data.count.eq(Mux(request, 0, grown)),
-        ]
+        comb += drive(cam, set=request, clear=(look & idle) | (response & cam.hit & last))
+        comb += [order.move.eq(cam.set | cam.clear | (response & cam.hit)), write.en.eq(request | (response & cam.hit))]
+        comb += drive(write.data, key=self.key, remaining=Mux(request, self.count, left), count=Mux(request, 0, grown))
         for i in range(p.entries):
             with m.If((slot == i) & (request | (response & cam.hit) | look)):
-                m.d.sync += touched[i].eq(~look)
+                sync += touched[i].eq(~look)
         with m.If(look):
-            m.d.sync += scan.eq(Mux(scan == p.entries - 1, 0, scan + 1))
+            sync += scan.eq(Mux(scan == p.entries - 1, 0, scan + 1))
         send, alone = Signal(3), entry.count == 0
         with m.If(response & ~cam.hit):
-            m.d.comb += send.eq(_AdderStep.BYPASS)
+            comb += send.eq(_AdderStep.BYPASS)
         with m.Elif(response & last):
-            m.d.comb += send.eq(Mux(alone, Const(_AdderStep.RESULT_ALONE, 3), Const(_AdderStep.RESULT, 3)))
+            comb += send.eq(Mux(alone, Const(_AdderStep.RESULT_ALONE, 3), Const(_AdderStep.RESULT, 3)))
         with m.Elif(response):
-            m.d.comb += send.eq(Mux(alone, Const(_AdderStep.PUT, 3), Const(_AdderStep.ADD, 3)))
+            comb += send.eq(Mux(alone, Const(_AdderStep.PUT, 3), Const(_AdderStep.ADD, 3)))
         with m.Elif(((request & cam.at_live) | cam.clear) & has_sum):
-            m.d.comb += send.eq(_AdderStep.PARTIAL)
+            comb += send.eq(_AdderStep.PARTIAL)
         with m.If(free):
-            m.d.sync += [
-                self.out_valid.eq(send != _AdderStep.NONE),
-                self.send.eq(send),
-                self.slot.eq(slot),
-                self.out_key.eq(Mux(response, self.key, entry.key)),
-                self.out_count.eq(Mux(response, Mux(cam.hit, grown, self.count), entry.count)),
-            ]
+            sync += drive(self, out_valid=send != _AdderStep.NONE, send=send, slot=slot, out_key=Mux(response, self.key, entry.key))
+            sync += self.out_count.eq(Mux(response, Mux(cam.hit, grown, self.count), entry.count))
         broken = (request & cam.hit) | (packet & (self.count == 0)) | (response & cam.hit & (self.count > entry.remaining))
         with m.If(broken):
-            m.d.sync += self.error.eq(1)
+            sync += self.error.eq(1)
 
 
 class _ReductionModel(BlockModel):
@@ -143,7 +126,7 @@ class _ReductionModel(BlockModel):
 
     def draw(self, random: Random) -> Tally:
         """A packet in most cycles; a key may come again when its session has all answers."""
-        pins = {"valid": int(random.random() < self.load), "look": int(random.random() < self.looks), "out_ready": int(random.random() >= self.stall)}
+        pins = {"valid": int(random.random() < self.load), "look": int(random.random() < self.looks)} | self.takes(random)
         fresh = [k for k in range(min(self.keys + self.p.entries, 1 << self.p.key_bits)) if k not in self.owed]
         if fresh and (not self.owed or random.random() < self.requests):
             return pins | {"is_request": 1, "key": random.choice(fresh), "count": random.randint(1, min(5, (1 << self.p.count_bits) - 1))}
@@ -216,27 +199,28 @@ class _ReductionProof(Proof, ReductionTable, of=_ReductionParameters(2, 2, 3), k
     """No contribution of a session is lost or counted twice. Assumed: a session has one request at a time, and no more answers than targets."""
 
     def watch(self, m: Module, p: _ReductionParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         cam = m.submodules.cam
         words = slots(m.submodules.entries, m)
         owed, came, went = Signal(p.count_bits), Signal(8), Signal(8)
         taken = self.valid & self.ready & (self.key == self.key_of)
         leaves = self.out_valid & (self.out_key == self.key_of) & (self.send >= _AdderStep.BYPASS)
         with m.If(taken & self.is_request):
-            m.d.sync += owed.eq(self.count)
+            sync += owed.eq(self.count)
         with m.Elif(taken):
-            m.d.sync += [owed.eq(owed - self.count), came.eq(came + self.count)]
+            sync += [owed.eq(owed - self.count), came.eq(came + self.count)]
         with m.If(leaves & self.out_ready):
-            m.d.sync += went.eq(went + self.out_count)
-        m.d.comb += Assume(self.count != 0)
+            sync += went.eq(went + self.out_count)
+        comb += Assume(self.count != 0)
         with m.If(taken):
-            m.d.comb += Assume(Mux(self.is_request, owed == 0, self.count <= owed))
+            comb += Assume(Mux(self.is_request, owed == 0, self.count <= owed))
         live = live_slots(m, cam, words, self.key_of)
         inside = sum(Mux(live[i], words[i].count, 0) for i in range(p.entries))
-        m.d.comb += Assert((came - went - inside - Mux(leaves, self.out_count, 0))[:8] == 0)  # nothing lost, nothing twice
-        m.d.comb += Assert(~Cat(live).all())  # one entry of a session
+        comb += Assert((came - went - inside - Mux(leaves, self.out_count, 0))[:8] == 0)  # nothing lost, nothing twice
+        comb += Assert(~Cat(live).all())  # one entry of a session
         for i in range(p.entries):
             with m.If(live[i]):
-                m.d.comb += [Assert(words[i].remaining == owed), Assert(owed != 0), Assert(words[i].count + words[i].remaining < 1 << p.count_bits)]
+                comb += [Assert(words[i].remaining == owed), Assert(owed != 0), Assert(words[i].count + words[i].remaining < 1 << p.count_bits)]
 
 
 BLOCK = Block(
@@ -257,7 +241,7 @@ class _ReplayModel(_ReductionModel):
         self.sent: list[reduction.Output[int]] = []
 
     def draw(self, random: Random) -> Tally:
-        pins = {"valid": int(self.at < len(self.steps)), "look": 0, "out_ready": int(random.random() >= self.stall)}
+        pins = {"valid": int(self.at < len(self.steps)), "look": 0} | self.takes(random)
         step = self.steps[min(self.at, len(self.steps) - 1)]
         return pins | {"is_request": int(step.kind == "request"), "key": step.session, "count": step.targets}
 

@@ -4,10 +4,10 @@ from random import Random
 from typing import Self
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, slot_bits
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -36,34 +36,35 @@ class ReplicaChoice(Machine):
         self.counts = [Signal(p.bits, name=f"count_{i}") for i in range(p.gpus)]
         self.chosen, self.best = Signal(self.width), Signal(p.bits)
         return {
-            "valid": In(1), "ready": Out(1), "clear": In(1), "gpus": In(self.width * p.places), "n": In(p.places.bit_length()),
-            "first": In(slot_bits(p.places)), "out_valid": Out(1), "out_ready": In(1), "out_gpu": Out(self.width),
+            "valid": 1, "ready": Out(1), "clear": 1, "gpus": self.width * p.places, "n": p.places.bit_length(),
+            "first": slot_bits(p.places), "out_valid": Out(1), "out_ready": 1, "out_gpu": Out(self.width),
         }  # fmt: skip
 
     def build(self, m: Module, p: ChoiceParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         rows = []
         for i in range(p.places):
             gpu, there = self.gpus[self.width * i : self.width * (i + 1)], i < self.n
             count, turn = Signal(p.bits, name=f"of_{i}"), Signal(self.n.shape(), name=f"turn_{i}")
-            m.d.comb += [count.eq(Array(self.counts)[gpu]), turn.eq(Mux(self.first <= i, i - self.first, i + self.n - self.first))]
+            comb += [count.eq(Array(self.counts)[gpu]), turn.eq(Mux(self.first <= i, i - self.first, i + self.n - self.first))]
             rows.append((Cat(turn, count, ~there), gpu))
         while len(rows) > 1:
             pairs = [(Mux(a[0] <= b[0], a[0], b[0]), Mux(a[0] <= b[0], a[1], b[1])) for a, b in zip(rows[::2], rows[1::2], strict=False)]
             rows = pairs + rows[len(pairs) * 2 :]
         full = Signal()
-        m.d.comb += [self.chosen.eq(rows[0][1]), self.best.eq(Array(self.counts)[self.chosen]), full.eq(self.best == (1 << p.bits) - 1)]
-        m.d.comb += self.ready.eq((~self.out_valid | self.out_ready) & ~self.clear)
+        comb += [self.chosen.eq(rows[0][1]), self.best.eq(Array(self.counts)[self.chosen]), full.eq(self.best == (1 << p.bits) - 1)]
+        comb += self.ready.eq((~self.out_valid | self.out_ready) & ~self.clear)
         with m.If(self.out_ready):
-            m.d.sync += self.out_valid.eq(0)
+            sync += self.out_valid.eq(0)
         with m.If(self.valid & self.ready):
-            m.d.sync += [self.out_valid.eq(1), self.out_gpu.eq(self.chosen)]
+            sync += drive(self, out_valid=1, out_gpu=self.chosen)
         for i, count in enumerate(self.counts):
             mine = self.valid & self.ready & (self.chosen == i)
             halved = Mux(mine, 1 << p.bits - 1, count >> 1)
             with m.If(self.clear):
-                m.d.sync += count.eq(0)
+                sync += count.eq(0)
             with m.Elif(self.valid & self.ready):
-                m.d.sync += count.eq(Mux(full, halved, count + mine))
+                sync += count.eq(Mux(full, halved, count + mine))
 
 
 class _ChoiceModel(BlockModel):
@@ -79,7 +80,7 @@ class _ChoiceModel(BlockModel):
     def draw(self, random: Random) -> Tally:
         listed, width = random.choice(self.entries), slot_bits(self.p.gpus)
         pins = {"valid": int(random.random() < 0.9), "gpus": sum(gpu << width * i for i, gpu in enumerate(listed)), "n": len(listed)}
-        return pins | {"first": random.randrange(len(listed)), "clear": int(random.random() < 0.02), "out_ready": int(random.random() >= self.stall)}
+        return pins | {"first": random.randrange(len(listed)), "clear": int(random.random() < 0.02)} | self.takes(random)
 
     def cycle(self, pins: Values) -> Values:
         if not pins["clear"]:
@@ -109,26 +110,27 @@ class _ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2)
     """
 
     def watch(self, m: Module, p: ChoiceParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         taken, counted = self.valid & self.ready, Signal(p.bits + 1)
         listed = [self.gpus[self.width * i : self.width * (i + 1)] for i in range(p.places)]
-        m.d.comb += [Assume(self.target < p.gpus), Assume((self.n > 0) & (self.n <= p.places) & (self.first < self.n))]
-        m.d.comb += [Assume(gpu < p.gpus) for gpu in listed]
+        comb += [Assume(self.target < p.gpus), Assume((self.n > 0) & (self.n <= p.places) & (self.first < self.n))]
+        comb += [Assume(gpu < p.gpus) for gpu in listed]
         there = [i < self.n for i in range(p.places)]
-        m.d.comb += Assert(Cat(of & (self.chosen == gpu) for of, gpu in zip(there, listed, strict=True)).any())
-        m.d.comb += [Assert(~of | (Array(self.counts)[gpu] >= self.best)) for of, gpu in zip(there, listed, strict=True)]
+        comb += Assert(Cat(of & (self.chosen == gpu) for of, gpu in zip(there, listed, strict=True)).any())
+        comb += [Assert(~of | (Array(self.counts)[gpu] >= self.best)) for of, gpu in zip(there, listed, strict=True)]
         last, was = Signal(self.width), Signal()
         with m.If(self.clear):
-            m.d.sync += counted.eq(0)
+            sync += counted.eq(0)
         with m.Elif(taken & (self.best == (1 << p.bits) - 1)):
-            m.d.sync += counted.eq((counted + (self.chosen == self.target)) >> 1)
+            sync += counted.eq((counted + (self.chosen == self.target)) >> 1)
         with m.Elif(taken & (self.chosen == self.target)):
-            m.d.sync += counted.eq(counted + 1)
-        m.d.comb += Assert(Array(self.counts)[self.target] == counted)
+            sync += counted.eq(counted + 1)
+        comb += Assert(Array(self.counts)[self.target] == counted)
         with m.If(taken):
-            m.d.sync += [last.eq(self.chosen), was.eq(1)]
+            sync += [last.eq(self.chosen), was.eq(1)]
         with m.Elif(self.out_ready):
-            m.d.sync += was.eq(0)
-        m.d.comb += [Assert(self.out_valid == was), Assert(~was | (self.out_gpu == last))]  # each choice leaves once
+            sync += was.eq(0)
+        comb += [Assert(self.out_valid == was), Assert(~was | (self.out_gpu == last))]  # each choice leaves once
 
 
 BLOCK = Block(

@@ -9,13 +9,13 @@ from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 from amaranth.utils import bits_for
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
-from dysharp.silicon.rtl import Block, Machine, Proof, SpillModel, Values, memory, slot_bits, slots
+from dysharp.silicon.rtl import Block, Machine, Proof, SpillModel, Values, drive, memory, slot_bits, slots, wire
 from dysharp.specs import Cluster, choice_int
 
 
@@ -52,17 +52,18 @@ class RowAllocation(Machine):
         self.region_bits = r = slot_bits(p.regions)
         self.waits = Signal()  # a packet waits for the map
         return {
-            "valid": In(1), "ready": Out(1), "region": In(r), "row": In(p.row_bits), "n_bytes": In(8), "packet": In(p.packet_bits),
-            "set": In(1), "set_region": In(r), "set_row_bytes": In(p.byte_bits), "set_capacity": In(p.place_bits),
-            "fetch": Out(1), "fetch_region": Out(r), "fetch_row": Out(p.row_bits), "answer": In(1), "found": In(1),
-            "answer_place": In(p.place_bits), "answer_bytes": In(p.byte_bits),
-            "spill_valid": Out(1), "spill_ready": In(1), "spill_region": Out(r), "spill_row": Out(p.row_bits),
+            "valid": 1, "ready": Out(1), "region": r, "row": p.row_bits, "n_bytes": 8, "packet": p.packet_bits,
+            "set": 1, "set_region": r, "set_row_bytes": p.byte_bits, "set_capacity": p.place_bits,
+            "fetch": Out(1), "fetch_region": Out(r), "fetch_row": Out(p.row_bits), "answer": 1, "found": 1,
+            "answer_place": p.place_bits, "answer_bytes": p.byte_bits,
+            "spill_valid": Out(1), "spill_ready": 1, "spill_region": Out(r), "spill_row": Out(p.row_bits),
             "spill_place": Out(p.place_bits), "spill_bytes": Out(p.byte_bits),
-            "out_valid": Out(1), "out_ready": In(1), "out_packet": Out(p.packet_bits), "out_region": Out(r), "out_row": Out(p.row_bits),
+            "out_valid": Out(1), "out_ready": 1, "out_packet": Out(p.packet_bits), "out_region": Out(r), "out_row": Out(p.row_bits),
             "out_place": Out(p.place_bits), "out_first": Out(1), "trap": Out(1),
         }  # fmt: skip
 
     def build(self, m: Module, p: _RowParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         way = data.StructLayout({"live": 1, "region": self.region_bits, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
         _, read, write = memory(m, "rat", data.ArrayLayout(way, p.ways), p.sets)
         registers = data.StructLayout({"row_bytes": p.byte_bits, "capacity": p.place_bits})
@@ -71,51 +72,36 @@ class RowAllocation(Machine):
         pointers, point_read, point_write = memory(m, "pointers", counts, p.regions)
         evicted_read, evicted_write = pointers.read_port(domain="comb"), pointers.write_port()  # of the region whose row spills
 
-        fill, start, waits = Signal(bits_for(p.sets)), Signal(), self.waits
-        m.d.comb += start.eq(fill == p.sets)
+        fill, waits = Signal(bits_for(p.sets)), self.waits
+        start = wire(m, fill == p.sets)
         self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in ("region", "row", "n_bytes", "packet")}
         region, row, n_bytes, packet = (Mux(waits, late[name], getattr(self, name)) for name in late)
-        free, begin, resume = Signal(), Signal(), Signal()
-        m.d.comb += [
-            free.eq(start & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)),
-            self.ready.eq(free & ~waits & ~self.set),
-            begin.eq(self.valid & self.ready),
-            self.fetch.eq(waits & free),
-            self.fetch_region.eq(late["region"]),
-            self.fetch_row.eq(late["row"]),
-            resume.eq(self.fetch & self.answer & ~self.set),
-        ]
+        free = wire(m, start & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready))
+        comb += self.ready.eq(free & ~waits & ~self.set)
+        begin = wire(m, self.valid & self.ready)
+        comb += drive(self, fetch=waits & free, fetch_region=late["region"], fetch_row=late["row"])
+        resume = wire(m, self.fetch & self.answer & ~self.set, name="resume")
         index = Signal(slot_bits(p.sets))
-        m.d.comb += [index.eq((region + row)[: slot_bits(p.sets)] if p.sets > 1 else 0), read.addr.eq(index)]
-        m.d.comb += [region_read.addr.eq(region), point_read.addr.eq(region)]
+        comb += [index.eq((region + row)[: slot_bits(p.sets)] if p.sets > 1 else 0), read.addr.eq(index)]
+        comb += [region_read.addr.eq(region), point_read.addr.eq(region)]
         ways = [read.data[i] for i in range(p.ways)]
-        match = Signal(p.ways)
-        m.d.comb += match.eq(Cat(w.live & (w.region == region) & (w.row == row) for w in ways))
+        match = wire(m, Cat(w.live & (w.region == region) & (w.row == row) for w in ways), p.ways, name="match")
         hit, full = match.any(), ways[-1].live
-        place, received = Signal(p.place_bits), Signal(p.byte_bits)
-        in_map, first, overflows, act = Signal(), Signal(), Signal(), Signal()
         evicted = point_read.data.evicted != 0
-        m.d.comb += [
-            in_map.eq(resume & self.found),
-            first.eq((begin & ~hit & ~evicted) | (resume & ~self.found)),
-            overflows.eq(first & (point_read.data.next >= region_read.data.capacity)),
-            act.eq((begin & hit) | in_map | (first & ~overflows)),
-        ]
+        in_map = wire(m, resume & self.found)
+        first = wire(m, (begin & ~hit & ~evicted) | (resume & ~self.found))
+        overflows = wire(m, first & (point_read.data.next >= region_read.data.capacity))
+        act = wire(m, (begin & hit) | in_map | (first & ~overflows))
         hit_place = [Mux(match[i], w.place, 0) for i, w in enumerate(ways)]
         hit_bytes = [Mux(match[i], w.bytes, 0) for i, w in enumerate(ways)]
-        m.d.comb += place.eq(Mux(in_map, self.answer_place, Mux(first, point_read.data.next, _any(hit_place))))
-        m.d.comb += received.eq(Mux(in_map, self.answer_bytes, Mux(first, 0, _any(hit_bytes))) + n_bytes)
+        place = wire(m, Mux(in_map, self.answer_place, Mux(first, point_read.data.next, _any(hit_place))), p.place_bits)
+        received = wire(m, Mux(in_map, self.answer_bytes, Mux(first, 0, _any(hit_bytes))) + n_bytes, p.byte_bits, name="received")
         # A new row goes behind the others of its set. A complete row leaves, and younger ones move up. A full set loses its oldest row first.
         complete, inserts, spills = Signal(), Signal(), Signal()
-        m.d.comb += [
-            complete.eq(act & (received >= region_read.data.row_bytes)),
-            inserts.eq(act & ~(begin & hit)),
-            spills.eq(inserts & full),
-            write.addr.eq(Mux(start, index, fill)),
-            write.en.eq(act | ~start),
-        ]
+        comb += [complete.eq(act & (received >= region_read.data.row_bytes)), inserts.eq(act & ~(begin & hit)), spills.eq(inserts & full)]
+        comb += drive(write, addr=Mux(start, index, fill), en=act | ~start)
         new = Signal(way)
-        m.d.comb += [new.live.eq(1), new.region.eq(region), new.row.eq(row), new.place.eq(place), new.bytes.eq(received)]
+        comb += drive(new, live=1, region=region, row=row, place=place, bytes=received)
         blank = Signal(way)
         moved: list[Any] = []
         for i, w in enumerate(ways):
@@ -125,38 +111,33 @@ class RowAllocation(Machine):
             kept = Mux(spills, younger, Mux(complete & gone & ~inserts, younger, Mux(match[i], Value.cast(new), Value.cast(w))))
             end = Mux(spills, i == p.ways - 1, ~w.live & before) & inserts
             moved.append(Mux(end, Mux(complete, Value.cast(blank), Value.cast(new)), kept))
-        m.d.comb += Value.cast(write.data).eq(Mux(start, Cat(moved), 0))
+        comb += Value.cast(write.data).eq(Mux(start, Cat(moved), 0))
         # Pointers. The spilled row may belong to another region than the packet.
         oldest = ways[0]
         same = oldest.region == region
-        m.d.comb += [evicted_read.addr.eq(oldest.region), evicted_write.addr.eq(oldest.region), evicted_write.en.eq(spills & ~same)]
-        m.d.comb += [evicted_write.data.next.eq(evicted_read.data.next), evicted_write.data.evicted.eq(evicted_read.data.evicted + 1)]
-        m.d.comb += [
-            point_write.addr.eq(Mux(self.set, self.set_region, region)),
-            point_write.en.eq(self.set | act),
-            point_write.data.next.eq(Mux(self.set, 0, point_read.data.next + first)),
-            point_write.data.evicted.eq(Mux(self.set, 0, point_read.data.evicted - in_map + (spills & same))),
-            region_write.addr.eq(self.set_region),
-            region_write.en.eq(self.set),
-            region_write.data.row_bytes.eq(self.set_row_bytes),
-            region_write.data.capacity.eq(self.set_capacity),
-        ]
+        comb += evicted_read.addr.eq(oldest.region)
+        comb += drive(evicted_write, addr=oldest.region, en=spills & ~same)
+        comb += drive(evicted_write.data, next=evicted_read.data.next, evicted=evicted_read.data.evicted + 1)
+        comb += drive(point_write, addr=Mux(self.set, self.set_region, region), en=self.set | act)
+        comb += point_write.data.next.eq(Mux(self.set, 0, point_read.data.next + first))
+        comb += point_write.data.evicted.eq(Mux(self.set, 0, point_read.data.evicted - in_map + (spills & same)))
+        comb += drive(region_write, addr=self.set_region, en=self.set)
+        comb += drive(region_write.data, row_bytes=self.set_row_bytes, capacity=self.set_capacity)
         with m.If(~start):
-            m.d.sync += fill.eq(fill + 1)
+            sync += fill.eq(fill + 1)
         with m.If(begin & ~hit & evicted):
-            m.d.sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
+            sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
         with m.If(resume):
-            m.d.sync += waits.eq(0)
+            sync += waits.eq(0)
         # One output may leave while the other one still waits.
         with m.If(self.out_ready):
-            m.d.sync += self.out_valid.eq(0)
+            sync += self.out_valid.eq(0)
         with m.If(self.spill_ready):
-            m.d.sync += self.spill_valid.eq(0)
+            sync += self.spill_valid.eq(0)
         with m.If(free):
-            m.d.sync += [self.out_valid.eq(act | overflows), self.out_packet.eq(packet), self.out_region.eq(region), self.out_row.eq(row)]
-            m.d.sync += [self.out_place.eq(place), self.out_first.eq(first), self.trap.eq(overflows), self.spill_valid.eq(spills)]
-            m.d.sync += [self.spill_region.eq(oldest.region), self.spill_row.eq(oldest.row), self.spill_place.eq(oldest.place)]
-            m.d.sync += self.spill_bytes.eq(oldest.bytes)
+            sync += drive(self, out_valid=act | overflows, out_packet=packet, out_region=region, out_row=row, out_place=place, out_first=first)
+            sync += drive(self, trap=overflows, spill_valid=spills, spill_region=oldest.region, spill_row=oldest.row, spill_place=oldest.place)
+            sync += self.spill_bytes.eq(oldest.bytes)
 
 
 def _any(values: list[Any]) -> Any:
@@ -185,8 +166,7 @@ class _RowModel(SpillModel):
         self.dead: set[aau.Key] = set()
 
     def draw(self, random: Random) -> Tally:
-        stalls = {name: int(random.random() >= self.stall) for name in ("out_ready", "spill_ready")}
-        pins = {"valid": 0, "region": 0, "row": 0, "n_bytes": 1, "packet": 0, "set": 0} | stalls
+        pins = {"valid": 0, "region": 0, "row": 0, "n_bytes": 1, "packet": 0, "set": 0} | self.takes(random, "out_ready", "spill_ready")
         if self.registers:
             g = self.registers.pop()
             pins |= {"set": 1, "set_region": g, "set_row_bytes": self.regions[g].row_bytes, "set_capacity": self.regions[g].capacity}
@@ -235,37 +215,38 @@ class _RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), fi
     Assumed: memory gives back what it was given."""
 
     def watch(self, m: Module, p: _RowParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         pointers, registers = slots(m.submodules.pointers, m), slots(m.submodules.apt, m)
         following = Mux(self.region_of, pointers[1].next, pointers[0].next)
         capacity = Mux(self.region_of, registers[1].capacity, registers[0].capacity)
         started = Signal()  # the region is set, and not again
         with m.If(self.set):
-            m.d.sync += started.eq(started | (self.set_region == self.region_of))
-            m.d.comb += Assume((self.set_region != self.region_of) | ~started)
-        m.d.comb += Assume(self.first_row != self.other_row)
+            sync += started.eq(started | (self.set_region == self.region_of))
+            comb += Assume((self.set_region != self.region_of) | ~started)
+        comb += Assume(self.first_row != self.other_row)
         mine = self.region == self.region_of
-        m.d.comb += Assume(~self.valid | ~mine | started)
+        comb += Assume(~self.valid | ~mine | started)
         places = []
         for row, name in ((self.first_row, "first"), (self.other_row, "other")):
             bound, place = Signal(name=f"{name}_bound"), Signal(3, name=f"{name}_place")
             out = self.out_valid & ~self.trap & (self.out_region == self.region_of) & (self.out_row == row)
             with m.If(out & self.out_ready & self.out_first):
-                m.d.sync += [bound.eq(1), place.eq(self.out_place)]
+                sync += [bound.eq(1), place.eq(self.out_place)]
             has = bound | (out & self.out_first)
             at = Mux(bound, place, self.out_place)
             # A row that was complete and comes again would be a new row: links deliver once.
-            m.d.comb += Assume(~(out & self.out_first & bound))
-            m.d.comb += [Assert(~has | (at < following)), Assert(~out | self.out_first | bound | True)]
+            comb += Assume(~(out & self.out_first & bound))
+            comb += [Assert(~has | (at < following)), Assert(~out | self.out_first | bound | True)]
             places.append((has, at))
-        m.d.comb += Assert(~(places[0][0] & places[1][0]) | (places[0][1] != places[1][1]))
-        m.d.comb += [Assert(~started | (following <= capacity)), Assert(started | (~places[0][0] & ~places[1][0]))]
+        comb += Assert(~(places[0][0] & places[1][0]) | (places[0][1] != places[1][1]))
+        comb += [Assert(~started | (following <= capacity)), Assert(started | (~places[0][0] & ~places[1][0]))]
         full = Signal()  # when the packet that is out was taken in
         with m.If((~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)):
-            m.d.sync += full.eq(following >= capacity)
+            sync += full.eq(following >= capacity)
         out = self.out_valid & (self.out_region == self.region_of)
-        m.d.comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
+        comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
         late = self.waits & (self.late["region"] == self.region_of)
-        m.d.comb += Assert(~late | started)
+        comb += Assert(~late | started)
 
 
 BLOCK = Block(

@@ -15,7 +15,7 @@ from typing import Any
 from dysharp.base import ByName, ConfigError, Tally, frozen, read_text
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
-from dysharp.silicon.rtl.yosys import MemoryBits, memory_of, rtlil_of, run_yosys
+from dysharp.silicon.rtl.yosys import MemoryBits, rtlil_of, run_yosys
 
 GE = {
     "$_NOT_": 0.67, "$_NAND_": 1.0, "$_NOR_": 1.0, "$_XOR_": 2.33, "$_MUX_": 2.33, "$_AOI3_": 1.33, "$_OAI3_": 1.33, "$_AOI4_": 1.67,
@@ -77,7 +77,7 @@ def cost_of(component: Any) -> Synthesized:
     for cell in module["cells"].values():
         kind, parameters = cell["type"], cell["parameters"]
         if kind == "$mem_v2":
-            memories.append(memory_of(parameters))
+            memories.append(MemoryBits.of(parameters))
         elif kind == "cam":
             cam_bits += int(parameters["SLOTS"], 2) * int(parameters["KEY_BITS"], 2)
         else:

@@ -4,11 +4,11 @@ from random import Random
 from typing import Any, Self
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import Out
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.isa.packets import IDS_PER_FLIT
-from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values
+from dysharp.silicon.rtl import Block, BlockModel, Machine, Proof, Values, drive
 from dysharp.specs import Cluster
 
 ID_BITS = 16
@@ -43,11 +43,12 @@ class TargetLogic(Machine):
         self.experts = p.ports * p.experts_per_gpu
         self.taken, self.broken = Signal(self.experts), Signal()  # of the flits so far
         return {
-            "valid": In(1), "ready": Out(1), "ids": In(ID_BITS * p.ids), "n_ids": In(p.ids.bit_length()), "last": In(1),
-            "out_valid": Out(1), "out_ready": In(1), "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
+            "valid": 1, "ready": Out(1), "ids": ID_BITS * p.ids, "n_ids": p.ids.bit_length(), "last": 1,
+            "out_valid": Out(1), "out_ready": 1, "out_ports": Out(p.ports), "out_replicas": Out(self.experts), "error": Out(1),
         }  # fmt: skip
 
     def build(self, m: Module, p: _TargetParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         taken, broken, listed = self.taken, self.broken, Signal(self.experts)
         bits = max(1, (self.experts - 1).bit_length())
         faults: list[Any] = []
@@ -56,19 +57,19 @@ class TargetLogic(Machine):
             target = self.ids[ID_BITS * i : ID_BITS * (i + 1)]
             there, fits = Signal(name=f"there_{i}"), Signal(name=f"fits_{i}")
             one = Signal(self.experts, name=f"one_{i}")
-            m.d.comb += [there.eq(i < self.n_ids), fits.eq(target < self.experts), one.eq(Mux(there & fits, 1 << target[:bits], 0))]
+            comb += [there.eq(i < self.n_ids), fits.eq(target < self.experts), one.eq(Mux(there & fits, 1 << target[:bits], 0))]
             faults += [there & ~fits, (one & (taken if i == 0 else maps[-1])).any()]
             sofar = Signal(self.experts, name=f"sofar_{i}")
-            m.d.comb += sofar.eq(one | (taken if i == 0 else maps[-1]))
+            comb += sofar.eq(one | (taken if i == 0 else maps[-1]))
             maps.append(sofar)
         bad = Signal()
-        m.d.comb += [listed.eq(maps[-1]), bad.eq(Cat(f for f in faults).any() | broken), self.ready.eq(~self.out_valid | self.out_ready)]
+        comb += [listed.eq(maps[-1]), bad.eq(Cat(f for f in faults).any() | broken), self.ready.eq(~self.out_valid | self.out_ready)]
         with m.If(self.ready):
-            m.d.sync += self.out_valid.eq(self.valid & self.last)
+            sync += self.out_valid.eq(self.valid & self.last)
             with m.If(self.valid):
-                m.d.sync += [taken.eq(Mux(self.last, 0, listed)), broken.eq(bad & ~self.last)]
-                m.d.sync += [self.out_replicas.eq(listed), self.error.eq(bad)]
-                m.d.sync += self.out_ports.eq(Cat(listed[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu].any() for i in range(p.ports)))
+                sync += [taken.eq(Mux(self.last, 0, listed)), broken.eq(bad & ~self.last)]
+                sync += drive(self, out_replicas=listed, error=bad)
+                sync += self.out_ports.eq(Cat(listed[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu].any() for i in range(p.ports)))
 
 
 def _replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
@@ -99,7 +100,7 @@ class _TargetModel(BlockModel):
             flit
         )
         pins = {"valid": int(random.random() < 0.8), "ids": word, "n_ids": len(flit), "last": int(len(self.rest) <= self.p.ids)}
-        return pins | {"out_ready": int(random.random() >= self.stall)}
+        return pins | self.takes(random)
 
     def take(self, pins: Values) -> None:
         flit, self.rest = self.rest[: self.p.ids], self.rest[self.p.ids :]
@@ -121,20 +122,21 @@ class _TargetProof(Proof, TargetLogic, of=_TargetParameters(3, 2, 2), target=3):
     """A target is in the copies of a good packet as often as in its list: once, or not at all. No assumption."""
 
     def watch(self, m: Module, p: _TargetParameters) -> None:
+        comb = m.d.comb
         listed, last, twice = Signal(), Signal(), Signal()
         is_it = [(self.ids[ID_BITS * i : ID_BITS * (i + 1)] == self.target) & (i < self.n_ids) for i in range(p.ids)]
-        m.d.comb += Assume(self.target < self.experts)
+        comb += Assume(self.target < self.experts)
         with m.If(self.valid & self.ready):
             m.d.sync += [listed.eq((listed | Cat(is_it).any()) & ~self.last), last.eq(listed | Cat(is_it).any())]
             m.d.sync += twice.eq((twice | (listed & Cat(is_it).any()) | Cat(is_it).all()) & ~self.last)
         chosen = (self.out_replicas >> self.target)[0]
         port = (self.out_ports >> (self.target >> self.shift))[0]
         with m.If(self.out_valid):
-            m.d.comb += [Assert(chosen == last), Assert(port | ~chosen)]
+            comb += [Assert(chosen == last), Assert(port | ~chosen)]
         for i in range(p.ports):
             replica = self.out_replicas[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu]
-            m.d.comb += Assert(~self.out_valid | (self.out_ports[i] == replica.any()))  # no empty copy
-        m.d.comb += [Assert((self.taken >> self.target)[0] == listed), Assert(~twice | self.broken)]
+            comb += Assert(~self.out_valid | (self.out_ports[i] == replica.any()))  # no empty copy
+        comb += [Assert((self.taken >> self.target)[0] == listed), Assert(~twice | self.broken)]
 
 
 BLOCK = Block(

@@ -8,8 +8,8 @@ from amaranth.lib import data
 
 from dysharp.base import ByName, Tally, frozen
 from dysharp.protocol import tracker
-from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, live_slots, memory, slot_bits, slots
-from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable, kept_in_memory
+from dysharp.silicon.rtl import Block, OrderProof, Proof, Values, check_slots, drive, live_slots, memory, slot_bits, slots, wire
+from dysharp.silicon.rtl.counter_table import CounterModel, CounterTable
 from dysharp.specs import Cluster
 
 
@@ -44,28 +44,23 @@ class TileStatus(CounterTable):
         return expert + p.tile_bits, {"packets": p.packet_bits, "gemm1": p.block_bits, "gemm2": p.block_bits}, {"op": 2}, constant | register
 
     def update(self, m: Module, entry: Any, held: ByName) -> tuple[Any, Any, Value, Value]:
+        comb = m.d.comb
         p = self.parameters
         _, read, write = memory(m, "last", data.StructLayout({"tile": p.tile_bits, "packets": p.packet_bits}), p.experts)
-        m.d.comb += [
-            write.en.eq(self.set),
-            write.addr.eq(self.set_expert),
-            write.data.tile.eq(self.set_last),
-            write.data.packets.eq(self.set_packets),
-        ]
+        comb += drive(write, en=self.set, addr=self.set_expert)
+        comb += drive(write.data, tile=self.set_last, packets=self.set_packets)
         key, after = held["key"], Signal(self.shape)
-        goal, kind = Signal(p.packet_bits), Signal(2)
-        m.d.comb += [
-            read.addr.eq(key >> p.tile_bits),
-            goal.eq(Mux((key & ((1 << p.tile_bits) - 1)) == read.data.tile, read.data.packets, self.tile_packets)),
-        ]
+        kind = Signal(2)
+        comb += read.addr.eq(key >> p.tile_bits)
+        goal = wire(m, Mux((key & ((1 << p.tile_bits) - 1)) == read.data.tile, read.data.packets, self.tile_packets), p.packet_bits)
         packet, one, two = held["op"] == 0, held["op"] == 1, held["op"] == 2
-        m.d.comb += [after.packets.eq(entry.packets + packet), after.gemm1.eq(entry.gemm1 + one), after.gemm2.eq(entry.gemm2 + two)]
+        comb += drive(after, packets=entry.packets + packet, gemm1=entry.gemm1 + one, gemm2=entry.gemm2 + two)
         with m.If(packet & (after.packets == goal)):
-            m.d.comb += kind.eq(1)
+            comb += kind.eq(1)
         with m.Elif(one & (after.gemm1 == self.blocks1)):
-            m.d.comb += kind.eq(2)
+            comb += kind.eq(2)
         with m.Elif(two & (after.gemm2 >= self.blocks2)):
-            m.d.comb += kind.eq(3)
+            comb += kind.eq(3)
         return after, kind, kind == 3, Const(0, 1)
 
 
@@ -144,8 +139,9 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
     """
 
     def watch(self, m: Module, p: _TileParameters) -> None:
+        comb, sync = m.d.comb, m.d.sync
         cam, words, lasts = m.submodules.cam, slots(m.submodules.rows, m), slots(m.submodules.last, m)
-        in_memory, stored, spilling = kept_in_memory(m, self, self.tile)
+        in_memory, stored, spilling = self.kept_in_memory(m, self.tile)
         mine = self.valid & self.ready & (self.key == self.tile)
         held = self.waits & (self.late["key"] == self.tile)
         live = live_slots(m, cam, words, self.tile)
@@ -155,12 +151,12 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
         number = Mux(self.tile[1], lasts[1].tile, lasts[0].tile)
         packets = Mux(self.tile[1], lasts[1].packets, lasts[0].packets)
         with m.If(sets):
-            m.d.sync += [is_set.eq(1), goal.eq(Mux(self.set_last == self.tile[0], self.set_packets, self.whole))]
-        m.d.comb += Assume(~sets | (~is_set & (self.set_packets != 0)))
-        m.d.comb += [Assume((self.whole != 0) & (self.first_gemm != 0) & (self.second_gemm != 0))]
-        m.d.comb += [Assume(self.tile_packets == self.whole), Assume(self.blocks1 == self.first_gemm), Assume(self.blocks2 == self.second_gemm)]
-        m.d.comb += [Assume(self.op != 3), Assume(~mine | is_set)]
-        m.d.comb += Assert(~is_set | ((goal != 0) & (Mux(number == self.tile[0], packets, self.whole) == goal)))
+            sync += [is_set.eq(1), goal.eq(Mux(self.set_last == self.tile[0], self.set_packets, self.whole))]
+        comb += Assume(~sets | (~is_set & (self.set_packets != 0)))
+        comb += Assume((self.whole != 0) & (self.first_gemm != 0) & (self.second_gemm != 0))
+        comb += [Assume(self.tile_packets == self.whole), Assume(self.blocks1 == self.first_gemm), Assume(self.blocks2 == self.second_gemm)]
+        comb += [Assume(self.op != 3), Assume(~mine | is_set)]
+        comb += Assert(~is_set | ((goal != 0) & (Mux(number == self.tile[0], packets, self.whole) == goal)))
         # What has come and what was counted, by event, and the answers.
         event_of, all_of = ("packets", "gemm1", "gemm2"), (goal, self.first_gemm, self.second_gemm)
         kept, counted, gone = data.View(self.shape, Mux(spilling, self.spill_data, Mux(in_memory, stored, 0))), [], []
@@ -169,14 +165,14 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
             came, given, waits = Signal(2, name=f"came_{i}"), Signal(name=f"given_{i}"), held & (self.late["op"] == i)
             leaving = self.out_valid & (self.out_key == self.tile) & (self.out_kind == i + 1)
             with m.If(mine & (self.op == i)):
-                m.d.sync += came.eq(came + 1)
-                m.d.comb += Assume((came < all_of[i]) & before)
+                sync += came.eq(came + 1)
+                comb += Assume((came < all_of[i]) & before)
             with m.If(leaving & self.out_ready):
-                m.d.sync += given.eq(1)
+                sync += given.eq(1)
             inside = Mux(live[0], words[0].entry[name], Mux(live[1], words[1].entry[name], kept[name]))
             counted.append((inside, (came - waits)[:2]))
             gone.append(given | leaving)
-            m.d.comb += [
+            comb += [
                 Assert(~(given & leaving)),  # once
                 Assert(gone[i] == (is_set & (counted[i][1] == all_of[i]))),  # not too early and not too late
                 Assert(came >= waits),
@@ -184,8 +180,8 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
             ]
             before = given
         done = gone[-1]
-        m.d.comb += [Assert(done | (inside == n)) for inside, n in counted]
-        m.d.comb += [
+        comb += [Assert(done | (inside == n)) for inside, n in counted]
+        comb += [
             Assert(~live[0] | ~live[1]),
             Assert(~(Cat(live).any() & (in_memory | spilling | held | done))),
             Assert(~(done & (in_memory | spilling | held))),

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dysharp.base import MissingExtra, SimulationError, Texts, frozen
 from dysharp.silicon.rtl.parts import MACRO
@@ -24,6 +24,11 @@ class MemoryBits:
     width: int
     reads: int
     writes: int
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> Self:
+        """A memory from the parameters of its cell."""
+        return cls(parameters["MEMID"].strip("\\ "), *(int(parameters[key], 2) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS")))
 
     @property
     def bits(self) -> int:
@@ -68,9 +73,4 @@ def memories_of(component: Any) -> list[MemoryBits]:
     script = "proc\nopt_clean\nmemory_collect\nwrite_json out.json\n"
     design = json.loads(run_yosys(script, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
     cells = (cell for module in design["modules"].values() for cell in module["cells"].values() if cell["type"] == "$mem_v2")
-    return sorted((memory_of(cell["parameters"]) for cell in cells), key=lambda m: m.name)
-
-
-def memory_of(parameters: Mapping[str, str]) -> MemoryBits:
-    """A memory from the parameters of its cell."""
-    return MemoryBits(parameters["MEMID"].strip("\\ "), *(int(parameters[key], 2) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS")))
+    return sorted((MemoryBits.of(cell["parameters"]) for cell in cells), key=lambda m: m.name)
