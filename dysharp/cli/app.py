@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import click
 
 from dysharp import __version__
-from dysharp.base import ByName, check_word, nearest
+from dysharp.base import ByName, ConfigError, check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
@@ -74,6 +74,14 @@ _FINITE = "as hardware would: finite tables with eviction, misses, queues and bu
 _PACKETS = (("fidelity", "packet"),)
 
 
+def _at_packets(finite: bool) -> None:
+    """Raise ConfigError for --finite beside another level that is asked for."""
+    ctx = click.get_current_context()
+    said = finite and ctx.get_parameter_source("fidelity") == click.core.ParameterSource.COMMANDLINE
+    if said and ctx.params["fidelity"] != "packet":
+        raise ConfigError(f"finite: found --fidelity {ctx.params['fidelity']}, expected packet (finite tables are simulated there alone)")
+
+
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
@@ -91,6 +99,7 @@ def run(system: str, *, finite: Annotated[bool, Argument(False, _FINITE)], quick
     from dysharp.runs.finite import finite_lines
     from dysharp.runs.packet_time import packet_time
 
+    _at_packets(finite)
     if quick:
         return print_quick(quick_compare([system], **workload), as_json, one=True)
     if line := packet_time([system], **workload | dict(finite * _PACKETS)):
@@ -131,6 +140,7 @@ def compare(
     from dysharp.cli.texts.comparison_text import print_comparison
     from dysharp.runs.packet_time import packet_time
 
+    _at_packets(finite)
     if quick:
         refuse_files(plot=plot, report=report)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
