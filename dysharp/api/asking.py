@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from dysharp.api.learning import Row, Votes, cluster_text
-from dysharp.base import F64, Amounts, ByName, ConfigError, Rows, parse_toml, read_text, read_toml
-from dysharp.measured.learned import COSTS, NOISE, Cost, changed, learn, next_rows, slopes
+from dysharp.base import F64, ByName, ConfigError, Rows, Texts, parse_toml, read_text, read_toml
+from dysharp.measured.learned import COSTS, NOISE, Cost, changed, kernels_of, learn, next_rows, slopes
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Cluster
 from dysharp.specs.catalog import learned_spreads, learned_table, list_clusters, load_cluster
@@ -15,17 +15,18 @@ from dysharp.specs.fitted import KERNELS, constant_of, fitted
 
 LEAST_GAIN = 0.99
 """A measurement that leaves a larger part of the uncertainty is not named."""
-Answer = Callable[[str], float]
-"""The number that a question asks for, from the text of a cluster file."""
+Answer = Callable[[str], tuple[float, Texts]]
+"""The number that a question asks for, and the names of costs that its own served model may have, from the text of a cluster file."""
 
 
 def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
     """The answer, and `[1, costs]` its slopes."""
-    found: Amounts = {}
+    found = dict[str, float]()
 
     def asked(change: Callable[[Cluster], Cluster]) -> F64:
         text = cluster_text(packaged, "asked", change(base))
-        found.setdefault(text, answer(text))
+        if text not in found:
+            found[text], _ = answer(text)
         return np.log([found[text]])
 
     slope = slopes(asked, costs, np.zeros(len(costs)))
@@ -37,11 +38,11 @@ def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Se
     `minutes` (None: not known), `command`, and the uncertainty `after` it and all before it. `among`: rows that could be measured; else the
     packaged list and the question itself.
     """
-    costs = [cost for cost in COSTS if cost.of(base)]
+    known, packaged = Votes.of(rows, base), base.name
+    own = kernels_of(answer(cluster_text(packaged, "asked", base))[1])
+    costs = list({cost.name: cost for cost in (*filter(lambda cost: cost.of(base), COSTS), *(known.costs() if known.ids else ()), *own)}.values())
     information = np.diag([cost.spread**-2.0 for cost in costs])
-    packaged = base.name
-    if rows:
-        known = Votes.of(rows, base)
+    if known.ids:
         done = learn(known.predict, known.measured(), costs)
         base, information = done.change(base), np.linalg.inv(done.covariance)
     value, wanted = _log_answer(answer, packaged, base, costs)
@@ -87,7 +88,7 @@ def differences(first: str, second: str, answer: Answer | None = None) -> Rows:
     others = [*(name for name in fitted() if name not in own), *dict.fromkeys(learned)]
     costs = [*COSTS, *(Cost(name, 0.0, known.meaning) for name in others if (known := constant_of(name)))]
     base = first if first in list_clusters() else str(parse_toml(read_text(Path(first)), first).get("base", ""))
-    before = answer(cluster_text(base, "asked", one)) if answer else None
+    before = answer(cluster_text(base, "asked", one))[0] if answer else None
     rows = []
     for cost in costs:
         a, b = cost.of(one), cost.of(other)
@@ -95,7 +96,7 @@ def differences(first: str, second: str, answer: Answer | None = None) -> Rows:
             continue
         effect = None
         if answer and before:
-            effect = 100 * (answer(cluster_text(base, "asked", changed(one, [cost], np.log([b / a])))) / before - 1)
+            effect = 100 * (answer(cluster_text(base, "asked", changed(one, [cost], np.log([b / a]))))[0] / before - 1)
         told = {"name": cost.name, "meaning": cost.meaning, "first": a, "second": b, "change": 100 * (b / a - 1), "effect": effect}
         rows.append(told | {key: width.get(cost.name) for key, width in zip(("first_percent", "second_percent"), widths, strict=True)})
     return rows

@@ -70,7 +70,6 @@ def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Ca
     Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
     base, begun = request["base"], request["begun"]
-    _check_base(base)
     path = Path(out)
     check_destination(path, ".toml")
     called = _name(request["name"] or path.stem)
@@ -108,6 +107,7 @@ def _files(data: Files) -> list[AnyPath]:
 
 def rows_of_files(data: Files, base: str, said: Sequence[str]) -> list[Row]:
     """Rows of all files; of several, each name begins with its file. A log that names no GPU is of the machine `base`. Raises `ConfigError`."""
+    _check_base(base)
     files, rows = _files(data), list[Row]()
     for place, file in enumerate(files):
         given = parse_set(tuple(said))

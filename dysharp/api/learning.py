@@ -126,7 +126,7 @@ class Votes:
         times = {name: SPREAD_OF_HOSTS if name.endswith("host_call_us") else SPREAD_OF_TIMES for name, one in fitted().items() if one.unit == "us"}
         others = [Cost(name, times.get(name, SPREAD), one.meaning) for name, one in fitted().items() if name not in named]
         kernels = Votes(self.base, [], self.kernels, []).predict
-        served = kernels_of(setting_of(row).replica for row in self.runs if isinstance(row, ServingRow))
+        served = kernels_of(setting_of(row).replica.own for row in self.runs if isinstance(row, ServingRow))
         return touched(self.predict, [cost for cost in (*COSTS, *served) if cost.of(self.base)]) + (touched(kernels, others) if self.kernels else ())
 
 

@@ -71,7 +71,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
         (*told, *_header(whole, start, scenario, request)), best_disaggregated(worker, uncapped, scenario, count, asked.ttft, asked.tpot, wanted),
         formats=shipped(start).to_dict(start.machine.products),
     )  # fmt: skip
-    if best and (own := posterior_of(cluster, "serving", kernels_of([start]))):
+    if best and (own := posterior_of(cluster, "serving", kernels_of([start.own]))):
         at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
         found = replace(found, learned=own.interval(at))
     tell = partial(tick, len(tried), len(tried))

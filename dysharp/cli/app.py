@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from dysharp import __version__
-from dysharp.base import ByName, check_word, nearest
+from dysharp.base import ByName, ConfigError, check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
@@ -73,6 +73,14 @@ def cli(ctx: click.Context) -> None:
 _PACKETS = (("fidelity", "packet"),)
 
 
+def _at_packets(finite: bool) -> None:
+    """Raise ConfigError for --finite beside another level that is asked for."""
+    ctx = click.get_current_context()
+    said = finite and ctx.get_parameter_source("fidelity") == click.core.ParameterSource.COMMANDLINE
+    if said and ctx.params["fidelity"] != "packet":
+        raise ConfigError(f"finite: found --fidelity {ctx.params['fidelity']}, expected packet (finite tables are simulated there alone)")
+
+
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
@@ -90,6 +98,7 @@ def run(system: str, *, finite: bool, quick: Quick, as_json: Json, **workload: A
     from dysharp.runs.finite import finite_lines
     from dysharp.runs.packet_time import packet_time
 
+    _at_packets(finite)
     if quick:
         return print_quick(quick_compare([system], **workload), as_json, one=True)
     if line := packet_time([system], **workload | dict(finite * _PACKETS)):
@@ -117,6 +126,7 @@ def compare(
     from dysharp.cli.texts.comparison_text import print_comparison
     from dysharp.runs.packet_time import packet_time
 
+    _at_packets(finite)
     if quick:
         refuse_files(plot=plot, report=report)
         return print_quick(quick_compare(systems, forms, **workload), as_json)

@@ -63,6 +63,8 @@ def calibrate(
 
 def _question(line: str) -> tuple[str, Answer]:
     """The verb of a command line, and its answer on a machine."""
+    from dysharp.specs.fitted import KERNELS
+
     every: Any = click.get_current_context().find_root().command
     try:
         words = shlex.split(line)
@@ -72,13 +74,15 @@ def _question(line: str) -> tuple[str, Answer]:
     if not words or words[0] not in ANSWERS:
         raise ConfigError(f"--next: found {line[:60]!r}, expected a command line of {', '.join(ANSWERS)}")
 
-    def answer(machine: str) -> float:
+    def answer(machine: str) -> tuple[float, Texts]:
         with tempfile.TemporaryDirectory() as folder:
             path, said = Path(folder) / "asked.toml", io.StringIO()
             path.write_text(machine)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
                 every.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
-        return _number(json.loads(said.getvalue()), ANSWERS[words[0]])
+        found = json.loads(said.getvalue())
+        kinds = found["formats"]["weights"] if words[0] == "serve" else {}
+        return _number(found, ANSWERS[words[0]]), tuple(f"{KERNELS}{found['model']} {kinds[part]}" for part in ("experts", "dense") if part in kinds)
 
     return words[0], answer
 
@@ -102,8 +106,7 @@ def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: 
     from dysharp.specs import load_cluster
 
     base, said = asked["base"], asked["said"]
-    rows = rows_of_files(files, base, said) if files else []
-    could = rows_of_files(among, base, said) if among else []
+    rows, could = rows_of_files(files, base, said), rows_of_files(among or (), base, said)
     done = next_measurements(answer, verb, load_cluster(base), n, rows, could)
     if as_json:
         return print_answer(done)

@@ -255,7 +255,8 @@ class _Task:
                 fitted |= new
                 values |= new
         given = [name for name, c in self.constants.items() if c.stage == GIVEN and name not in fitted | refused]
-        return fitted, refused | dict.fromkeys(given, "the host of another machine")
+        hosts = {name: "the host of another machine" for name in given if name.endswith("host_call_us")}
+        return fitted, refused | dict.fromkeys(given, "not fitted to rows of kernels") | hosts
 
     def held_out(self) -> F64:
         """`[parsed]` predictions by constants fitted without the shape; NaN if no other measurement is left."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from dysharp.base import F64, ByName, f64, frozen
 from dysharp.measured.intervals import Interval
-from dysharp.serving.work import Replica
 from dysharp.specs import Cluster
 from dysharp.specs.fitted import KERNELS, constant_of
 
@@ -80,10 +79,10 @@ OF_MODEL = 0.136
 (TPOT, `residuals`). Their standard deviation is 0.37, so the prior has the tails of Student's t."""
 
 
-def kernels_of(replicas: Iterable[Replica]) -> tuple[Cost, ...]:
-    """The costs of served models in their formats."""
+def kernels_of(names: Iterable[str]) -> tuple[Cost, ...]:
+    """The costs of served models in their formats (`Replica.own`)."""
     meaning = "time of a served model's kernels over their forms"
-    return tuple(Cost(name, OF_MODEL, meaning, far=True) for name in sorted({one.own for one in replicas}))
+    return tuple(Cost(name, OF_MODEL, meaning, far=True) for name in sorted(set(names)))
 
 
 LEAST_EFFECT = 0.005

@@ -25,7 +25,7 @@ from dysharp.runs.run import prepare
 from dysharp.specs import Gpu, Model, choice_int
 from dysharp.systems import System
 from dysharp.systems.building.experts import gang, stages
-from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES
+from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES, check
 from dysharp.systems.megatron_a2a import COUNT_BYTES
 from dysharp.systems.megatron_ag import MAP_BYTES, PROB_BYTES
 from dysharp.workload import Routing, Rows, needed_gpus, rows_per_slot, scheme_rows
@@ -185,6 +185,9 @@ def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
     if request.direction == "both":
         ways = [_layer(system, options, dataclasses.replace(workload, request=dataclasses.replace(request, direction=way))) for way in ("fwd", "bwd")]
         return _summed(*ways)
+    for option, known in (("dispatch", system.moves.formats), ("combine", system.moves.results), ("sums", system.moves.results)):
+        if hasattr(options, option):
+            check(f"{system.name}.{option}", getattr(options, option), known)
     cluster, routing = request.cluster, system.served(workload.routing, options)
     values = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
     form = system.form_on(cluster, options)

@@ -128,7 +128,7 @@ def _moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tu
         gathered, scattered = (r.machine.collective(kind, row * everybody, layout.stage_gpus) for kind in ("all_gather", "reduce_scatter"))
         return [OpTime("dispatch", gathered)], [OpTime("combine", scattered)]
     shared = [OpTime("combine", r.machine.collective("all_gather", row * tokens, layout.tp))] if layout.tp > 1 else []
-    if r.ep_system in BOUNDS and layout.ep <= r.machine.domain:
+    if r.ep_system in BOUNDS:
         return [OpTime("dispatch", least_us(r, tokens / layout.tp, experts_us), 0)], shared
     moved = exchange(r, tokens / layout.tp, busiest(r, everybody))
     return [OpTime("dispatch", moved.dispatch, moved.kernels // 2)], [OpTime("combine", moved.combine, moved.kernels // 2), *shared]

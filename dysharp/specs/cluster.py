@@ -224,6 +224,8 @@ class Cluster:
 
 @lru_cache(maxsize=256)
 def _own_gpu(cluster: Cluster) -> Gpu:
+    if not cluster.gpu:
+        raise ConfigError(f"cluster {cluster.name}: found no gpu, expected a cluster of real GPUs such as hw-dgx-h200")
     named = load_gpu(cluster.gpu)
     own = {key: value for key, value in file_values(cluster).items() if key in ("n_sms", "hbm_GB") or key.endswith(("_TFLOPS", "_GBps"))}
     return replace(named, **own, fp4_TFLOPS=named.fp4_TFLOPS * (own["fp8_TFLOPS"] / named.fp8_TFLOPS))

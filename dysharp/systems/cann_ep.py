@@ -78,7 +78,7 @@ def _written(layer: LayerBuilder, options: Options, operator: str, sends: Sends,
 def _counted(layer: LayerBuilder, options: Options) -> I32 | None:
     """`[gpus]` the counts of a normal Dispatch; None: windows are fixed, or a backward pass knows them."""
     if options.node % options.card:
-        raise ConfigError(f"cann-ep.node: found {options.node} NPUs on cards of {options.card}, expected a multiple")
+        raise ConfigError(f"{layer.name}.node: found {options.node} NPUs on cards of {options.card}, expected a multiple")
     told = ns_to_ps(options.count_ns * layer.n_gpus * layer.model.n_experts)
     return layer.delay("dispatch.counts", told) if options.mode == "normal" and layer.direction == "fwd" else None
 

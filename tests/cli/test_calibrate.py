@@ -73,6 +73,8 @@ def test_known_constants_are_found_again(dysharp: Call, own: Path, tmp_path: Pat
     assert every["held_out"]["median_ape"] < every["before"]["median_ape"]
     assert found["refused"]["deepep.call_us"].startswith("no row of deepep-dispatch")
     assert found["refused"]["gemm.tile_us"] == "no row depends on it"
+    assert found["refused"]["serving.gap_us"] == "not fitted to rows of kernels"
+    assert found["refused"]["b200.host_call_us"] == "the host of another machine"
     cluster = load_cluster(out)
     assert dict(cluster.constants) == pytest.approx(after, rel=1e-3)
     assert found["skipped"] == []

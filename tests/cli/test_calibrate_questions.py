@@ -93,6 +93,22 @@ def test_the_next_measurement_is_named(dysharp: Call, files: list[str]) -> None:
     assert "train ten iterations" in screen
 
 
+def test_rows_move_the_answer_as_the_file_that_they_make(dysharp: Call, tmp_path: Path) -> None:
+    rows, mine = tmp_path / "served.csv", str(tmp_path / "mine.toml")
+    head = "id,engine,model,hardware,mode,isl,osl,concurrency,tp,tpot_ms"
+    rows.write_text(f"{head}\na,vllm,qwen3-30b,2xH100,agg,1024,1024,64,2,22\nb,vllm,qwen3-30b,2xH100,agg,1024,1024,256,2,30\n")
+    line, base = "serve qwen3-30b --isl 1024 --osl 1024 --layouts tp=2", ("--base", "hw-dgx-h100")
+    before, after = (json.loads(dysharp("calibrate", *of, "--next", line, *base, "--json").out) for of in ([], [str(rows)]))
+    assert dysharp("calibrate", str(rows), *base, "-o", mine).code == 0
+    served = json.loads(dysharp(*line.split(), "--cluster", mine, "--json").out)["best"][0]["tokens_per_s_gpu"]
+    assert after["answer"] == pytest.approx(served, rel=1e-3)
+    assert served < 0.95 * before["answer"]
+    assert before["costs"][0]["name"] == "serving.kernels qwen3-30b bf16"
+    assert after["costs"][0]["percent"] < 0.7 * before["costs"][0]["percent"]
+    refused = dysharp("calibrate", "--next", line, "--base", mine)
+    assert "expected a packaged hw cluster" in refused.err
+
+
 @pytest.mark.slow
 def test_two_machines_differ_in_a_cost(dysharp: Call, files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "mine.toml"

@@ -31,7 +31,7 @@ Cell = tuple[str, str, int, int, str]
 
 
 def cells(n: int) -> list[Cell]:
-    """(cluster, model, GPUs, tokens of a GPU, system), drawn; bounds of hardware are asked inside one domain."""
+    """(cluster, model, GPUs, tokens of a GPU, system), drawn."""
     draw, found = random.Random("one exchange"), list[Cell]()
     while len(found) < n:
         cell = (draw.choice(CLUSTERS), draw.choice(MODELS), draw.choice((2, 4, 8, 16, 32, 64)), 64 * draw.randint(17, 200), draw.choice(SYSTEMS))
@@ -39,7 +39,7 @@ def cells(n: int) -> list[Cell]:
         assert layer is not None
         domain = machine_of(cluster, "serving").domain
         inside = cell[2] <= domain
-        if layer.n_experts % cell[2] == 0 and (inside or (cluster.scale_out is not None and cell[4] == "deepep")) and cell not in found:
+        if layer.n_experts % cell[2] == 0 and (inside or cluster.scale_out is not None) and cell not in found:
             found.append(cell)
     return found
 

@@ -222,6 +222,7 @@ def test_bytes_of_a_kernel_follow_from_what_its_call_reads_and_writes() -> None:
     assert us_of("aten::copy_", n, n, operator="copy") == us_of("aten::neg", n) == two
     assert us_of("aten::mean", n) == us_of("aten::fill_", n) == one
     assert us_of("aten::mm", n, n, operator="copy") == us_of("aten::index", n, 8) == 0  # its inputs do not say it
+    assert shapes.of("elementwise", Call("aten::add_", ((), ()), ("long", "Scalar"))) is None  # one number, in place: no shape at all
 
 
 def test_types_of_collectives_have_their_own_names() -> None:

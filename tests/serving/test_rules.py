@@ -131,9 +131,10 @@ def test_bounds_of_hardware() -> None:
     times = [step_time(replace(base, ep_system=name), batch).device for name in (FREE, IN_SWITCH, HUB, "")]
     assert times == sorted(times)
     assert times[3] / times[1] < 1.5
-    apart = replica("hw-dgx-h100-x8", "dp=64,ep=64")  # beyond one domain nothing changes but with free communication
-    real, switch, free = (step_time(replace(apart, ep_system=name), batch).device for name in ("", IN_SWITCH, FREE))
-    assert real == switch > free
+    apart = replica("hw-dgx-h100-x8", "dp=64,ep=64")  # over domains NICs carry a row per domain, beside the links and the experts
+    real, hub, switch, free = (step_time(replace(apart, ep_system=name), batch).device for name in ("", HUB, IN_SWITCH, FREE))
+    assert real > 1.1 * hub
+    assert hub >= switch > free
 
 
 def test_what_ifs_of_two_nodes() -> None:

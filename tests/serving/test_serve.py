@@ -214,3 +214,18 @@ def test_parts_of_a_precision_change_a_replica() -> None:
     assert at[0] < at[1]
     assert kv.formats["kv"] == "bf16"
     assert kv.points[0].memory.requests <= plain.points[0].memory.requests
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "left_out"),
+    [
+        (("deepseek-v3", "tp=8", 4096), {"precision": "int4"}, "narrower weights"),
+        (("qwen3-30b", "tp=2", 8000), {"kv": "fp8"}, "an FP8 cache"),
+    ],
+)
+def test_what_is_as_narrow_as_it_gets_is_no_advice(asked: tuple[str, str, int], given: dict[str, str], left_out: str) -> None:
+    model, layout, isl = asked
+    for more in (given, {}):
+        done = serve(model, "hw-dgx-h200", layouts=[layout], isl=isl, osl=isl // 4, slo=Slo(tpot=50.0), **more)  # type: ignore[arg-type]
+        (said,) = (line for line in done.sentences() if line.startswith("Limit:"))
+        assert (left_out in said) == (not more), said

@@ -254,3 +254,15 @@ def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
     exec(code, {})
     assert capsys.readouterr().out.strip() == code.rsplit("# ", 1)[1].strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [
+        ("h100-sxm", 81_559), ("h200-sxm", 143_771), ("b200", 183_359), ("b300", 275_040), ("gb300", 284_208), ("h20", 97_871), ("l40s", 46_068),
+        ("rtx-pro-6000", 97_887),
+    ],
+)  # fmt: skip
+def test_memory_is_what_programs_see(name: str, mib: int) -> None:
+    """As nvidia-smi prints it; 288 GB of Blackwell Ultra are no GiB, and ECC takes a part of an L40S."""
+    assert units.memory_to_bytes(load_gpu(name).hbm_GB) == pytest.approx(mib << 20, rel=2e-3)

@@ -11,17 +11,17 @@ from layers import TINY, cluster
 
 from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.systems import get_system
+from dysharp.systems import System, get_system
 from dysharp.workload import routing_from
 
 ONE = get_system("cann-ep")
 
 
-def us(experts: list[int], **options: object) -> float:
+def us(experts: list[int], system: System = ONE, **options: object) -> float:
     """Dispatch and Combine of one row from each of eight NPUs to NPU `experts[gpu]`."""
     model = replace(TINY, n_experts=8, topk=1, tokens_per_gpu=1)
     routing = routing_from(np.array(experts)[:, None], n_experts=8, n_gpus=8)
-    program = ONE.plan(model, cluster(8), routing, "fwd", ONE.options(compute=False, **options))
+    program = system.plan(model, cluster(8), routing, "fwd", system.options(compute=False, **options))
     return run_burst(program)[0].time_ps / 1e6
 
 
@@ -45,6 +45,7 @@ def test_flags_and_counts() -> None:
     assert fast - inside == pytest.approx(2 * 3.8)
 
 
-def test_cards_divide_a_node() -> None:
-    with pytest.raises(ConfigError, match=re.escape("cann-ep.node: found 9 NPUs on cards of 2, expected a multiple")):
-        us([0] * 8, card=2, node=9)
+@pytest.mark.parametrize("name", ["cann-ep", "multiwrite"])
+def test_cards_divide_a_node(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{name}.node: found 9 NPUs on cards of 2, expected a multiple")):
+        us([0] * 8, get_system(name), card=2, node=9)

@@ -60,6 +60,7 @@ class Replay:
 
     | field | holds |
     |---|---|
+    | `rate` | of users: requests that end in the window; else measured requests over the time in which they come, or begin if that is longer |
     | `ttft`, `tpot`, `itl`, `latency` | to the first token; mean time of a token after it; between tokens (bins of 1 %); to the last token |
     | `requests`, `measured`, `refused`, `preemptions` | numbers; refused: longer than the model's context or the memory |
     | `warm_up`, `window`, `drain` | microseconds before, in and behind what is measured |
@@ -143,7 +144,11 @@ class Record:
         measured = (arrived >= begin) & (arrived <= last)
         found["measured"] = measured.astype(float)
         window = max(last - begin, 1e-9)
-        numbers = found["number"][(end > begin) & (end <= last)].astype(int)
+        counted, during = (end > begin) & (end <= last), window
+        if not requests.users and last < total:  # replicas fill for longer than the warm-up of a short run
+            wait = found["ttft"][measured]
+            counted, during = measured, max(window, float((arrived[measured] + wait).max() - wait.min()) - begin)
+        numbers = found["number"][counted].astype(int)
         outputs, prompts = (np.array([getattr(row, name) for row in requests.rows]) for name in ("output", "prompt"))
         later = end - arrived + found["later"]
         several = measured & (outputs[found["number"].astype(int)] > 1)
@@ -152,7 +157,7 @@ class Record:
             tiers[tier.name] = tiers.get(tier.name, 0) + tier.hits
         between = _Spread(gaps.sum / max(1, gaps.n), *(gaps.at(part) for part in (0.5, 0.9, 0.99)))
         hit, asked = sum(group.hit for group in groups), sum(group.asked for group in groups)
-        per_s = 1e6 / window
+        per_s = 1e6 / during
         return Replay(
             requests.name, gpus, len(requests.rows), int(measured.sum()), self.refused, sum(group.preemptions for group in groups),
             begin, window, total - last, len(numbers) * per_s, float(outputs[numbers].sum()) * per_s, float(prompts[numbers].sum()) * per_s,

@@ -66,6 +66,22 @@ def test_the_formula_agrees_with_the_replay(engine: str, users: int) -> None:
     assert ran.tpot.mean == pytest.approx(said.tpot, rel=0.05)
 
 
+@pytest.mark.parametrize(("rate", "n", "spread"), [(20, 400, 0), (40, 400, 0), (20, 400, 1)])
+def test_a_short_run_serves_what_comes(rate: float, n: int, spread: float) -> None:
+    """Requests still decode when the last one comes: those that had ended by then were 9 to 50 % fewer, the more the higher the rate."""
+    ran = replay(replica_of(), engine_of("vllm"), requests_of(f"rate={rate},isl=1000,osl=500,n={n},spread={spread}"))
+    assert ran.latency.mean > 0.2 * ran.window
+    assert ran.rate == pytest.approx(1e6 * ran.measured / ran.window, rel=0.02)
+    assert ran.rate == pytest.approx(rate, rel=0.15)
+
+
+def test_too_many_requests_are_served_at_the_rate_of_the_machine() -> None:
+    """A tenth of what is offered. Those that fill the memory at first begin early: a fifth of these 4000."""
+    lengths = "isl=1000,osl=500,n=4000,spread=0.3"
+    many, users = (replay(replica_of(), engine_of("vllm"), requests_of(f"{how},{lengths}")) for how in ("rate=400", "users=900"))
+    assert many.rate == pytest.approx(users.rate, rel=0.25)
+
+
 def test_hits_shorten_first_tokens() -> None:
     """The same prompts without a cache, with half and with nearly all of each in common: TTFT falls, and the hit rate says by how much."""
     found = [
