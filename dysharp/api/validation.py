@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from dysharp.api.arguments import ValidateArgs
-from dysharp.base import F64, AnyPath, ByName, ConfigError, OnProgress, Rows, by_key, check_word, show, write_text
+from dysharp.base import F64, AnyPath, ByName, ConfigError, OnProgress, Rows, by_key, check_word, named, show, write_text
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
@@ -67,8 +67,7 @@ def _missing_row(entry: Missing) -> ByName:
 
 
 def _texts(entry: Parsed | Missing, family: str) -> ByName:
-    m = entry.measurement
-    return {"id": m.id, "kind": m.kind, "system": m.system, "hardware": m.hardware, "unit": m.unit, "family": family}
+    return named(entry.measurement, "id", "kind", "system", "hardware", "unit") | {"family": family}
 
 
 LEAST_VALUE, MOST_VALUE = 1e-9, 1e15  # of a measured time or rate, in its unit
