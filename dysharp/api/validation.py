@@ -88,7 +88,8 @@ def validate(data: AnyPath | None = None, **request: Unpack[ValidateArgs]) -> Va
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
     hold_out, jobs, progress, cluster = request["hold_out"], request["jobs"], request["progress"], request["cluster"]
-    _check_hold_out(hold_out, (*without.HOLD_OUTS, without.NODES))
+    for by in hold_out:
+        check_word(by, (*without.HOLD_OUTS, without.NODES), f"hold-out: found {by[:60]!r}")
     between, hold_out = without.NODES in hold_out, [by for by in hold_out if by != without.NODES]
     own = None if cluster is None else _cluster(cluster)
     used = _constants(request["constants"], own)
@@ -119,11 +120,6 @@ def validate(data: AnyPath | None = None, **request: Unpack[ValidateArgs]) -> Va
         calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
         out_of_sight=intervals.errors(intervals.residuals()) if data is None else [],
     )  # fmt: skip
-
-
-def _check_hold_out(asked: Sequence[str], known: Sequence[str]) -> None:
-    for by in asked:
-        check_word(by, known, f"hold-out: found {by[:60]!r}")
 
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:
