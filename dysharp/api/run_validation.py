@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from dysharp.base import AnyPath, ByName, Columns, OnProgress, Rows, Texts, frozen
+from dysharp.base import AnyPath, ByName, Columns, OnProgress, Rows, Texts, frozen, named
 from dysharp.measured.intervals import Asked, interval_of
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
@@ -103,7 +103,7 @@ def validate_training(data: AnyPath | None = None) -> TrainingReport:
     rows: Rows = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
     rows += [
         _training_row(step_time.FAMILY, "s", one)
-        | {"group": one.group, "floor": one.floor, "plain": one.plain}
+        | named(one, "group", "floor", "plain")
         | _interval(one, "steps", one.like, one.gpu, 1e6)
         for one in steps
     ]
@@ -121,7 +121,7 @@ def _interval(case: RunCase, kind: str, family: str, gpu: str = "", us: float = 
 
 def _training_row(family: str, unit: str, case: RunCase) -> ByName:
     about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
-    return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}
+    return about | named(case, "measured", "predicted", "error", "judged", "note")
 
 
 BARS: dict[str, tuple[float | None, float | None]] = {

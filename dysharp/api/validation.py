@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from dysharp.api.arguments import ValidateArgs
-from dysharp.base import F64, AnyPath, ByName, ConfigError, OnProgress, Rows, by_key, check_word, show, write_text
+from dysharp.base import F64, AnyPath, ByName, ConfigError, OnProgress, Rows, by_key, check_word, named, show, write_text
 from dysharp.measured import beyond, calls, intervals, left_out
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements
@@ -67,8 +67,7 @@ def _missing_row(entry: Missing) -> ByName:
 
 
 def _texts(entry: Parsed | Missing, family: str) -> ByName:
-    m = entry.measurement
-    return {"id": m.id, "kind": m.kind, "system": m.system, "hardware": m.hardware, "unit": m.unit, "family": family}
+    return named(entry.measurement, "id", "kind", "system", "hardware", "unit") | {"family": family}
 
 
 LEAST_VALUE, MOST_VALUE = 1e-9, 1e15  # of a measured time or rate, in its unit
@@ -89,7 +88,8 @@ def validate(data: AnyPath | None = None, **request: Unpack[ValidateArgs]) -> Va
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
     hold_out, jobs, progress, cluster = request["hold_out"], request["jobs"], request["progress"], request["cluster"]
-    _check_hold_out(hold_out, (*without.HOLD_OUTS, without.NODES))
+    for by in hold_out:
+        check_word(by, (*without.HOLD_OUTS, without.NODES), f"hold-out: found {by[:60]!r}")
     between, hold_out = without.NODES in hold_out, [by for by in hold_out if by != without.NODES]
     own = None if cluster is None else _cluster(cluster)
     used = _constants(request["constants"], own)
@@ -120,11 +120,6 @@ def validate(data: AnyPath | None = None, **request: Unpack[ValidateArgs]) -> Va
         calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
         out_of_sight=intervals.errors(intervals.residuals()) if data is None else [],
     )  # fmt: skip
-
-
-def _check_hold_out(asked: Sequence[str], known: Sequence[str]) -> None:
-    for by in asked:
-        check_word(by, known, f"hold-out: found {by[:60]!r}")
 
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:

@@ -4,7 +4,7 @@ from dataclasses import asdict, field, replace
 from typing import Unpack
 
 from dysharp.api.arguments import DescribeArgs
-from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, Tally, frozen
+from dysharp.base import Amounts, AnyPath, ByName, Columns, ConfigError, Rows, Tally, frozen, named
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import CORE, Layout, check_domain, check_layout, chunks_of, formats_of, layout_of, parameters_of, recipe_for, trained
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
@@ -79,7 +79,7 @@ def _accounting(model: WholeModel, sequence: int) -> Description:
         {"part": name, "parameters": p.parts[name], "active": p.active_parts[name], "gflop": flops.forward.get(name, 0.0) / GIGA} for name in names
     ]
     parts.append({"part": CORE, "parameters": 0, "active": 0, "gflop": flops.forward[CORE] / GIGA})
-    counted = {"total": p.total, "active": p.active, "active_inner": p.active_inner, "active_both": p.active_both, "mtp": p.parts["MTP"]}
+    counted = named(p, "total", "active", "active_inner", "active_both") | {"mtp": p.parts["MTP"]}
     work = {
         "forward": flops.forward_total, "data_gradients": flops.data_gradients, "weight_gradients": flops.weight_gradients,
         "total": flops.total, "executed": flops.executed,

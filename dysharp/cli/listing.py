@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base import ByName, Rows, Texts, by_key
+from dysharp.base import ByName, Rows, Texts, by_key, named
 from dysharp.base.text import WIDTH
 from dysharp.show.output import console, print_lines, print_table
 
 if TYPE_CHECKING:
-    from dysharp.specs import Choice
+    pass
 
 VALUES_WIDTH = 24  # columns of the cell with the values of an option
 UNBOUNDED = 1e9  # a limit that only keeps nonsense out
@@ -87,8 +87,8 @@ def _models() -> Rows:
 
     return [
         {
-            "name": m.name, "hidden": m.hidden, "expert_hidden": m.expert_hidden, "experts": m.n_experts, "topk": m.topk,
-            "tokens_per_gpu": m.tokens_per_gpu, "gemm_dtype": m.gemm_dtype, "layers": m.n_layers, "routing": m.routing, "source": m.source,
+            **named(m, "name", "hidden", "expert_hidden"), "experts": m.n_experts, **named(m, "topk", "tokens_per_gpu", "gemm_dtype"),
+            "layers": m.n_layers, **named(m, "routing", "source"),
         }
         for m in map(load_model, list_models())
     ]  # fmt: skip
@@ -115,36 +115,29 @@ def _clusters() -> Rows:
     ]  # fmt: skip
 
 
+_OPTION = ("name", "of", "value", "values", "meaning", "effect", "set_by")
+_RULE: ByName = {"low": None, "high": None, "automatic": None, "unit": "", "alternatives": [], "source": "", "reason": ""}
+"""The choice behind a value, its range, source and reason, where there is none."""
+
+
 def _options() -> Rows:
     """Options of systems, options of the packet level, and the choices that no option sets."""
     from dysharp.runs.options import FABRIC, options_help, range_text
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
 
-    rows: Rows = []
-    told = set()
+    rows, told = list[tuple[Any, ...]](), set()
     for system in all_systems().values():
         for option in options_help(system):
-            rule = option.choice
-            told.add(rule.name if rule else "")
-            own = {"name": option.name, "of": system.name, "value": option.value, "values": option.values, "meaning": option.meaning}
-            rows.append(own | {"effect": option.effect, "set_by": f"--set {option.name}=VALUE"} | _rule(rule))
+            told.add(option.choice.name if option.choice else "")
+            own = (option.name, system.name, option.value, option.values, option.meaning, option.effect)
+            rows.append((*own, f"--set {option.name}=VALUE", option.choice))
     for name, meaning in FABRIC.items():
-        own = {"name": f"fabric.{name}", "of": "fabric", "value": None, "values": "", "meaning": meaning}
-        rows.append(own | {"effect": "--fidelity packet", "set_by": f"--set fabric.{name}=VALUE"} | _rule(None))
+        rows.append((f"fabric.{name}", "fabric", None, "", meaning, "--fidelity packet", f"--set fabric.{name}=VALUE", None))
     for c in list_choices():
         if c.name not in told:
-            own = {"name": c.name, "of": "choices", "value": c.value, "values": range_text(c), "meaning": c.reason}
-            rows.append(own | {"effect": "everywhere", "set_by": ""} | _rule(c))
-    return rows
-
-
-def _rule(c: Choice | None) -> ByName:
-    """The choice behind a value: its range, its source and its reason."""
-    if c is None:
-        return {"low": None, "high": None, "automatic": None, "unit": "", "alternatives": [], "source": "", "reason": ""}
-    limits = {"low": c.low, "high": c.high, "automatic": c.automatic}
-    return limits | {"unit": c.unit, "alternatives": list(c.alternatives), "source": c.source, "reason": c.reason}
+            rows.append((c.name, "choices", c.value, range_text(c), c.reason, "everywhere", "", c))
+    return [dict(zip(_OPTION, row, strict=False)) | (named(row[-1], *_RULE) if row[-1] else _RULE) for row in rows]
 
 
 def _cluster_keys() -> Rows:

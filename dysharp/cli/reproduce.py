@@ -23,23 +23,18 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 
 
-class Bars(NamedTuple):
-    """What is asked about a tornado."""
+class Wanted(NamedTuple):
+    """What is asked about a tornado and about finite hardware, and what is written."""
 
     tornado: bool
     subject: str
     tornado_model: str
     tornado_tokens: int | None
     finite: bool
-
-
-class _OutFiles(NamedTuple):
-    """What is written."""
-
-    report: Annotated[str | None, WRITTEN]
-    pages: str | None
-    plot: Plot
-    paper: Annotated[str | None, {"flag_value": "-", "type": str}]
+    report: Annotated[str | None, WRITTEN] = None
+    pages: str | None = None
+    plot: Plot = None
+    paper: Annotated[str | None, {"flag_value": "-", "type": str}] = None
 
 
 StoreFolder = Annotated[str | None, Argument(None, "folder that keeps finished points. None: the user's cache.", "DIR", None, "--store")]
@@ -97,7 +92,7 @@ def _plot_windows(rows: dict[Point, ByName], path: str) -> None:
 
 @click.command()
 @click.argument("figures", nargs=-1, metavar="[FIGURE|FILE.toml]...")
-@options(Bars, _OutFiles)
+@options(Wanted)
 @click.pass_context
 def reproduce(
     ctx: click.Context, /, figures: Texts, every: bool, models: Annotated[str | None, {"type": str}], direction: str, jobs: int, store: StoreFolder,
@@ -115,17 +110,17 @@ def reproduce(
     from dysharp.show.figure_tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
-    bars, files = Bars(**{name: flags[name] for name in Bars._fields}), _OutFiles(**{name: flags[name] for name in _OutFiles._fields})
-    if files.paper is not None:
-        return _write_up(files.paper, command_line(ctx), names)
-    if bars.finite:
-        ctx.exit(_finite(_chosen(names or list_figures(), not figures, models, direction, False), _store(store), jobs, bars, as_json=as_json))
-    _check_request(names, files, tornado=bars.tornado, direction=direction, check=check)
+    wanted = Wanted(**flags)
+    if wanted.paper is not None:
+        return _write_up(wanted.paper, command_line(ctx), names)
+    if wanted.finite:
+        ctx.exit(_finite(_chosen(names or list_figures(), not figures, models, direction, False), _store(store), jobs, wanted, as_json=as_json))
+    _check_request(names, wanted, direction=direction, check=check)
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True
     done: list[Done] = []
-    chosen = _chosen(names, every, models, direction, variants)
-    if files.report is not None and files.report.endswith(".html"):
+    chosen, report = _chosen(names, every, models, direction, variants), wanted.report or ""
+    if report.endswith(".html"):
         _check_simulated(chosen)
     every_point = [point for _, points in chosen for point in points]
     together = jobs > 1 and len(chosen) > 1  # else processes would wait at the end of each figure
@@ -140,31 +135,33 @@ def reproduce(
         done.append((figure, results, rows))
         if not as_json:
             print_figure(figure, results, console(PAGE_WIDTH))
-        if files.plot is not None and figure.name == "windows":
-            _plot_windows(rows, files.plot)
-    if bars.tornado:
-        figure, results, page, fine = _tornado(bars, where, jobs, quiet=as_json)
+        if wanted.plot is not None and figure.name == "windows":
+            _plot_windows(rows, wanted.plot)
+    if wanted.tornado:
+        figure, results, page, fine = _tornado(wanted, where, jobs, quiet=as_json)
         out.append(_json(figure.name, results, fine))
         sections.append(page)
         done.append((figure, results, {}))
         all_ran = all_ran and fine
-    asked = (["--all"] if every else list(figures)) + ["--no-variants"] * (not variants)
-    asked += [f"--tornado --tornado-of {bars.subject}"] * bars.tornado + [f"--tokens {bars.tornado_tokens}"] * (bars.tornado_tokens is not None)
-    asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
-    if files.report is not None and files.report.endswith(".html"):
-        _write_html(done[: len(chosen)], command_line(ctx), files.report)
-    elif files.report is not None:
-        head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {files.report}`, model version {MODEL_VERSION}.\n\n"
-        write_text(files.report, head + "\n".join(sections))
-    if files.pages is not None:
-        _write_pages(done, Path(files.pages), f"dysharp reproduce {' '.join(asked)} --pages {files.pages}")
+    asked = [
+        *(["--all"] if every else figures), *["--no-variants"] * (not variants), *[f"--tornado --tornado-of {wanted.subject}"] * wanted.tornado,
+        *[f"--tokens {wanted.tornado_tokens}"] * (wanted.tornado_tokens is not None),
+        *[f"--models {models}"] * (models is not None), *[f"--direction {direction}"] * (direction != "fwd"),
+    ]  # fmt: skip
+    if report.endswith(".html"):
+        _write_html(done[: len(chosen)], command_line(ctx), report)
+    elif report:
+        head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
+        write_text(report, head + "\n".join(sections))
+    if wanted.pages is not None:
+        _write_pages(done, Path(wanted.pages), f"dysharp reproduce {' '.join(asked)} --pages {wanted.pages}")
     if as_json:
         print_answer(out)
     print_header(())
     ctx.exit(0 if all_ran and (all_hold or not check) else 1)
 
 
-def _finite(chosen: Sequence[tuple[Figure, list[Point]]], store: Store, jobs: int, asked: Bars, *, as_json: bool) -> int:
+def _finite(chosen: Sequence[tuple[Figure, list[Point]]], store: Store, jobs: int, asked: Wanted, *, as_json: bool) -> int:
     """Print what finite hardware leaves of the claims of each figure. Returns the exit code: 1 where a claim has no Rows."""
     from dysharp.base.columns import Column, Columns
     from dysharp.figures.finite import claims_of, estimate, survivals
@@ -209,22 +206,22 @@ def _write_up(where: str, command: str, figures: Sequence[str]) -> None:
         click.echo(f"paper: {path}", err=True)
 
 
-def _check_request(names: Sequence[str], files: _OutFiles, *, tornado: bool, direction: str, check: bool) -> None:
+def _check_request(names: Sequence[str], wanted: Wanted, *, direction: str, check: bool) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
     from dysharp.figures import list_figures
 
-    if not names and not tornado:
+    if not names and not wanted.tornado:
         raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or figures among {', '.join(list_figures())}")
-    if tornado and direction != "fwd":
+    if wanted.tornado and direction != "fwd":
         raise ConfigError(f"--tornado: found direction {direction[:20]}, expected fwd (its headline ratios are about the forward pass)")
     if check and direction != "fwd":
         raise ConfigError(f"--check: found direction {direction[:20]}, expected fwd (claims exist for the forward pass only)")
-    if files.plot is not None and "windows" not in names:
+    if wanted.plot is not None and "windows" not in names:
         raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
-    if files.report is not None and files.report.endswith(".html") and not names:
+    if (wanted.report or "").endswith(".html") and not names:
         raise ConfigError("--report: found .html without a figure, expected .md for a tornado alone")
-    if files.pages is not None:
-        make_folder(Path(files.pages), "--pages")
+    if wanted.pages is not None:
+        make_folder(Path(wanted.pages), "--pages")
 
 
 def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
@@ -288,7 +285,7 @@ def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) 
     return [section(f, results, (folder / f"{f.name}.svg").exists()) for f, results in kept if f.name not in ran]
 
 
-def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
+def _tornado(asked: Wanted, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
     """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
     from dysharp.base.table import plain_table
     from dysharp.figures.tornado import HEADLINES, Tornado

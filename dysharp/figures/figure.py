@@ -16,7 +16,8 @@ from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
 from dysharp.figures.origin import origin_of
-from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
+from dysharp.runs.arguments import DEFAULT_CLUSTER
+from dysharp.runs.point import DIRECTIONS, FIDELITIES, Point
 from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import Key
 
@@ -196,7 +197,7 @@ class _Axes:
 
     systems: Annotated[Texts, _ONE, Key('a list of systems, such as ["deepep", "dysharp"]')]
     models: Annotated[Texts, _ONE, Key('a list of models, such as ["S-8"]')]
-    cluster: Annotated[Texts, _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')] = (USUAL_CLUSTER,)
+    cluster: Annotated[Texts, _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')] = (DEFAULT_CLUSTER,)
     gpus: Annotated[tuple[Whole | None, ...], _ONE, _NUMBERS] = (None,)
     tokens: Annotated[tuple[Whole | None, ...], _ONE, _NUMBERS] = (None,)
     routing: Annotated[Texts, _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)

@@ -12,7 +12,7 @@ judge no prediction, so `validate` leaves them out. Their families are not regis
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,34 +52,23 @@ def _copy_us(case: _CopyCase, gpu: Gpu, constants: Constants) -> F64:
     return operators.hbm_us(gpu, constants, case.n_bytes)
 
 
-def _graph_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
-    return np.asarray(case.calls) * operators.launch_us(gpu, constants)
-
-
-def _eager_us(case: _LaunchCase, gpu: Gpu, constants: Constants) -> F64:
-    return np.asarray(case.calls) * moe.host_us(gpu, constants, 1.0)
-
-
-def _is_launch(m: Measurement, timing: str) -> bool:
-    return m.kind == "kernel_launch" and m.unit == "us" and m.config.get("timing") == timing and bool(m.value)
-
-
 def _is_copy(m: Measurement) -> bool:
     size = m.config.get("bytes")
     return m.kind == "hbm_bandwidth" and m.unit == "GB/s" and isinstance(size, (int, float)) and size > 0
 
 
-def _graph(m: Measurement) -> _LaunchCase:
-    return _LaunchCase(gpu=gpu_of(m), shape="launch")
-
-
-def _eager(m: Measurement) -> _LaunchCase:
-    return _LaunchCase(gpu=gpu_of(m), shape="eager launch")
+def _launches(name: str, timing: str, shape: str, us: Callable[[Gpu, Constants], float]) -> Family:
+    """Launches of empty kernels with this `timing`, of `us` each."""
+    return Family(
+        name, lambda m: m.kind == "kernel_launch" and m.unit == "us" and m.config.get("timing") == timing and bool(m.value),
+        lambda m: _LaunchCase(gpu=gpu_of(m), shape=shape), lambda case, gpu, constants: np.asarray(case.calls) * us(gpu, constants),
+        in_bars=False, level=Level.GPU,
+    )  # fmt: skip
 
 
 MEMORY = Family("memory", _is_copy, _copy, _copy_us, in_bars=False, level=Level.GPU)
-LAUNCH = Family("launch", lambda m: _is_launch(m, "cuda graph"), _graph, _graph_us, in_bars=False, level=Level.GPU)
-HOST = Family("host", lambda m: _is_launch(m, "eager"), _eager, _eager_us, in_bars=False, level=Level.GPU)
+LAUNCH = _launches("launch", "cuda graph", "launch", operators.launch_us)
+HOST = _launches("host", "eager", "eager launch", lambda gpu, constants: moe.host_us(gpu, constants, 1.0))
 """The host's launch time is measured directly and needs no fit."""
 BARE = (MEMORY, LAUNCH, HOST)
 

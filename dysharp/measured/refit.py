@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, Bools, Cells, OnProgress, Texts, by_key
+from dysharp.base import F64, Amounts, Bools, Cells, OnProgress, Texts, by_key, named
 from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
@@ -179,8 +179,7 @@ def to_toml(constants: Mapping[str, Fitted], head: str) -> str:
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
     for c in constants.values():
         lines += ["", f"[{c.name}]", f"value = {c.value:.4g}", f"low = {c.low:g}", f"high = {c.high:g}"]
-        texts = {"unit": c.unit, "meaning": c.meaning, "stage": c.stage, "fitted_on": c.fitted_on}
-        lines += [f"{key} = {_quoted(text)}" for key, text in texts.items()]
+        lines += [f"{key} = {_quoted(text)}" for key, text in named(c, "unit", "meaning", "stage", "fitted_on").items()]
     return "\n".join(lines) + "\n"
 
 

@@ -75,6 +75,10 @@ class Run:
         """A degree; 1 where the row has none."""
         return self.degrees[column] or 1
 
+    def says(self, where: Cells) -> bool:
+        """Whether all patterns are found in their columns."""
+        return all(re.search(pattern, self.texts[column]) for column, pattern in where.items())
+
     @classmethod
     def modelled(cls, cells: Cells) -> bool:
         """Whether the degrees of a row are read; a row of another kind is kept and has no prediction."""

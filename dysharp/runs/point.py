@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.base import frozen
+from dysharp.runs.arguments import DEFAULT_CLUSTER
 from dysharp.workload import OPERATIONS, SUB_LAYER
 
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")
-USUAL_CLUSTER = "paper-gh200-nvl32"
 
 
 def is_workload(model: str) -> bool:
@@ -60,7 +60,7 @@ class Point:
     @property
     def label(self) -> str:
         """Short text for tables: system, model, and all fields without their default."""
-        cluster = "" if self.cluster == USUAL_CLUSTER else Path(self.cluster).name
+        cluster = "" if self.cluster == DEFAULT_CLUSTER else Path(self.cluster).name
         words = [self.system, Path(self.model).name, cluster, self.routing]
         words += [f"{n} {what}" for n, what in ((self.gpus, "GPUs"), (self.tokens, "tokens per GPU")) if n is not None]
         words += [f"seed {self.seed}"] if self.seed else []

@@ -12,6 +12,7 @@ from dysharp.base import AnyPath, ByName, ConfigError, check_word, frozen, neare
 from dysharp.program import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
+from dysharp.runs.point import FIDELITIES
 from dysharp.runs.progress import Progress
 from dysharp.runs.skew import make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
@@ -20,7 +21,6 @@ from dysharp.specs.arguments import fitting
 from dysharp.workload import SUB_LAYER, Routing, SubLayer, Work, make_routing, packaged_traces, parse_collective, parse_sub_layer
 
 MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
-FIDELITIES = ("burst", "packet")
 MOST_IMPRECISE = 0.05
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 

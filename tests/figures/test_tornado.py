@@ -52,7 +52,7 @@ def test_bars_come_largest_first() -> None:
 @pytest.mark.slow
 def test_the_command_prints_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.setattr(reproduce, "_run", lambda points, *_: ({p: {"time_us": 100.0} for p in points}, {}))
-    _, _, page, finished = reproduce._tornado(reproduce.Bars(True, "dysharp", "S-8", None, finite=False), Store(tmp_path), 1, quiet=False)
+    _, _, page, finished = reproduce._tornado(reproduce.Wanted(True, "dysharp", "S-8", None, finite=False), Store(tmp_path), 1, quiet=False)
     assert finished
     title, head, first = capsys.readouterr().out.splitlines()[:3]
     assert title.startswith("tornado")

@@ -81,13 +81,6 @@ ACCEPTANCE = 0.8
 MTP_OF_VLLM = "nightly 2026-02", 0.04
 """A build of vLLM whose MTP layer drafts nearly in vain, and the part of its drafts that is accepted (vllm PR #36561: in March 2026 DeepSeek-V3 makes
 1.04 tokens a step with one draft at temperature 0; issue #33497, PR #41655)."""
-TRITON_ON_CDNA3 = re.compile(r"0\.5\.[678]")
-"""Versions of SGLang that call aiter's Triton kernel there, too (PR #13617; PR #18242 names the entries that came with 0.5.9)."""
-UNFUSED_SUMS = re.compile(r"0\.(\d|1[0-5])\.")
-"""Versions of vLLM before it joined all-reduces and norms unless asked not to (issue #34458, of February 2026, has it on)."""
-WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
-"""Versions of vLLM whose host does not work beside the GPU unless asked to (asynchronous scheduling is the default since 0.14)."""
-
 
 @frozen
 class ServeSetting:
@@ -193,21 +186,12 @@ def _layout(row: ServingRow, part: str) -> ServeLayout:
 
 def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
     """The engine as the row's benchmark starts it."""
-    if engine.name == "vllm" and WITHOUT_OVERLAP.match(row.text("engine_version")):
-        engine = replace(engine, overlaps=False)
-    if engine.name == "vllm" and UNFUSED_SUMS.match(row.text("engine_version")):
-        engine = replace(engine, fused_sums=False)
-    if engine.name == "vllm" and "MiniMax" in row.text("model") and "InferenceX" in row.text("where") and row.text("precision") == "fp8":
-        engine = replace(engine, memory_part=0.95)  # InferenceX's minimaxm2.5_fp8_*.sh: --gpu-memory-utilization
-    if engine.name == "trtllm":  # TRTLLM_ENABLE_PDL of InferenceX's gptoss_fp4_*_trt.sh; older versions start late without it
-        engine = replace(engine, early="gpt-oss" in row.text("model"))
-    if engine.name == "sglang" and TRITON_ON_CDNA3.match(row.text("engine_version")):
-        engine = replace(engine, cdna3_dense="aiter-triton", cdna3_casts=True)
-    if engine.name == "sglang" and "InferenceX" in row.text("where"):
-        engine = replace(engine, step_tokens=32768)
-        if _blackwell(row):
-            narrow = "DeepSeek" in row.text("model") and row.text("precision") == "fp8" and row.degree("tp") == 4
-            engine = replace(engine, polled_steps=30.0 if users >= 16 and not narrow else 10.0)
+    for rule in TABLES["launched"]:
+        if rule["engine"] == engine.name and row.says(rule["where"]):
+            engine = replace(engine, **rule["set"])
+    if engine.name == "sglang" and "InferenceX" in row.text("where") and _blackwell(row):
+        narrow = "DeepSeek" in row.text("model") and row.text("precision") == "fp8" and row.degree("tp") == 4
+        engine = replace(engine, polled_steps=30.0 if users >= 16 and not narrow else 10.0)
     return engine
 
 
