@@ -72,7 +72,7 @@ class AlTlb(Machine):
         start = wire(m, order.ready & (fill == p.waiters) & (fresh == p.experts), name="start")  # links, places and block counters are written
         leaving, at, last, layout, unbound = Signal(), Signal(wait_bits), Signal(wait_bits), Signal(p.layout_bits), Signal()
         out_free, read_free = Signal(), Signal()
-        comb += [out_free.eq(~self.out_valid | self.out_ready), read_free.eq(~self.read_valid | self.read_ready)]
+        comb += [out_free.eq(self.out_free), read_free.eq(~self.read_valid | self.read_ready)]
 
         key = wire(m, Cat(self.index, self.expert), key_bits)
         comb += [cam.key.eq(key), pending.key.eq(key)]

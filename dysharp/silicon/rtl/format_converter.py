@@ -48,7 +48,7 @@ class FormatConverter(Machine):
         while len(largest) > 1:
             pairs = [Mux(a > b, a, b) for a, b in zip(largest[::2], largest[1::2], strict=False)]
             largest = pairs + largest[len(pairs) * 2 :]
-        m.d.comb += drive(self, by=Mux(largest[0] > TOP, largest[0] - TOP, 0), ready=~self.out_valid | self.out_ready)
+        m.d.comb += drive(self, by=Mux(largest[0] > TOP, largest[0] - TOP, 0), ready=self.out_free)
         for i, x in enumerate(sums):
             m.d.comb += self.fresh[i].eq(self._narrowed(m, x, i))
         widened = [Cat(self._widened(codes[i][:7], self.scale), codes[i][7]) for i in range(p.block)]

@@ -61,7 +61,7 @@ class MergeUnit(Machine):
         # a register follows it.
         oldest, n_loads, n_sums = self.oldest, self.n_loads, self.n_sums
         load, response, take, give, expire = (Signal(name=name) for name in ("load", "response", "take", "give", "expire"))
-        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        free = wire(m, order.ready & self.out_free, name="free")
         comb += [
             self.ready.eq(free),
             *(kind.eq(self.valid & free & (self.op == i)) for i, kind in enumerate((load, response, take, give, expire))),

@@ -69,7 +69,7 @@ class ReductionTable(Machine):
         cam, order, write, slot = table.cam, table.order, table.write, table.slot
         scan, touched = Signal(self.width), Signal(p.entries)
         entry = table.read.data
-        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        free = wire(m, order.ready & self.out_free, name="free")
         comb += self.ready.eq(free)
         packet = wire(m, self.valid & free)
         request = wire(m, packet & self.is_request)

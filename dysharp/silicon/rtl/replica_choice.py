@@ -53,7 +53,7 @@ class ReplicaChoice(Machine):
             rows = pairs + rows[len(pairs) * 2 :]
         full = Signal()
         comb += [self.chosen.eq(rows[0][1]), self.best.eq(Array(self.counts)[self.chosen]), full.eq(self.best == (1 << p.bits) - 1)]
-        comb += self.ready.eq((~self.out_valid | self.out_ready) & ~self.clear)
+        comb += self.ready.eq(self.out_free & ~self.clear)
         with m.If(self.out_ready):
             sync += self.out_valid.eq(0)
         with m.If(self.valid & self.ready):

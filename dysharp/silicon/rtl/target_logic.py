@@ -63,7 +63,7 @@ class TargetLogic(Machine):
             comb += sofar.eq(one | (taken if i == 0 else maps[-1]))
             maps.append(sofar)
         bad = Signal()
-        comb += [listed.eq(maps[-1]), bad.eq(Cat(f for f in faults).any() | broken), self.ready.eq(~self.out_valid | self.out_ready)]
+        comb += [listed.eq(maps[-1]), bad.eq(Cat(f for f in faults).any() | broken), self.ready.eq(self.out_free)]
         with m.If(self.ready):
             sync += self.out_valid.eq(self.valid & self.last)
             with m.If(self.valid):
