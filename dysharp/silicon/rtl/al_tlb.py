@@ -242,7 +242,7 @@ class _TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=
         comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
         calm = ~self.valid & self.out_ready & self.read_ready & (self.answer_valid | (sent == 0))
         sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
-        comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
+        comb += self.promise((quiet < self.patience) | ~inside, (quiet < self.patience) | ~pending.live.any())
 
 
 BLOCK = Block(

@@ -154,7 +154,7 @@ class _ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=
         comb += [Assume(value[23:31] < 255) for value in sums]
         comb += [x.eq(Mux(self.target, sums[1], sums[0])), code.eq(Mux(self.target, self.fresh[1], self.fresh[0]))]
         most = Cat(self.by + TOP == value[23:31] for value in sums).any()
-        comb += [Assert((self.by == 0) | (self.by + TOP >= x[23:31])), Assert((self.by == 0) | most)]
+        comb += self.promise((self.by == 0) | (self.by + TOP >= x[23:31]), (self.by == 0) | most)
         # In 2^-24 steps: what the code says, the value, and half of the code's distance to the next.
         f, size, said, half, off = Signal(4), Signal(44), Signal(44), Signal(44), Signal(44)
         comb += [f.eq(code[3:]), said.eq(Mux(f == 0, code[:3] << 24, Cat(code[:3], 1) << (Mux(f == 0, 0, f - 1)[:4] + 24)))]

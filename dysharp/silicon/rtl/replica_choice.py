@@ -130,7 +130,7 @@ class _ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2)
             sync += [last.eq(self.chosen), was.eq(1)]
         with m.Elif(self.out_ready):
             sync += was.eq(0)
-        comb += [Assert(self.out_valid == was), Assert(~was | (self.out_gpu == last))]  # each choice leaves once
+        comb += self.promise(self.out_valid == was, ~was | (self.out_gpu == last))  # each choice leaves once
 
 
 BLOCK = Block(
