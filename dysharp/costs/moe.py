@@ -8,21 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base import F64, f64
+from dysharp.costs import operators as ops
 from dysharp.costs.collectives import link_us, sync_us
-from dysharp.costs.operators import (
-    CAST_BYTES,
-    ELEMENT_BYTES,
-    SCALE_BYTES,
-    Constants,
-    arch_of,
-    gemm_us,
-    hbm_us,
-    launch_us,
-    memory_kernel_us,
-    overlap,
-    quantise_us,
-    sustained_flops_per_us,
-)
+from dysharp.costs.operators import Constants
 from dysharp.specs import Gpu
 
 MLP_CALLS = {"hopper": 10.0, "blackwell": 9.0}
@@ -63,7 +51,7 @@ def host_constant(gpu: Gpu, constants: Constants) -> str:
 
 def mlp_calls(gpu: Gpu) -> float:
     """Host calls of the eager grouped MLP on `gpu`."""
-    return MLP_CALLS[arch_of(gpu)]
+    return MLP_CALLS[ops.arch_of(gpu)]
 
 
 def layer_calls(gpu: Gpu) -> float:
@@ -88,11 +76,11 @@ def linear_us(gpu: Gpu, constants: Constants, gemm: ArrayLike, m: ArrayLike, k: 
     DeepGemmQuantScaleFMT; csrc per_token_group_quant_8bit_packed).
     """
     values = f64(m) * f64(k)
-    cast = memory_kernel_us(gpu, constants, values * CAST_BYTES) if gpu.arch == "blackwell" else quantise_us(gpu, constants, values)
+    cast = ops.memory_kernel_us(gpu, constants, values * ops.CAST_BYTES) if gpu.arch == "blackwell" else ops.quantise_us(gpu, constants, values)
     return np.maximum(np.asarray(gemm) + cast, host_us(gpu, constants, LINEAR_CALLS))
 
 
-def permute_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLike, hidden: ArrayLike, row_bytes: float = 1 + SCALE_BYTES) -> F64:
+def permute_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLike, hidden: ArrayLike, row_bytes: float = 1 + ops.SCALE_BYTES) -> F64:
     """Scatter of `tokens` to `rows` rows in expert order (`row_bytes` per value), and the weighted BF16 gather back.
 
     The limit is the loads and stores of an SM per clock, or HBM.
@@ -100,7 +88,7 @@ def permute_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, rows: ArrayLik
     t, r, h = map(f64, (tokens, rows, hidden))
     moved = (t + r) * h * row_bytes + (t + r) * 2 * h
     issued = moved / (gpu.n_sms * gpu.boost_MHz * constants["sm.permute_bytes"])
-    return 2 * launch_us(gpu, constants) + np.maximum(issued, hbm_us(gpu, constants, moved))
+    return 2 * ops.launch_us(gpu, constants) + np.maximum(issued, ops.hbm_us(gpu, constants, moved))
 
 
 def expert_mlp_us(
@@ -109,9 +97,9 @@ def expert_mlp_us(
 ) -> F64:  # fmt: skip
     """GEMM, activation (and quantise), GEMM of `groups` experts with `rows` rows each. `gates`: 2 = gated, 1 = not. `library`: of `gemm_tiles`."""
     m, g, h, i = map(f64, (rows, groups, hidden, inter))
-    activation = hbm_us(gpu, constants, m * g * i * (2 * gates + ELEMENT_BYTES[dtype]))
-    first = gemm_us(gpu, constants, m, gates * i, h, dtype, library=library, groups=g)
-    return first + launch_us(gpu, constants) + activation + gemm_us(gpu, constants, m, h, i, dtype, library=library, groups=g)
+    activation = ops.hbm_us(gpu, constants, m * g * i * (2 * gates + ops.ELEMENT_BYTES[dtype]))
+    first = ops.gemm_us(gpu, constants, m, gates * i, h, dtype, library=library, groups=g)
+    return first + ops.launch_us(gpu, constants) + activation + ops.gemm_us(gpu, constants, m, h, i, dtype, library=library, groups=g)
 
 
 def eager_mlp_us(gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, tokens: ArrayLike, hidden: ArrayLike, inter: ArrayLike) -> F64:
@@ -146,14 +134,14 @@ def fused_layer_us(
     flops = 2 * padded * 3 * h * i
     tiles = padded / TILE_ROWS * (2 * i + h) / TILE_ROWS
     filled = constants["fused.tile_us"] * tiles / gpu.n_sms
-    compute = filled + flops / (sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
-    stream = hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
+    compute = filled + flops / (ops.sustained_flops_per_us(gpu, constants, rate_dtype) * constants["fused.rate"])
+    stream = ops.hbm_us(gpu, constants, e * 3 * h * i * weight_bytes)
     remote = n * (g - 1) / g
     link = link_us(gpu, constants, remote * (f64(dispatch_bytes) + f64(combine_bytes)))
     barriers = sync_us(gpu, constants, g) * constants["fused.barriers"]
     casts = f64(cast)
-    first = np.where(casts > 0, memory_kernel_us(gpu, constants, casts * CAST_BYTES), 0.0)
-    return first + launch_us(gpu, constants) + barriers + overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
+    first = np.where(casts > 0, ops.memory_kernel_us(gpu, constants, casts * ops.CAST_BYTES), 0.0)
+    return first + ops.launch_us(gpu, constants) + barriers + ops.overlap(np.maximum(compute, stream), link, constants["sm.overlap"])
 
 
 def layer_us(gpu: Gpu, constants: Constants, parts: ArrayLike) -> F64:

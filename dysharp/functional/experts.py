@@ -23,33 +23,50 @@ class Experts(Protocol):
 
     def gemm1(self, e: int, x: Array) -> Array:
         """`[n, hidden]` to `[n, inner]`, bias included."""
+        return self._product(0, e, x)
 
     def act(self, e: int, h: Array) -> Array:
         """`[n, inner]` to `[n, mid]`."""
 
     def gemm2(self, e: int, a: Array) -> Array:
         """`[n, mid]` to `[n, hidden]`, bias included, without the gate weight."""
+        return self._product(1, e, a)
 
     def gemm2_dgrad(self, e: int, dy: Array) -> Array:
         """`dy W2^T`: `[n, hidden]` to `[n, mid]`."""
+        return self._back(1, e, dy)
 
     def gate_grad(self, e: int, a: Array, dy: Array, g: Array) -> Array:
         """`[n]` gradient of each row's gate weight: `<g, a>` with `g = dy W2^T`, plus `<dy, b2>`."""
+        out: Array = (g * a).sum(axis=1)
+        return out
 
     def act_grad(self, e: int, h: Array, da: Array) -> Array:
-        """`[n, mid]` to `[n, inner]`."""
+        """`[n, mid]` to `[n, inner]`: `da` through the activation at `h`."""
 
     def gemm1_dgrad(self, e: int, dh: Array) -> Array:
         """`dh W1^T`: `[n, inner]` to `[n, hidden]`."""
+        return self._back(0, e, dh)
 
     def gemm2_wgrad(self, e: int, a: Array, wdy: Array) -> None:
-        """Add `a^T wdy`, `wdy` being the output gradient times the gate weight."""
+        """Add `a^T wdy`, `wdy` being the output gradient times the gate weight, to the gradient of W2, and the rows of `wdy` to that of b2."""
+        self._learn(1, e, a, wdy)
 
     def gemm1_wgrad(self, e: int, x: Array, dh: Array) -> None:
-        """Add `x^T dh`."""
+        """Add `x^T dh` to the gradient of W1, and the rows of `dh` to that of b1."""
+        self._learn(0, e, x, dh)
 
     def take_grads(self) -> dict[str, Array]:
         """The weight gradients by name, summed since the last call. The sums then restart from zero."""
+
+    def _product(self, which: int, e: int, rows: Array) -> Array:
+        """`rows` times matrix `which` of an expert, bias included."""
+
+    def _back(self, which: int, e: int, rows: Array) -> Array:
+        """`rows` times the matrix transposed."""
+
+    def _learn(self, which: int, e: int, rows: Array, out_grad: Array) -> None:
+        """Add to the gradient of the matrix and of its bias."""
 
 
 def _matmul(a: Array, b: Array) -> Array:
@@ -63,46 +80,27 @@ def _matmul(a: Array, b: Array) -> Array:
     return product
 
 
-class _TwoMatrices:
+class _TwoMatrices(Experts):
     """Experts with two weight matrices and their gradients. Subclasses add the activation."""
 
     def __init__(self, w1: Array, w2: Array) -> None:
-        self.w1, self.w2 = w1, w2
+        self.matrices = self.w1, self.w2 = w1, w2
+        self._grads = np.zeros_like(w1), np.zeros_like(w2)
         self.n_experts, self.hidden, self.inner = w1.shape
         self.mid = w2.shape[1]
-        self._grads: dict[str, Array] = {}
 
-    def gemm1(self, e: int, x: Array) -> Array:
-        return _matmul(x, self.w1[e])
+    def _product(self, which: int, e: int, rows: Array) -> Array:
+        return _matmul(rows, self.matrices[which][e])
 
-    def gemm2(self, e: int, a: Array) -> Array:
-        return _matmul(a, self.w2[e])
+    def _back(self, which: int, e: int, rows: Array) -> Array:
+        return _matmul(rows, self.matrices[which][e].T)
 
-    def gemm2_dgrad(self, e: int, dy: Array) -> Array:
-        return _matmul(dy, self.w2[e].T)
-
-    def gate_grad(self, e: int, a: Array, dy: Array, g: Array) -> Array:
-        out: Array = (g * a).sum(axis=1)
-        return out
-
-    def gemm1_dgrad(self, e: int, dh: Array) -> Array:
-        return _matmul(dh, self.w1[e].T)
-
-    def gemm2_wgrad(self, e: int, a: Array, wdy: Array) -> None:
-        self._grad("w2")[e] += _matmul(a.T, wdy)
-
-    def gemm1_wgrad(self, e: int, x: Array, dh: Array) -> None:
-        self._grad("w1")[e] += _matmul(x.T, dh)
-
-    def _grad(self, name: str) -> Array:
-        if name not in self._grads:
-            self._grads[name] = np.zeros_like(getattr(self, name))
-        return self._grads[name]
+    def _learn(self, which: int, e: int, rows: Array, out_grad: Array) -> None:
+        self._grads[which][e] += _matmul(rows.T, out_grad)
 
     def take_grads(self) -> dict[str, Array]:
-        taken = {name: self._grad(name) for name in ("w1", "w2")}
-        self._grads = {}
-        return taken
+        (w1, w2), self._grads = self._grads, (np.zeros_like(self.matrices[0]), np.zeros_like(self.matrices[1]))
+        return {"w1": w1, "w2": w2}
 
 
 class IntegerExperts(_TwoMatrices):

@@ -9,26 +9,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dysharp.base import Amounts, ByName, ConfigError, Numbers, frozen, show, units
+from dysharp.specs import fields as kinds
 from dysharp.specs.choices import choice_int
-from dysharp.specs.fields import (
-    Amount,
-    AmountOrZero,
-    Constants,
-    Delay,
-    Entries,
-    EntriesOrInfinite,
-    Family,
-    Key,
-    LinkRate,
-    Name,
-    Rate,
-    Small,
-    SmallOrNone,
-    Text,
-    check_fields,
-    keys_of,
-    raise_if,
-)
+from dysharp.specs.fields import Amount, AmountOrZero, Delay, Entries, Key, Name, Rate, Small, SmallOrNone, Text, check_fields, keys_of, raise_if
 from dysharp.specs.fitted import conflicts_of, fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
@@ -118,19 +101,19 @@ class Cluster:
     """
 
     name: Annotated[Name, Key("name of the cluster")]
-    family: Annotated[Family, Key("paper: the assumptions of a paper; hw: a machine that one can buy, with fitted constants")]
+    family: Annotated[kinds.Family, Key("paper: the assumptions of a paper; hw: a machine that one can buy, with fitted constants")]
     n_gpus: Annotated[Small, Key("GPUs in use when --gpus is not given")]
     n_switches: Annotated[
         SmallOrNone, Key("switch chips; every GPU has links to every chip, so their number moves no MoE layer; 0: every pair of GPUs has a link")
     ]
     links_per_gpu: Annotated[Small, Key("links of a GPU; each ends at one switch port, or at another GPU")]
     link_bytes_per_us: Annotated[
-        Amount, Key("rate of all links of a GPU together, one direction, GB/s", "link_GBps", LinkRate, units.GBps_to_bytes_per_us)
+        Amount, Key("rate of all links of a GPU together, one direction, GB/s", "link_GBps", kinds.LinkRate, units.GBps_to_bytes_per_us)
     ]
     link_latency_ps: Annotated[AmountOrZero, Key("latency of one hop, GPU to switch or switch to GPU, ns", "link_latency_ns", Delay, units.ns_to_ps)]
     flit_bytes: Annotated[Small, Key("bytes of a flit; a power of two")]
     n_vcs: Annotated[Small, Key("virtual channels per group of a port: requests, and responses")]
-    vc_flits: Annotated[EntriesOrInfinite, Key("flits of one virtual channel; 0: no limit")]
+    vc_flits: Annotated[kinds.EntriesOrInfinite, Key("flits of one virtual channel; 0: no limit")]
     internal_speedup: Annotated[Small, Key("rate of the switch crossbar over the link rate")]
     n_sms: Annotated[Small, Key("SMs of a GPU; a variant that names no FLOP/s has peaks in proportion")]
     fp8_flops_per_us: Annotated[Amount, Key("dense FP8 peak of a GPU, TFLOP/s", "fp8_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
@@ -145,8 +128,8 @@ class Cluster:
     tile_rows: Annotated[Small, Key("rows of a tracked tile in hardware; GEMMs have the choice gemm.tile_rows")]
     source: Annotated[Text, Key("where the numbers are from")] = ""
     gpu: Annotated[Text, Key("packaged GPU with datasheet and constants; needed for family hw")] = ""
-    max_gpus: Annotated[EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0
-    constants: Annotated[Constants, Key("table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it")] = ()
+    max_gpus: Annotated[kinds.EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0
+    constants: Annotated[kinds.Constants, Key("table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it")] = ()
     host_factor: Annotated[Rate, Key("time of a launch by its hosts over that of a DGX's hosts, on which launches were measured")] = 1.0
     scale_out: Annotated[ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")] = None
 

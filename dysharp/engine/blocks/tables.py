@@ -8,18 +8,7 @@ The row table of a hub (MoE-Hub's RAT): rows take their places in it, the same b
 last one: a train at burst level, a packet at packet level. A bank is a ring, oldest row first, through a sentinel row behind the last row.
 """
 
-from dysharp.engine.blocks.columns import (
-    PLACE_BANK,
-    PLACE_LEFT,
-    PLACE_NEXT,
-    PLACE_PREV,
-    PLACE_REGION,
-    PLACE_STATE,
-    ROW_GONE,
-    ROW_HELD,
-    ROW_NEW,
-    ROW_SPILLED,
-)
+from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.fifo import list_push
 from dysharp.engine.kernel import block, kernel
 
@@ -195,7 +184,7 @@ def red_expire(session, port, sessions, ports):
 @block
 def row_reads(row, places, spilled):
     """Whether the place of a row that is not in the table has to be read: a hub cannot tell a new row from one of its region in memory."""
-    return spilled[places[row, PLACE_REGION]] > 0
+    return spilled[places[row, col.PLACE_REGION]] > 0
 
 
 @block
@@ -204,31 +193,31 @@ def row_enter(row, state, entries, places, spilled):
 
     A full bank spills its oldest row. spilled int64 [n_regions]: rows of each region in memory.
     """
-    if places[row, PLACE_STATE] == ROW_SPILLED:
-        spilled[places[row, PLACE_REGION]] -= 1
-    bank = places[row, PLACE_BANK]
-    places[row, PLACE_STATE] = state
-    ring_append(row, bank, PLACE_PREV, PLACE_NEXT, places)
-    if entries > 0 and places[bank, PLACE_STATE] == entries:
-        victim = places[bank, PLACE_NEXT]
-        ring_unlink(victim, PLACE_PREV, PLACE_NEXT, places)
-        places[victim, PLACE_STATE] = ROW_SPILLED
-        spilled[places[victim, PLACE_REGION]] += 1
-        places[bank, PLACE_LEFT] += 1
+    if places[row, col.PLACE_STATE] == col.ROW_SPILLED:
+        spilled[places[row, col.PLACE_REGION]] -= 1
+    bank = places[row, col.PLACE_BANK]
+    places[row, col.PLACE_STATE] = state
+    ring_append(row, bank, col.PLACE_PREV, col.PLACE_NEXT, places)
+    if entries > 0 and places[bank, col.PLACE_STATE] == entries:
+        victim = places[bank, col.PLACE_NEXT]
+        ring_unlink(victim, col.PLACE_PREV, col.PLACE_NEXT, places)
+        places[victim, col.PLACE_STATE] = col.ROW_SPILLED
+        spilled[places[victim, col.PLACE_REGION]] += 1
+        places[bank, col.PLACE_LEFT] += 1
         return True
-    places[bank, PLACE_STATE] += 1
+    places[bank, col.PLACE_STATE] += 1
     return False
 
 
 @block
 def row_place(row, places):
     """A piece of a row in the table is placed; the last one frees the entry. True if it did."""
-    places[row, PLACE_LEFT] -= 1
-    if places[row, PLACE_LEFT] > 0:
+    places[row, col.PLACE_LEFT] -= 1
+    if places[row, col.PLACE_LEFT] > 0:
         return False
-    ring_unlink(row, PLACE_PREV, PLACE_NEXT, places)
-    places[row, PLACE_STATE] = ROW_GONE
-    places[places[row, PLACE_BANK], PLACE_STATE] -= 1
+    ring_unlink(row, col.PLACE_PREV, col.PLACE_NEXT, places)
+    places[row, col.PLACE_STATE] = col.ROW_GONE
+    places[places[row, col.PLACE_BANK], col.PLACE_STATE] -= 1
     return True
 
 
@@ -238,11 +227,11 @@ def row_lookup(row, packet, hub, entries, keys, hubs, packets, places, spilled):
 
     ROW_NEW: the row took its place by this packet. ROW_HELD: the table has it.
     """
-    answer = places[row, PLACE_STATE]
+    answer = places[row, col.PLACE_STATE]
     first = keys[row, KEY_FIRST]
-    if answer != ROW_HELD and first < 0 and not row_reads(row, places, spilled):
-        hubs[hub, HUB_CACHED] += not row_enter(row, ROW_HELD, entries, places, spilled)
-    if places[row, PLACE_STATE] == ROW_HELD:
+    if answer != col.ROW_HELD and first < 0 and not row_reads(row, places, spilled):
+        hubs[hub, HUB_CACHED] += not row_enter(row, col.ROW_HELD, entries, places, spilled)
+    if places[row, col.PLACE_STATE] == col.ROW_HELD:
         hubs[hub, HUB_CACHED] -= row_place(row, places)
         return answer
     return _miss_join(row, packet, hub, keys, hubs, packets)
@@ -257,8 +246,8 @@ def row_answer(row, hub, entries, keys, hubs, packets, places, spilled, out):
         return False
     keys[row, KEY_FIRST] = keys[row, KEY_LAST] = -1
     hubs[hub, HUB_PENDING] -= 1
-    new = places[row, PLACE_STATE] == ROW_NEW
-    hubs[hub, HUB_CACHED] += not row_enter(row, ROW_HELD, entries, places, spilled)
+    new = places[row, col.PLACE_STATE] == col.ROW_NEW
+    hubs[hub, HUB_CACHED] += not row_enter(row, col.ROW_HELD, entries, places, spilled)
     while packet >= 0:
         hubs[hub, HUB_CACHED] -= row_place(row, places)
         packet = packets[packet, WAITER_NEXT]

@@ -6,24 +6,8 @@ all allocations look at the state the step began with. Work is found through set
 
 from dysharp.engine.blocks.bits import pick, split
 from dysharp.engine.flit import columns as u
+from dysharp.engine.flit import router
 from dysharp.engine.flit.allocate import lanes_free, lanes_restore, switch_allocate, switch_speculate, vcs_allocate
-from dysharp.engine.flit.router import (
-    claim,
-    credit_queue_send,
-    credit_send,
-    credit_take,
-    flit_cross,
-    flit_pass,
-    flit_send,
-    flit_take,
-    hold_begin,
-    packet_queue_put,
-    queue_put,
-    queue_send,
-    request_on,
-    wait_on,
-    wheel_put,
-)
 from dysharp.engine.kernel import block, kernel
 
 
@@ -85,7 +69,7 @@ def _credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
     for j in range(begin, begin + n):
         to = wheels.credit_to[j]
         if to >= 0:
-            credit_take(to, shape, inputs, outputs, routers)
+            router.credit_take(to, shape, inputs, outputs, routers)
         else:
             v = -1 - to
             sources.credit[v] += 1
@@ -98,7 +82,7 @@ def _flits_arrive(now, shape, inputs, outputs, routers, packets, wheels):
     """Flits reach the input VCs at the end of their link."""
     n, begin = _arrivals(now, shape, wheels.flit_to, wheels.flit_n)
     for j in range(begin, begin + n):
-        flit_take(wheels.flit_to[j], wheels.flit_code[j], now, shape, inputs, outputs, routers, packets, wheels)
+        router.flit_take(wheels.flit_to[j], wheels.flit_code[j], now, shape, inputs, outputs, routers, packets, wheels)
 
 
 @block
@@ -109,11 +93,11 @@ def _delays_end(now, shape, inputs, outputs, routers, wheels):
     for j in range(begin, begin + n):
         in_vc = wheels.timer[j]
         if vcs[in_vc, u.STATE] == u.ROUTE:
-            wait_on(in_vc, shape, inputs, outputs, routers)
+            router.wait_on(in_vc, shape, inputs, outputs, routers)
         else:
             vcs[in_vc, u.STATE] = u.ACTIVE
             if vcs[in_vc, u.OCC] > 0 and outputs.vcs[vcs[in_vc, u.OVC], u.CREDIT] >= shape.need:
-                request_on(in_vc, inputs, routers)
+                router.request_on(in_vc, inputs, routers)
 
 
 @block
@@ -227,12 +211,12 @@ def _vcs_claim(n, now, shape, inputs, outputs, routers, wheels, grants):
     """The `n` claims of this step take effect. A claimant asks for the switch, at once or after a delay."""
     for j in range(n):
         in_vc, out_vc = grants.claim_in[j], grants.claim_out[j]
-        claim(in_vc, out_vc, shape, inputs, outputs, routers)
+        router.claim(in_vc, out_vc, shape, inputs, outputs, routers)
         if shape.claim_wait > 0:
             inputs.vcs[in_vc, u.STATE] = u.HELD
-            wheel_put(now + 1 + shape.claim_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
+            router.wheel_put(now + 1 + shape.claim_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
         elif outputs.vcs[out_vc, u.CREDIT] >= shape.need:
-            request_on(in_vc, inputs, routers)
+            router.request_on(in_vc, inputs, routers)
 
 
 @block
@@ -249,7 +233,7 @@ def _holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, gr
             e = grants.lane[j]
             lane = first * shape.lanes + e
             in_vc = inputs.lane[lane, u.LANE_IN] * shape.vcs + grants.vc[j]
-            hold_begin(in_vc, lane * shape.steps + step, e, grants.out[j], row, inputs, routers)
+            router.hold_begin(in_vc, lane * shape.steps + step, e, grants.out[j], row, inputs, routers)
 
 
 @block
@@ -266,18 +250,18 @@ def _holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets,
         if inputs.vcs[in_vc, u.OCC] == 0:
             continue  # only if flits of one packet came with a gap
         out_vc = inputs.vcs[in_vc, u.OVC]
-        code = flit_pass(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
+        code = router.flit_pass(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
         if code & u.TAIL_BIT != 0:
             held[row, u.HELD_IN] &= ~(1 << e)
             held[row, u.HELD_OUT] &= ~(1 << o)
         x[u.RUN_MOVED] = now
         i = inputs.lane[lane, u.LANE_IN]
-        credit_send(i, in_vc - i * shape.vcs, now, step, shape, inputs, wheels)
+        router.credit_send(i, in_vc - i * shape.vcs, now, step, shape, inputs, wheels)
         port = first + o // shape.out_lanes
         if _has_queue(shape):
-            packet_queue_put(port, out_vc, code, _leaves_at(now, step, shape), hold_row, shape, outputs, routers)
+            router.packet_queue_put(port, out_vc, code, _leaves_at(now, step, shape), hold_row, shape, outputs, routers)
         else:
-            flit_send(port, out_vc, code, now, shape, outputs, wheels)
+            router.flit_send(port, out_vc, code, now, shape, outputs, wheels)
 
 
 @block
@@ -289,14 +273,14 @@ def _flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, p
         if j >= n_sure and (inputs.vcs[in_vc, u.STATE] != u.ACTIVE or outputs.vcs[inputs.vcs[in_vc, u.OVC], u.CREDIT] == 0):
             continue
         out_vc = inputs.vcs[in_vc, u.OVC]
-        code = flit_cross(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
+        code = router.flit_cross(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
         x[u.RUN_MOVED] = now
-        credit_send(i, grants.vc[j], now, step, shape, inputs, wheels)
+        router.credit_send(i, grants.vc[j], now, step, shape, inputs, wheels)
         port = first + grants.out[j] // shape.out_lanes
         if _has_queue(shape):
-            queue_put(port, out_vc, code, _leaves_at(now, step, shape), shape, outputs)
+            router.queue_put(port, out_vc, code, _leaves_at(now, step, shape), shape, outputs)
         else:
-            flit_send(port, out_vc, code, now, shape, outputs, wheels)
+            router.flit_send(port, out_vc, code, now, shape, outputs, wheels)
 
 
 @block
@@ -341,10 +325,10 @@ def _links_feed(r, now, shape, inputs, outputs, routers, wheels):
     ports = range(r * shape.radix, r * shape.radix + routers.router[r, u.ROUTER_RADIX])
     if _has_queue(shape):
         for port in ports:
-            queue_send(port, now, shape, outputs, wheels)
+            router.queue_send(port, now, shape, outputs, wheels)
     if shape.steps > 1:
         for port in ports:
-            credit_queue_send(port, now, shape, inputs, wheels)
+            router.credit_queue_send(port, now, shape, inputs, wheels)
 
 
 @kernel

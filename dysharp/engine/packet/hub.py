@@ -1,21 +1,10 @@
 """The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
 
 from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks import tables as tab
 from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.points import row_fill
-from dysharp.engine.blocks.tables import (
-    AL_FULL,
-    AL_READ,
-    HUB_ALLOCATED,
-    HUB_BANK0,
-    HUB_CACHED,
-    WAITER_NEXT,
-    al_answer,
-    al_lookup,
-    row_answer,
-    row_lookup,
-)
 from dysharp.engine.kernel import block
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.links import dirty_mark, due_take, level_change, ring_join
@@ -40,7 +29,7 @@ def _misses_change(by, now, st):
 @block
 def _bank_wait(key, node, hubs, c, x, st):
     """Time that the lookup of `key` would wait for its bank of the TLB, which takes one lookup in every C_BANK_PS: counted, not charged."""
-    bank = HUB_BANK0 + key % c[f.C_BANKS]
+    bank = tab.HUB_BANK0 + key % c[f.C_BANKS]
     wait = hubs[node, bank] - x[col.RUN_NOW]
     if wait > 0:
         st[f.ST_BANK_WAITS] += 1
@@ -51,10 +40,10 @@ def _bank_wait(key, node, hubs, c, x, st):
 @block
 def _place_lookup(row, waiter, node, hubs, tables, c, st):
     """The row table's answer to packet lookup `waiter` for `row`, and what it counts."""
-    answer = row_lookup(row, waiter, node, c[f.C_BANK_ENTRIES], hubs.keys, hubs.hubs, hubs.waiters, tables.places, tables.spilled)
+    answer = tab.row_lookup(row, waiter, node, c[f.C_BANK_ENTRIES], hubs.keys, hubs.hubs, hubs.waiters, tables.places, tables.spilled)
     if answer == col.ROW_NEW:
         st[f.ST_ALLOCATED] += 1
-        st[f.ST_PEAK_ROWS] = max(st[f.ST_PEAK_ROWS], hubs.hubs[node, HUB_CACHED])
+        st[f.ST_PEAK_ROWS] = max(st[f.ST_PEAK_ROWS], hubs.hubs[node, tab.HUB_CACHED])
     return answer
 
 
@@ -71,8 +60,8 @@ def _hub_lookup(p, node, packet, members, hubs, tables, agenda):
         if c[f.C_BANK_ENTRIES] >= 0:
             answer = _place_lookup(key, p * c[f.C_FILLS] + fill - first, node, hubs, tables, c, st)
         else:
-            answer = al_lookup(key, p * c[f.C_FILLS] + fill - first, allocates, node, c[f.C_ROWS], hubs.keys, hubs.hubs, hubs.waiters)
-        if answer == AL_FULL:
+            answer = tab.al_lookup(key, p * c[f.C_FILLS] + fill - first, allocates, node, c[f.C_ROWS], hubs.keys, hubs.hubs, hubs.waiters)
+        if answer == tab.AL_FULL:
             packet[p, f.PACKET_LEFT] = fill - first
             st[f.ST_FULL] += 1
             return False
@@ -83,7 +72,7 @@ def _hub_lookup(p, node, packet, members, hubs, tables, agenda):
             st[f.ST_HITS] += 1
             continue
         packet[p, f.PACKET_ACKS] += 1
-        if answer == AL_READ:
+        if answer == tab.AL_READ:
             st[f.ST_MISSES] += 1
             _misses_change(1, x[col.RUN_NOW], st)
             reads[key, f.READ_DUE] = x[col.RUN_NOW] + c[f.C_AL_MISS]
@@ -115,16 +104,16 @@ def _hub_answer(key, expert, node, hubs, tables, agenda):
     table, st, now = hubs.hubs, agenda.st, agenda.x[col.RUN_NOW]
     if agenda.c[f.C_BANK_ENTRIES] >= 0:
         entries = agenda.c[f.C_BANK_ENTRIES]
-        st[f.ST_ALLOCATED] += row_answer(key, node, entries, hubs.keys, table, hubs.waiters, tables.places, tables.spilled, hubs.answer)
+        st[f.ST_ALLOCATED] += tab.row_answer(key, node, entries, hubs.keys, table, hubs.waiters, tables.places, tables.spilled, hubs.answer)
         _misses_change(-1, now, st)
         return False
-    full = table[node, HUB_CACHED]
-    al_answer(key, expert, node, agenda.c[f.C_ROWS], hubs.keys, table, hubs.waiters, hubs.next_free, hubs.answer)
+    full = table[node, tab.HUB_CACHED]
+    tab.al_answer(key, expert, node, agenda.c[f.C_ROWS], hubs.keys, table, hubs.waiters, hubs.next_free, hubs.answer)
     _misses_change(-1, now, st)
-    if table[node, HUB_CACHED] == full:
+    if table[node, tab.HUB_CACHED] == full:
         st[f.ST_TLB_EVICTIONS] += 1
-    st[f.ST_ALLOCATED] += table[node, HUB_ALLOCATED]
-    return table[node, HUB_ALLOCATED] == 1
+    st[f.ST_ALLOCATED] += table[node, tab.HUB_ALLOCATED]
+    return table[node, tab.HUB_ALLOCATED] == 1
 
 
 @block
@@ -161,7 +150,7 @@ def entries_answer(now, members, stores, packet, hubs, tables, accepted, agenda)
         k = hubs.answer[0]
         while k >= 0:
             p = k // agenda.c[f.C_FILLS]
-            k = hubs.waiters[k, WAITER_NEXT]
+            k = hubs.waiters[k, tab.WAITER_NEXT]
             packet[p, f.PACKET_ACKS] -= 1
             if packet[p, f.PACKET_ACKS] == 0:
                 fifo_push(accepted, 0, packet, f.PACKET_NEXT2, p)

@@ -12,19 +12,8 @@ from dysharp.engine.blocks.points import work_drain
 from dysharp.engine.blocks.ready import complete, op_release, tile_due
 from dysharp.engine.kernel import block, by_address, kernel, routine
 from dysharp.engine.packet import columns as f
+from dysharp.engine.packet import links as wires
 from dysharp.engine.packet.hub import egress_put, entries_answer, respond, tails_arrive
-from dysharp.engine.packet.links import (
-    credits_take,
-    dirty_mark,
-    dirty_take,
-    due_take,
-    lines_end,
-    links_free,
-    out_ask,
-    packet_schedule,
-    slot_free,
-    slot_take,
-)
 from dysharp.engine.packet.messages import message_event, message_in, message_out
 from dysharp.engine.packet.ops import answered, deliver, grant_issuer, link_grant, local, result_delivered, sum_deliver
 from dysharp.engine.packet.switch import crossings_end, grant_output, heads_arrive, mix, sessions_look
@@ -74,15 +63,15 @@ def run_events(budget, state, fabric):
             elif leaf < leaf_fabric:
                 message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock)
             elif r >= ring_line:
-                lines_end(r, now, packets, outputs.output, agenda, flits_by_kind)
+                wires.lines_end(r, now, packets, outputs.output, agenda, flits_by_kind)
             elif r >= ring_out:
                 crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
             elif r >= ring_arrive:
                 heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind)
             elif r >= f.FABRIC_FIXED:
-                links_free(r, now, link, dirty_links, agenda)
+                wires.links_free(r, now, link, dirty_links, agenda)
             elif r == f.FABRIC_CREDIT:
-                credits_take(now, lanes, agenda)
+                wires.credits_take(now, lanes, agenda)
             elif r == f.FABRIC_CYCLE:
                 _cycles_end(now, packets, link, outputs, agenda)
             elif r == f.FABRIC_DELIVER:
@@ -104,7 +93,7 @@ def run_events(budget, state, fabric):
                     deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c)
                 elif kind == f.NOTE:
                     op_release(packet[p, f.PACKET_OP], packet[p, f.PACKET_MEMBER], ops, issue, x)
-                    slot_free(p, packets.free, x)
+                    wires.slot_free(p, packets.free, x)
                 elif kind == f.SUM:
                     sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, units, agenda)
                 elif kind == f.ACK or kind == f.MACK or kind == f.RESP or kind == f.ANSWER:
@@ -141,9 +130,9 @@ def run_events(budget, state, fabric):
                 while switch.dirty_down[word] != 0:
                     message_in(bit_take(switch.dirty_down, word), now, ops, members, stores, links, switch, tables, clock)
         while dirty_links[0] != 0:
-            _grant_link(dirty_take(dirty_links), now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda)
+            _grant_link(wires.dirty_take(dirty_links), now, ops, members, links, sources, packets, lanes, accepted, leaf_wake, agenda)
         while dirty_outputs[0] != 0:
-            grant_output(dirty_take(dirty_outputs), now, packets, op, cuts, lanes, outputs, units, agenda)
+            grant_output(wires.dirty_take(dirty_outputs), now, packets, op, cuts, lanes, outputs, units, agenda)
     return True
 
 
@@ -152,10 +141,10 @@ def _cycles_end(now, packets, link, outputs, agenda):
     """Dynamic sums that took a cycle more ask for their outputs."""
     packet = packets.packet
     while True:
-        p = due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        p = wires.due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
         if p < 0:
             break
-        out_ask(packet[p, f.PACKET_OUT], p, agenda.c[f.C_PORTS], packet, link, outputs, agenda.c)
+        wires.out_ask(packet[p, f.PACKET_OUT], p, agenda.c[f.C_PORTS], packet, link, outputs, agenda.c)
 
 
 @block
@@ -164,7 +153,7 @@ def _node_links_update(node, links, lanes, n_links):
     for i in range(node * n_links, (node + 1) * n_links):
         lanes.link[i, f.LINK_MASK] |= links.nodes[node, col.UP + col.SERVER_MASK]
         if lanes.link[i, f.LINK_FREE] == 1:
-            dirty_mark(lanes.dirty_links, i)
+            wires.dirty_mark(lanes.dirty_links, i)
     links.nodes[node, col.UP + col.SERVER_MASK] = 0
 
 
@@ -187,7 +176,7 @@ def _node_wake_up(node, leaf, sources, lanes, agenda):
     n_links = agenda.c[f.C_LINKS]
     for i in range(node * n_links, (node + 1) * n_links):
         if lanes.link[i, f.LINK_FREE] == 1 and lanes.link[i, f.LINK_MASK] != 0:
-            dirty_mark(lanes.dirty_links, i)
+            wires.dirty_mark(lanes.dirty_links, i)
 
 
 @routine
@@ -203,7 +192,7 @@ def _notes_make(t, op, stores, packet, free, link, egress, dirty_links, c, x):
         owner = op[o, col.NODE] % (c[f.C_TOTAL] // c[f.C_LINKS])
         if owner == node:
             continue
-        p = slot_take(free, x)
+        p = wires.slot_take(free, x)
         number = mix(row, 1) % c[f.C_LINKS]
         packet[p, f.PACKET_KIND] = f.NOTE
         packet[p, f.PACKET_OP] = o
@@ -220,7 +209,7 @@ def _ingress_leave(p, packet, outputs, held, c):
     o = packet[p, f.PACKET_OUT]
     held[o, packet[p, f.PACKET_VC] // c[f.C_VPG]] -= packet[p, f.PACKET_OUT_FLITS]
     if outputs.output[o, f.OUTPUT_FREE] > 0:
-        dirty_mark(outputs.dirty_outputs, o)
+        wires.dirty_mark(outputs.dirty_outputs, o)
 
 
 @routine
@@ -235,4 +224,4 @@ def _request_take(p, packet, packet_time, link, outputs, held, requests, agenda)
         return
     link[o, f.LINK_ANSWERS] += 1
     _ingress_leave(p, packet, outputs, held, c)
-    packet_schedule(f.FABRIC_RESPOND, p, x[col.RUN_NOW] + c[f.C_RESPONDER], f.PACKET_NEXT, packet, packet_time, agenda)
+    wires.packet_schedule(f.FABRIC_RESPOND, p, x[col.RUN_NOW] + c[f.C_RESPONDER], f.PACKET_NEXT, packet, packet_time, agenda)

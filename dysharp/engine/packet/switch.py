@@ -6,23 +6,7 @@ from dysharp.engine.blocks.loads import room_make
 from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
 from dysharp.engine.kernel import block, routine
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.links import (
-    credit_put,
-    dirty_mark,
-    due_take,
-    has_lane,
-    lane_back,
-    level_change,
-    out_ask,
-    out_begin,
-    out_leave,
-    out_pick,
-    packet_schedule,
-    ring_join,
-    slot_free,
-    slot_take,
-    switch_send,
-)
+from dysharp.engine.packet import links as wires
 from dysharp.engine.packet.loads import load_take, loads_answer
 
 
@@ -70,7 +54,7 @@ def _far_link(up, key, chunk, node, link, c):
 @block
 def sessions_change(by, now, st):
     """`by` more reduction sessions are live: for mean and maximum over all ports."""
-    level_change(by, now, st, f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW, f.ST_PEAK_SESSIONS)
+    wires.level_change(by, now, st, f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW, f.ST_PEAK_SESSIONS)
 
 
 @block
@@ -80,14 +64,14 @@ def _partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
     agenda.st[f.ST_PARTIALS] += 1
     w = op[packet[session, f.PACKET_OP], col.WIRE]
     for part in range(2):
-        p = slot_take(packets.free, x)
+        p = wires.slot_take(packets.free, x)
         packet[p, f.PACKET_KIND] = f.PARTIAL
         packet[p, f.PACKET_OP] = packet[session, f.PACKET_OP]
         packet[p, f.PACKET_PARENT] = session
         packet[p, f.PACKET_ACKS] = sessions[session, SESSION_COUNT] if part == 1 else 0
         packet[p, f.PACKET_OUT] = packet[session, f.PACKET_LINK]
         flits = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[session, f.PACKET_CHUNK], f.CUT_FULL)
-        switch_send(p, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
+        wires.switch_send(p, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
 
 
 @block
@@ -122,7 +106,7 @@ def _idle_put(p, due, count, idle, agenda):
     idle[p, f.IDLE_LOOK] = f.LOOK_AGAIN
     idle[p, f.IDLE_DUE] = due
     idle[p, f.IDLE_COUNT] = count
-    ring_join(f.FABRIC_TIMEOUT, p, due, idle, f.IDLE_NEXT, agenda)
+    wires.ring_join(f.FABRIC_TIMEOUT, p, due, idle, f.IDLE_NEXT, agenda)
 
 
 @block
@@ -138,25 +122,20 @@ def _packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     if kind == f.PUSHED or kind == f.LOAD:
         _push_expose(p, s, packet, op, mem, cuts, link, outputs, c)
         return
-    if kind == f.PLAIN or kind == f.NOTE:
-        packet[p, f.PACKET_OUT_FLITS] = packet[p, f.PACKET_FLITS]
-        out_ask(o, p, s, packet, link, outputs, c)
-        return
-    a = packet[p, f.PACKET_OP]
-    w = op[a, col.WIRE]
-    chunk = packet[p, f.PACKET_CHUNK]
+    flits = packet[p, f.PACKET_FLITS]
     if kind == f.ACK:
-        packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_SOURCE_ACK]
-        out_ask(o, p, s, packet, link, outputs, c)
+        flits = cuts[op[packet[p, f.PACKET_OP], col.WIRE], f.CUT_SOURCE_ACK]
     elif kind == f.RESP:
-        packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, chunk, f.CUT_TOTAL)
-        loads_answer(p, packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, units, units.loads, agenda)
-        out_ask(o, p, s, packet, link, outputs, c)
+        w = op[packet[p, f.PACKET_OP], col.WIRE]
+        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK], f.CUT_TOTAL)
+        loads_answer(p, flits, packet, link, outputs, units, units.loads, agenda)
     elif kind == f.ACKPART or kind == f.CONTRIB or kind == f.SUMACK:
-        packet[p, f.PACKET_OUT_FLITS] = packet[p, f.PACKET_FLITS]
-        out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
-    else:
+        o += c[f.C_TOTAL]
+    elif kind != f.PLAIN and kind != f.NOTE:
         _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda)
+        return
+    packet[p, f.PACKET_OUT_FLITS] = flits
+    wires.out_ask(o, p, s, packet, link, outputs, c)
 
 
 @block
@@ -172,7 +151,7 @@ def _push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
     ext = _ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
     data = data_flits(cuts, w, chunk, f.CUT_FULL) if packet[p, f.PACKET_KIND] == f.PUSHED else 0
     packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_DOWN_H] + data + ext
-    out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
+    wires.out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
 
 
 @block
@@ -196,11 +175,11 @@ def _push_take(p, packets, link, outputs, units, agenda):
     chunks[row, f.CHUNK_LEFT] -= 1
     if chunks[row, f.CHUNK_LEFT] == 0:
         st[f.ST_RESULTS] += 1
-        q = slot_take(packets.free, agenda.x)
+        q = wires.slot_take(packets.free, agenda.x)
         for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_MEMBER, f.PACKET_OUT):
             packet[q, column] = packet[p, column]
         packet[q, f.PACKET_KIND] = f.SUM
-        switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, c)
+        wires.switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, c)
         if len(units.gate_of) > 0:
             home, n_nodes = o // c[f.C_LINKS], c[f.C_TOTAL] // c[f.C_LINKS]
             s = units.sum_of[packet[p, f.PACKET_OP]]
@@ -234,7 +213,7 @@ def _gate_release(g, node, n_nodes, packet, link, outputs, units, c):
     units.gates[g, 0] = -1
     while q >= 0:
         following = packet[q, f.PACKET_NEXT2]
-        out_ask(packet[q, f.PACKET_OUT], q, link[packet[q, f.PACKET_LINK], f.LINK_INPUT], packet, link, outputs, c)
+        wires.out_ask(packet[q, f.PACKET_OUT], q, link[packet[q, f.PACKET_LINK], f.LINK_INPUT], packet, link, outputs, c)
         q = following
 
 
@@ -247,7 +226,7 @@ def _copy_ask(p, s, packet, link, outputs, units, c):
         if not _gate_open(units.gate_of[a] + node, node, c[f.C_TOTAL] // c[f.C_LINKS], units):
             fifo_push(units.gates, units.gate_of[a] + node, packet, f.PACKET_NEXT2, p)
             return
-    out_ask(o, p, s, packet, link, outputs, c)
+    wires.out_ask(o, p, s, packet, link, outputs, c)
 
 
 @block
@@ -260,7 +239,7 @@ def _sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
         packet[q, f.PACKET_PARENT] = q
         packet[q, f.PACKET_OUT] = packet[q, f.PACKET_LINK]
         flits = cuts[op[packet[q, f.PACKET_OP], col.WIRE], f.CUT_SOURCE_ACK]
-        switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
+        wires.switch_send(q, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
         q = following
 
 
@@ -298,7 +277,7 @@ def _packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
     for k in range(first, last):
         if mem[k, col.MEMBER_NODE] == op[a, col.NODE]:
             continue
-        q = slot_take(packets.free, x)
+        q = wires.slot_take(packets.free, x)
         o = _far_link(i, a, chunk, mem[k, col.MEMBER_NODE], link, c)
         packet[q, f.PACKET_KIND] = f.MCOPY if kind == f.MDATA else f.RCOPY
         for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_LINK, f.PACKET_VC):
@@ -319,9 +298,9 @@ def _finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, a
     packet[p, f.PACKET_VC] = c[f.C_ACK_GROUP] * c[f.C_VPG]
     packet[p, f.PACKET_OUT_FLITS] = flits
     if kind == f.RESULT and cuts[op[packet[p, f.PACKET_OP], col.WIRE], f.CUT_DYNAMIC] and c[f.C_CYCLE] > 0:
-        packet_schedule(f.FABRIC_CYCLE, p, x[col.RUN_NOW] + c[f.C_CYCLE], f.PACKET_NEXT, packet, packet_time, agenda)
+        wires.packet_schedule(f.FABRIC_CYCLE, p, x[col.RUN_NOW] + c[f.C_CYCLE], f.PACKET_NEXT, packet, packet_time, agenda)
     else:
-        out_ask(packet[p, f.PACKET_OUT], p, c[f.C_PORTS], packet, link, outputs, c)
+        wires.out_ask(packet[p, f.PACKET_OUT], p, c[f.C_PORTS], packet, link, outputs, c)
 
 
 @block
@@ -366,12 +345,12 @@ def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
     packet, free, sessions, ports, idle = packets.packet, packets.free, units.sessions, units.ports, units.idle
     c, x, st = agenda.c, agenda.x, agenda.st
     while True:
-        p = due_take(f.FABRIC_TIMEOUT, now, idle, f.IDLE_DUE, idle, f.IDLE_NEXT, agenda)
+        p = wires.due_take(f.FABRIC_TIMEOUT, now, idle, f.IDLE_DUE, idle, f.IDLE_NEXT, agenda)
         if p < 0:
             break
         again = False
         if idle[p, f.IDLE_LOOK] == f.LOOK_TO_FREE:
-            slot_free(p, free, x)
+            wires.slot_free(p, free, x)
         elif sessions[p, SESSION_LIVE] == 1:
             again = sessions[p, SESSION_COUNT] != idle[p, f.IDLE_COUNT]
             if not again:
@@ -390,7 +369,7 @@ def heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, 
     """Heads reach the switch: a packet that is the first of its VC asks for its outputs."""
     packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels
     while True:
-        p = due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        p = wires.due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
         if p < 0:
             break
         agenda.x[col.RUN_EVENTS] += 1
@@ -409,7 +388,7 @@ def crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
     packet, packet_time = packets.packet, packets.packet_time
     c, x = agenda.c, agenda.x
     while True:
-        p = due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT2, agenda)
+        p = wires.due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT2, agenda)
         if p < 0:
             break
         kind = packet[p, f.PACKET_KIND]
@@ -417,11 +396,11 @@ def crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
         to_unit = kind == f.CONTRIB or kind == f.ACKPART or kind == f.LOAD or kind == f.PUSHED or kind == f.SUMACK
         o = packet[p, f.PACKET_OUT] + (c[f.C_TOTAL] if to_unit else 0)
         outputs.output[o, f.OUTPUT_FREE] += 1
-        dirty_mark(outputs.dirty_outputs, o)
+        wires.dirty_mark(outputs.dirty_outputs, o)
         if kind < f.MACK or kind == f.BYPASS or (kind >= f.NOTE and kind != f.SUM and kind != f.ANSWER):  # it came through an input port
             i = packet[p, f.PACKET_LINK]
-            if has_lane(p, packet):
-                lane_back(i, lanes, outputs, c)
+            if wires.has_lane(p, packet):
+                wires.lane_back(i, lanes, outputs, c)
             parent = packet[p, f.PACKET_PARENT] if kind == f.MCOPY or kind == f.RCOPY else p
             packet[parent, f.PACKET_LEFT] -= 1
             if packet[parent, f.PACKET_LEFT] == 0 and c[f.C_VC_FLITS] > 0:
@@ -429,7 +408,7 @@ def crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
                 if head >= 0:
                     _packet_expose(head, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
         if o >= c[f.C_TOTAL] and kind != f.PUSHED:  # records of contributions become acknowledgements
-            slot_free(p, packets.free, x)
+            wires.slot_free(p, packets.free, x)
 
 
 @block
@@ -438,7 +417,7 @@ def _buffer_leave(p, i, now, packet, lanes, agenda):
     vc = packet[p, f.PACKET_VC]
     row = i * lanes.occupied.shape[1] + vc
     lanes.channels[row, 0] = packet[p, f.PACKET_NEXT]
-    credit_put(i, vc, packet[p, f.PACKET_FLITS], now + agenda.c[f.C_LAT], lanes, agenda)
+    wires.credit_put(i, vc, packet[p, f.PACKET_FLITS], now + agenda.c[f.C_LAT], lanes, agenda)
     return lanes.channels[row, 0]
 
 
@@ -448,14 +427,14 @@ def grant_output(o, now, packets, op, cuts, lanes, outputs, units, agenda):
     packet, packet_time, link, output = packets.packet, packets.packet_time, lanes.link, outputs.output
     c, x = agenda.c, agenda.x
     while output[o, f.OUTPUT_FREE] > 0:
-        p = out_pick(o, now, packet, packet_time, link, outputs, lanes.held, c, x, agenda.st)
+        p = wires.out_pick(o, now, packet, packet_time, link, outputs, lanes.held, c, x, agenda.st)
         if p < 0:
             break
         s = x[f.RUN_OUT]
-        out_leave(o, p, s, packet, link, outputs, c)
+        wires.out_leave(o, p, s, packet, link, outputs, c)
         if o >= c[f.C_TOTAL] and not _unit_take(p, packets, op, cuts, link, outputs, units, agenda):
             kind = packet[p, f.PACKET_KIND]
             packet[p, f.PACKET_KIND] = f.DATA if kind == f.PUSHED else f.REQ if kind == f.LOAD else f.BYPASS
-            out_ask(o - c[f.C_TOTAL], p, s, packet, link, outputs, c)
+            wires.out_ask(o - c[f.C_TOTAL], p, s, packet, link, outputs, c)
         else:
-            out_begin(o, p, s, now, packets, link, output, lanes.held, agenda)
+            wires.out_begin(o, p, s, now, packets, link, output, lanes.held, agenda)

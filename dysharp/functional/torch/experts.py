@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dysharp.base import Array, ConfigError, Texts, frozen
+from dysharp.functional.experts import Experts
 from dysharp.functional.torch.arrays import check_tensor
 from dysharp.functional.torch.extra import require_torch
 
@@ -86,7 +87,7 @@ def _check_biases(module: torch.nn.Module, layout: _Layout) -> None:
             raise ConfigError(f"{type(module).__name__}: found {bias} {found}, expected {expected}")
 
 
-class ModuleExperts:
+class ModuleExperts(Experts):
     """`Experts` of the functional machine on the parameters and the activation of a Hugging Face experts module.
 
     | part | comes from |
@@ -107,16 +108,10 @@ class ModuleExperts:
         self.layout = layout_of(module)
         self._stored = {n: _float32(getattr(module, n), f"{type(module).__name__}.{n}") for n in self.layout.names}
         self._learns = {n: bool(getattr(module, n).requires_grad) for n in self.layout.names}
-        self._first, self._second = self.layout.names[:2]
-        self._bias1: str | None = self.layout.names[2] if self.layout.has_bias else None
-        self._bias2: str | None = self.layout.names[3] if self.layout.has_bias else None
         self._grads: dict[str, Array] = {}
-        self.n_experts, self.hidden, self.inner = self._in_out(self._stored[self._first]).shape
-        self.mid: int = self._in_out(self._stored[self._second]).shape[1]
-
-    def gemm1(self, e: int, x: Array) -> Array:
-        """`[n, hidden]` to `[n, inner]`, bias included."""
-        return self._gemm(self._first, self._bias1, e, x)
+        first, second = (self._in_out(self._stored[name]) for name in self.layout.names[:2])
+        self.n_experts, self.hidden, self.inner = first.shape
+        self.mid: int = second.shape[1]
 
     def act(self, e: int, h: Array) -> Array:
         """`[n, inner]` to `[n, mid]`: the module's own activation, in float32."""
@@ -125,19 +120,11 @@ class ModuleExperts:
         with torch.no_grad():
             return _numpy(self._activate(_tensor(h)))
 
-    def gemm2(self, e: int, a: Array) -> Array:
-        """`[n, mid]` to `[n, hidden]`, bias included, without the gate weight."""
-        return self._gemm(self._second, self._bias2, e, a)
-
-    def gemm2_dgrad(self, e: int, dy: Array) -> Array:
-        """`dy W2^T`: `[n, hidden]` to `[n, mid]`."""
-        return _rows(dy) @ self._matrix(self._second, e).T
-
     def gate_grad(self, e: int, a: Array, dy: Array, g: Array) -> Array:
         """`[n]` gradient of each row's gate weight: `<g, a>` with `g = dy W2^T`, plus `<dy, b2>`."""
         out: Array = (_rows(g) * _rows(a)).sum(axis=1)
-        if self._bias2 is not None:
-            out += (_rows(dy) * self._stored[self._bias2][e]).sum(axis=1)
+        if self.layout.has_bias:
+            out += (_rows(dy) * self._stored[self.layout.names[3]][e]).sum(axis=1)
         return out
 
     def act_grad(self, e: int, h: Array, da: Array) -> Array:
@@ -149,18 +136,6 @@ class ModuleExperts:
             at = _tensor(h).requires_grad_()
             (dh,) = torch.autograd.grad(self._activate(at), at, _tensor(da))
         return _numpy(dh)
-
-    def gemm1_dgrad(self, e: int, dh: Array) -> Array:
-        """`dh W1^T`: `[n, inner]` to `[n, hidden]`."""
-        return _rows(dh) @ self._matrix(self._first, e).T
-
-    def gemm2_wgrad(self, e: int, a: Array, wdy: Array) -> None:
-        """Add `a^T wdy` to the gradient of W2, and the rows of `wdy` to the gradient of b2."""
-        self._wgrad(self._second, self._bias2, e, _rows(a), _rows(wdy))
-
-    def gemm1_wgrad(self, e: int, x: Array, dh: Array) -> None:
-        """Add `x^T dh` to the gradient of W1, and the rows of `dh` to the gradient of b1."""
-        self._wgrad(self._first, self._bias1, e, _rows(x), _rows(dh))
 
     def take_grads(self) -> dict[str, Array]:
         """The float32 gradients by parameter name, in the shapes of the parameters. The sums then restart from zero."""
@@ -176,21 +151,25 @@ class ModuleExperts:
         """A view `[experts, in, out]` of a stored weight or of its gradient."""
         return stored if self.layout.transposed else stored.swapaxes(1, 2)
 
-    def _matrix(self, name: str, e: int) -> Array:
-        out: Array = self._in_out(self._stored[name])[e]
+    def _matrix(self, which: int, e: int) -> Array:
+        out: Array = self._in_out(self._stored[self.layout.names[which]])[e]
         return out
 
-    def _gemm(self, weight: str, bias: str | None, e: int, rows: Array) -> Array:
-        out: Array = _rows(rows) @ self._matrix(weight, e)
-        if bias is not None:
-            out += self._stored[bias][e]
+    def _product(self, which: int, e: int, rows: Array) -> Array:
+        out: Array = _rows(rows) @ self._matrix(which, e)
+        if self.layout.has_bias:
+            out += self._stored[self.layout.names[2 + which]][e]
         return out
 
-    def _wgrad(self, weight: str, bias: str | None, e: int, rows: Array, out_grad: Array) -> None:
+    def _back(self, which: int, e: int, rows: Array) -> Array:
+        return _rows(rows) @ self._matrix(which, e).T
+
+    def _learn(self, which: int, e: int, rows: Array, out_grad: Array) -> None:
+        weight, bias = self.layout.names[which::2] if self.layout.has_bias else (self.layout.names[which], "")
         if self._learns[weight]:
-            self._in_out(self._grad(weight))[e] += rows.T @ out_grad
-        if bias is not None and self._learns[bias]:
-            self._grad(bias)[e] += out_grad.sum(axis=0)
+            self._in_out(self._grad(weight))[e] += _rows(rows).T @ _rows(out_grad)
+        if bias and self._learns[bias]:
+            self._grad(bias)[e] += _rows(out_grad).sum(axis=0)
 
     def _grad(self, name: str) -> Array:
         if name not in self._grads:

@@ -72,7 +72,7 @@ class AlTlb(Machine):
         start = wire(m, order.ready & (fill == p.waiters) & (fresh == p.experts), name="start")  # links, places and block counters are written
         leaving, at, last, layout, unbound = Signal(), Signal(wait_bits), Signal(wait_bits), Signal(p.layout_bits), Signal()
         out_free, read_free = Signal(), Signal()
-        comb += [out_free.eq(~self.out_valid | self.out_ready), read_free.eq(~self.read_valid | self.read_ready)]
+        comb += [out_free.eq(self.out_free), read_free.eq(~self.read_valid | self.read_ready)]
 
         key = wire(m, Cat(self.index, self.expert), key_bits)
         comb += [cam.key.eq(key), pending.key.eq(key)]
@@ -242,7 +242,7 @@ class _TlbProof(Proof, AlTlb, of=_TlbParameters(2, 2, 2, 2, 1, 2, 1), packet_of=
         comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
         calm = ~self.valid & self.out_ready & self.read_ready & (self.answer_valid | (sent == 0))
         sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
-        comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
+        comb += self.promise((quiet < self.patience) | ~inside, (quiet < self.patience) | ~pending.live.any())
 
 
 BLOCK = Block(

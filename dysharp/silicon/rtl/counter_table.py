@@ -55,7 +55,7 @@ class CounterTable(Machine):
         held = {name: Mux(waits, late[name], getattr(self, name)) for name in late}
         entry = Signal(self.shape)
         hit = cam.hit & ~waits
-        free = wire(m, order.ready & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready))
+        free = wire(m, order.ready & self.out_free & (~self.spill_valid | self.spill_ready))
         comb += self.ready.eq(free & ~waits)
         start = wire(m, self.valid & self.ready)
         resume = wire(m, waits & free & self.answer)

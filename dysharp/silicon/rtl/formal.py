@@ -64,6 +64,10 @@ class Proof(Machine):
         super().build(m, p)
         self.watch(m, p)
 
+    def promise(self, *always: Any) -> list[Any]:
+        """Assertions that these conditions hold."""
+        return [Assert(condition) for condition in always]
+
     def watch(self, m: Module, p: Any) -> None:
         """Adds registers, assumptions and assertions to `m`."""
         raise NotImplementedError
@@ -108,7 +112,7 @@ class OrderProof(Proof, OrderList, of=3):
         for i in range(n):
             comb += Assert(Cat(q == i for q in queue).any())  # each slot once
         with m.If(self.ready):
-            comb += [Assert(self.head == queue[0]), Assert(self.tail == queue[-1])]
+            comb += self.promise(self.head == queue[0], self.tail == queue[-1])
             for a, b in pairwise(queue):
                 for i in range(n):
                     with m.If(a == i):

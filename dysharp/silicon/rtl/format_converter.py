@@ -48,7 +48,7 @@ class FormatConverter(Machine):
         while len(largest) > 1:
             pairs = [Mux(a > b, a, b) for a, b in zip(largest[::2], largest[1::2], strict=False)]
             largest = pairs + largest[len(pairs) * 2 :]
-        m.d.comb += drive(self, by=Mux(largest[0] > TOP, largest[0] - TOP, 0), ready=~self.out_valid | self.out_ready)
+        m.d.comb += drive(self, by=Mux(largest[0] > TOP, largest[0] - TOP, 0), ready=self.out_free)
         for i, x in enumerate(sums):
             m.d.comb += self.fresh[i].eq(self._narrowed(m, x, i))
         widened = [Cat(self._widened(codes[i][:7], self.scale), codes[i][7]) for i in range(p.block)]
@@ -154,7 +154,7 @@ class _ConverterProof(Proof, FormatConverter, of=ConverterParameters(2), target=
         comb += [Assume(value[23:31] < 255) for value in sums]
         comb += [x.eq(Mux(self.target, sums[1], sums[0])), code.eq(Mux(self.target, self.fresh[1], self.fresh[0]))]
         most = Cat(self.by + TOP == value[23:31] for value in sums).any()
-        comb += [Assert((self.by == 0) | (self.by + TOP >= x[23:31])), Assert((self.by == 0) | most)]
+        comb += self.promise((self.by == 0) | (self.by + TOP >= x[23:31]), (self.by == 0) | most)
         # In 2^-24 steps: what the code says, the value, and half of the code's distance to the next.
         f, size, said, half, off = Signal(4), Signal(44), Signal(44), Signal(44), Signal(44)
         comb += [f.eq(code[3:]), said.eq(Mux(f == 0, code[:3] << 24, Cat(code[:3], 1) << (Mux(f == 0, 0, f - 1)[:4] + 24)))]

@@ -61,7 +61,7 @@ class MergeUnit(Machine):
         # a register follows it.
         oldest, n_loads, n_sums = self.oldest, self.n_loads, self.n_sums
         load, response, take, give, expire = (Signal(name=name) for name in ("load", "response", "take", "give", "expire"))
-        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        free = wire(m, order.ready & self.out_free, name="free")
         comb += [
             self.ready.eq(free),
             *(kind.eq(self.valid & free & (self.op == i)) for i, kind in enumerate((load, response, take, give, expire))),
@@ -177,22 +177,22 @@ class _MergeProof(Proof, MergeUnit, of=_MergeParameters(2, 2, 1), line_of=1, ask
         head, tail = order.head, order.tail
         live_head, live_tail = Mux(head[0], cam.live[1], cam.live[0]), Mux(tail[0], cam.live[1], cam.live[0])
         after, before = order.links
-        comb += [
-            Assert(head != tail),
-            Assert((self.n_loads != 1) | ((self.oldest == tail) & live_tail & ~live_head)),
-            Assert((self.n_loads != 2) | (self.oldest == head)),
-            Assert(order.ready | ((self.n_loads == 0) & ~self.out_valid & ~head[0])),
-            Assert(~order.ready | ((Mux(head[0], after[1], after[0]) == tail) & (Mux(tail[0], before[1], before[0]) == head))),
-            Assert(order.fill <= 2),
-            Assert(order.ready | (order.fill == 0) | (after[0] == 1)),
-        ]
-        comb += [
-            Assert(~(self.out_valid & answered) | (self.answers >> self.asker_of)[0]),
-            Assert(~live[0] | ~live[1]),
-            Assert(self.n_loads == n_live),
-            Assert(self.n_loads + self.n_sums <= p.places),
-            Assert(~answered | self.out_valid),
-        ]
+        comb += self.promise(
+            head != tail,
+            (self.n_loads != 1) | ((self.oldest == tail) & live_tail & ~live_head),
+            (self.n_loads != 2) | (self.oldest == head),
+            order.ready | ((self.n_loads == 0) & ~self.out_valid & ~head[0]),
+            ~order.ready | ((Mux(head[0], after[1], after[0]) == tail) & (Mux(tail[0], before[1], before[0]) == head)),
+            order.fill <= 2,
+            order.ready | (order.fill == 0) | (after[0] == 1),
+        )
+        comb += self.promise(
+            ~(self.out_valid & answered) | (self.answers >> self.asker_of)[0],
+            ~live[0] | ~live[1],
+            self.n_loads == n_live,
+            self.n_loads + self.n_sums <= p.places,
+            ~answered | self.out_valid,
+        )
         bits = [(words[i].waiting >> self.asker_of)[0] for i in range(p.places)]
         comb += Assert(waits == Cat(live[i] & ~words[i].cached & bits[i] for i in range(p.places)).any())
         for i in range(p.places):

@@ -104,23 +104,21 @@ class _NoticeProof(Proof, OutputReadiness, of=_ReadinessParameters(2, 2, 2), tok
         comb += waits_for.eq(Mux(held, 1 << self.late["place"], 0))
         live = live_slots(m, cam, words, self.token)
         on_chip = Mux(live[0], words[0].entry.notices, 0) | Mux(live[1], words[1].entry.notices, 0)
-        comb += [
-            Assert(~(ready & leaving)),  # once
-            Assert(~(ready | leaving) | (came == full)),  # not too early
-            Assert((came != full) | ready | leaving | held),  # and not too late
-            Assert(ready | leaving | ((on_chip | Mux(in_memory, stored, 0) | Mux(spilling, self.spill_data, 0) | waits_for) == came)),
-            Assert(~live[0] | ~live[1]),
-            Assert(~(Cat(live).any() & (in_memory | spilling | held | ready | leaving))),
-            Assert(~((ready | leaving) & (in_memory | spilling | held))),
-            Assert(
-                ~held | ((waits_for & (stored & in_memory.replicate(topk))) == 0) & ((waits_for & self.spill_data & spilling.replicate(topk)) == 0)
-            ),
-            Assert(~held | ((waits_for & came) == waits_for)),
-            Assert(~held | (self.late["expected"] == topk)),
-            Assert(~held | (self.late["place"] < topk)),
-            Assert(~in_memory | (stored != full)),
-            Assert(~spilling | (self.spill_data != full)),
-        ]
+        comb += self.promise(
+            ~(ready & leaving),  # once
+            ~(ready | leaving) | (came == full),  # not too early
+            (came != full) | ready | leaving | held,  # and not too late
+            ready | leaving | ((on_chip | Mux(in_memory, stored, 0) | Mux(spilling, self.spill_data, 0) | waits_for) == came),
+            ~live[0] | ~live[1],
+            ~(Cat(live).any() & (in_memory | spilling | held | ready | leaving)),
+            ~((ready | leaving) & (in_memory | spilling | held)),
+            ~held | ((waits_for & (stored & in_memory.replicate(topk))) == 0) & ((waits_for & self.spill_data & spilling.replicate(topk)) == 0),
+            ~held | ((waits_for & came) == waits_for),
+            ~held | (self.late["expected"] == topk),
+            ~held | (self.late["place"] < topk),
+            ~in_memory | (stored != full),
+            ~spilling | (self.spill_data != full),
+        )
         for i in range(p.entries):
             comb += Assert(~live[i] | (words[i].entry.notices != full))
 

@@ -140,7 +140,7 @@ class PacketManager(Machine):
         asks = wire(m, Cat(part.may for part in parts) & self.peer_ready, p.peers)
         behind = wire(m, Cat(asks[i] & (i > self.last) for i in range(p.peers)), p.peers, name="behind")
         chosen = wire(m, Mux(behind.any(), lowest(behind), lowest(asks)), slot_bits(p.peers))
-        free = wire(m, ~self.out_valid | self.out_ready)
+        free = wire(m, self.out_free)
         sends = wire(m, free & asks.any())
         leaving = Cat(Array([part.chosen for part in parts])[chosen], chosen)
         mine = Array([Cat(part.slot, part.hit, part.room) for part in parts])[self.peer]
@@ -269,7 +269,7 @@ class _PacketProof(Proof, PacketManager, of=_PacketParameters(2, 3, 2, 1, 1, 2, 
             comb += Assert(~hit | ((masks[at] >> self.byte_of)[0] == inside))
             comb += Assert(~hit | ~inside | ((lines[at] >> self.byte_of)[0] == value))
         # Progress, and the peers in turn.
-        free = ~self.out_valid | self.out_ready
+        free = self.out_free
         waiting = Cat(part.any() for part in live) & self.peer_ready
         taken = Cat(part.take for part in parts)
         comb += Assert(~(self.fence & free & waiting.any()) | taken.any())

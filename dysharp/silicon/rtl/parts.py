@@ -69,6 +69,11 @@ class Machine(wiring.Component):
         """The pins by name, in the order of the Verilog. A number is the width of an input."""
         raise NotImplementedError
 
+    @property
+    def out_free(self) -> Any:
+        """Whether what comes out may change: nothing is held, or it leaves in this cycle."""
+        return ~self.out_valid | self.out_ready
+
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         self.build(m, self.parameters)

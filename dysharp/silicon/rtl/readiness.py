@@ -68,7 +68,7 @@ class Readiness(Machine):
         left, part = Signal(p.row_bits), Signal(p.row_bits + p.row_byte_bits)  # of the product that is added up
         walks, walk = self.walks, Signal(bits_for(p.tiles))
         comb += start.eq(fill == p.tiles)
-        free = wire(m, ~self.out_valid | self.out_ready)
+        free = wire(m, self.out_free)
         # The walk begins: all producers have announced, and the bytes that they owe are there.
         begins = wire(m, ~self.all_ready & announced.all() & (left == 0) & (owed == 0), name="begins")
         comb += self.ready.eq(start & free & (left == 0) & ~begins & ~walks)

@@ -69,7 +69,7 @@ class ReductionTable(Machine):
         cam, order, write, slot = table.cam, table.order, table.write, table.slot
         scan, touched = Signal(self.width), Signal(p.entries)
         entry = table.read.data
-        free = wire(m, order.ready & (~self.out_valid | self.out_ready), name="free")
+        free = wire(m, order.ready & self.out_free, name="free")
         comb += self.ready.eq(free)
         packet = wire(m, self.valid & free)
         request = wire(m, packet & self.is_request)
@@ -220,7 +220,7 @@ class _ReductionProof(Proof, ReductionTable, of=_ReductionParameters(2, 2, 3), k
         comb += Assert(~Cat(live).all())  # one entry of a session
         for i in range(p.entries):
             with m.If(live[i]):
-                comb += [Assert(words[i].remaining == owed), Assert(owed != 0), Assert(words[i].count + words[i].remaining < 1 << p.count_bits)]
+                comb += self.promise(words[i].remaining == owed, owed != 0, words[i].count + words[i].remaining < 1 << p.count_bits)
 
 
 BLOCK = Block(

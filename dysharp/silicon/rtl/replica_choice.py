@@ -53,7 +53,7 @@ class ReplicaChoice(Machine):
             rows = pairs + rows[len(pairs) * 2 :]
         full = Signal()
         comb += [self.chosen.eq(rows[0][1]), self.best.eq(Array(self.counts)[self.chosen]), full.eq(self.best == (1 << p.bits) - 1)]
-        comb += self.ready.eq((~self.out_valid | self.out_ready) & ~self.clear)
+        comb += self.ready.eq(self.out_free & ~self.clear)
         with m.If(self.out_ready):
             sync += self.out_valid.eq(0)
         with m.If(self.valid & self.ready):
@@ -130,7 +130,7 @@ class _ChoiceProof(Proof, ReplicaChoice, of=ChoiceParameters(3, 3, 2), target=2)
             sync += [last.eq(self.chosen), was.eq(1)]
         with m.Elif(self.out_ready):
             sync += was.eq(0)
-        comb += [Assert(self.out_valid == was), Assert(~was | (self.out_gpu == last))]  # each choice leaves once
+        comb += self.promise(self.out_valid == was, ~was | (self.out_gpu == last))  # each choice leaves once
 
 
 BLOCK = Block(

@@ -76,7 +76,7 @@ class RowAllocation(Machine):
         start = wire(m, fill == p.sets)
         self.late = late = {name: Signal.like(getattr(self, name), name=f"late_{name}") for name in ("region", "row", "n_bytes", "packet")}
         region, row, n_bytes, packet = (Mux(waits, late[name], getattr(self, name)) for name in late)
-        free = wire(m, start & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready))
+        free = wire(m, start & self.out_free & (~self.spill_valid | self.spill_ready))
         comb += self.ready.eq(free & ~waits & ~self.set)
         begin = wire(m, self.valid & self.ready)
         comb += drive(self, fetch=waits & free, fetch_region=late["region"], fetch_row=late["row"])
@@ -236,15 +236,15 @@ class _RowProof(Proof, RowAllocation, of=_RowParameters(1, 2, 2, 2, 3, 3, 1), fi
             at = Mux(bound, place, self.out_place)
             # A row that was complete and comes again would be a new row: links deliver once.
             comb += Assume(~(out & self.out_first & bound))
-            comb += [Assert(~has | (at < following)), Assert(~out | self.out_first | bound | True)]
+            comb += self.promise(~has | (at < following), ~out | self.out_first | bound | True)
             places.append((has, at))
         comb += Assert(~(places[0][0] & places[1][0]) | (places[0][1] != places[1][1]))
-        comb += [Assert(~started | (following <= capacity)), Assert(started | (~places[0][0] & ~places[1][0]))]
+        comb += self.promise(~started | (following <= capacity), started | (~places[0][0] & ~places[1][0]))
         full = Signal()  # when the packet that is out was taken in
-        with m.If((~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)):
+        with m.If(self.out_free & (~self.spill_valid | self.spill_ready)):
             sync += full.eq(following >= capacity)
         out = self.out_valid & (self.out_region == self.region_of)
-        comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
+        comb += self.promise(~out | ~self.out_first | (self.trap == full), ~out | ~self.trap | self.out_first)
         late = self.waits & (self.late["region"] == self.region_of)
         comb += Assert(~late | started)
 

@@ -63,7 +63,7 @@ class TargetLogic(Machine):
             comb += sofar.eq(one | (taken if i == 0 else maps[-1]))
             maps.append(sofar)
         bad = Signal()
-        comb += [listed.eq(maps[-1]), bad.eq(Cat(f for f in faults).any() | broken), self.ready.eq(~self.out_valid | self.out_ready)]
+        comb += [listed.eq(maps[-1]), bad.eq(Cat(f for f in faults).any() | broken), self.ready.eq(self.out_free)]
         with m.If(self.ready):
             sync += self.out_valid.eq(self.valid & self.last)
             with m.If(self.valid):
@@ -132,11 +132,11 @@ class _TargetProof(Proof, TargetLogic, of=_TargetParameters(3, 2, 2), target=3):
         chosen = (self.out_replicas >> self.target)[0]
         port = (self.out_ports >> (self.target >> self.shift))[0]
         with m.If(self.out_valid):
-            comb += [Assert(chosen == last), Assert(port | ~chosen)]
+            comb += self.promise(chosen == last, port | ~chosen)
         for i in range(p.ports):
             replica = self.out_replicas[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu]
             comb += Assert(~self.out_valid | (self.out_ports[i] == replica.any()))  # no empty copy
-        comb += [Assert((self.taken >> self.target)[0] == listed), Assert(~twice | self.broken)]
+        comb += self.promise((self.taken >> self.target)[0] == listed, ~twice | self.broken)
 
 
 BLOCK = Block(

@@ -172,22 +172,22 @@ class _TileProof(Proof, TileStatus, of=_TileParameters(2, 1, 2, 2, 2), tile=2, w
             inside = Mux(live[0], words[0].entry[name], Mux(live[1], words[1].entry[name], kept[name]))
             counted.append((inside, (came - waits)[:2]))
             gone.append(given | leaving)
-            comb += [
-                Assert(~(given & leaving)),  # once
-                Assert(gone[i] == (is_set & (counted[i][1] == all_of[i]))),  # not too early and not too late
-                Assert(came >= waits),
-                Assert((came <= all_of[i]) & (before | (came == 0))),
-            ]
+            comb += self.promise(
+                ~(given & leaving),  # once
+                gone[i] == (is_set & (counted[i][1] == all_of[i])),  # not too early and not too late
+                came >= waits,
+                (came <= all_of[i]) & (before | (came == 0)),
+            )
             before = given
         done = gone[-1]
         comb += [Assert(done | (inside == n)) for inside, n in counted]
-        comb += [
-            Assert(~live[0] | ~live[1]),
-            Assert(~(Cat(live).any() & (in_memory | spilling | held | done))),
-            Assert(~(done & (in_memory | spilling | held))),
-            Assert(~held | (is_set & (self.late["op"] != 3))),
-            Assert(~self.out_valid | (self.out_key != self.tile) | (self.out_kind != 0)),
-        ]
+        comb += self.promise(
+            ~live[0] | ~live[1],
+            ~(Cat(live).any() & (in_memory | spilling | held | done)),
+            ~(done & (in_memory | spilling | held)),
+            ~held | (is_set & (self.late["op"] != 3)),
+            ~self.out_valid | (self.out_key != self.tile) | (self.out_kind != 0),
+        )
 
 
 BLOCK = Block(

@@ -93,7 +93,7 @@ def base(build: Ways, options: Options) -> None:
     second = build.gemm2()
     done = build.gemm1(build.launch("gemm1"), together=options.prelaunch)
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
-    _, normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
+    normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
     begun = build.launch("gemm2", normed)
     ready = np.repeat(begun[:, None], build.cuts.blocks, axis=1)
     _load(build, ready, Tail.OP_DONE, second, options)

@@ -110,7 +110,7 @@ def _flux(build: Ways, options: _Form) -> None:
         summed = build.waits("local sum", np.full(build.n, round(moved / build.cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
         build.wait(summed, build.launch("local sum", added))
         added = summed
-    _, normed = norm_own(build, added)
+    normed = norm_own(build, added)
     begun = build.launch("gemm2", normed)
     build.wait(second := build.gemm2(), begun[:, None])
     copied = np.repeat(normed[:, None], build.cuts.blocks, axis=1)

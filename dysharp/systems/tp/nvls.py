@@ -34,12 +34,12 @@ def norm_all(build: Ways, after: I32) -> I32:
     return build.all_of("normed", rows)
 
 
-def norm_own(build: Ways, after: I32) -> tuple[I32, I32]:
-    """The norm of every block at home, a kernel behind `after[gpu]`, and a barrier. Returns (norms `[blocks]`, barrier `[gpus]`)."""
+def norm_own(build: Ways, after: I32) -> I32:
+    """The norm of every block at home, a kernel behind `after[gpu]`, and a barrier: `[gpus]`."""
     begun = build.launch("norm", after)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, begun[build.home])
-    return rows, build.barrier("norm.end", build.join_of("normed", build.home, rows))
+    return build.barrier("norm.end", build.join_of("normed", build.home, rows))
 
 
 def gemm2_after(build: Ways, after: I32, src: str) -> None:
@@ -68,7 +68,7 @@ def _sp_nvls(build: Ways, options: Options) -> None:
     """Megatron's sequence parallelism: reduce-scatter by NVLS, norm of own rows, all-gather by NVLS, each behind a barrier."""
     begun = build.launch("reduce", _gemm_then_barrier(build))
     sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
-    _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
+    normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     begun = build.launch("gather", normed)
     tiles = build.multicast(ROWS, GATHERED, begun[build.home_of_chunk])
     here = build.join("gathered")

@@ -103,7 +103,7 @@ def _t3(build: Ways, options: Options) -> None:
     here = build.home_of_chunk
     summed = own_done(build, "own tiles", gate[here, build.every_chunk])
     build.wait(summed[here], sums[here, build.every_chunk], Tail.TILE_READY)
-    _, normed = norm_own(build, build.barrier("reduce.end", summed))
+    normed = norm_own(build, build.barrier("reduce.end", summed))
     copies = build.ring("gather", "copy", np.repeat(normed[:, None], len(here), axis=1), (ROWS, GATHERED), 0)
     second = _second(build, build.launch("gemm2", normed))
     gpu, chunk = np.nonzero(copies >= 0)
@@ -115,7 +115,7 @@ def _t3_nvls(build: Ways, options: Options) -> None:
     """T3 with DMA-driven NVLS: sums behind the first GEMM, multicasts before the second; sums, norms and copies wait for each other as a whole."""
     told = build.told_home(build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
-    _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
+    normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     tiles = build.multicast(ROWS, GATHERED, normed[build.home_of_chunk])
     build.wait(_second(build, build.launch("gemm2", normed)), tiles, Tail.TILE_READY)
 
@@ -125,6 +125,6 @@ def _ladm(build: Ways, options: Options) -> None:
     """LADM: thread blocks near their data, plain remote stores and loads; every thread block of the second GEMM loads its rows again."""
     second = build.gemm2()
     sums = build.reduce_stores(build.gemm1(build.launch("gemm1")))
-    _, normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
+    normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
     begun = np.repeat(build.launch("gemm2", normed)[:, None], build.cuts.blocks, axis=1)
     build.gather_loaded(begun, Tail.OP_DONE, second, merged=False, window=STAGES * build.slots, times=gemm_gang(build.work.outer))
