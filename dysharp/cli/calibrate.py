@@ -138,7 +138,7 @@ def _print_learning(done: Learning) -> None:
     """Errors, then costs, then what no row touches."""
     out, errors = console(), [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
     before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)
-    out.print(f"{len(done.rows)} runs: median error {before} before, {after} after", markup=False)
+    out.print(f"{len(done.rows)} run{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after", markup=False)
     print_columns(COSTS, done.costs)
     for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
         if names:
