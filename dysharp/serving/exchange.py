@@ -88,8 +88,8 @@ def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
 @lru_cache(maxsize=1 << 12)
 def _nics_us(replica: Replica, tokens: float) -> float:
     """Microseconds of a step with `tokens` tokens of each attention group in which the NICs of a GPU pass rows."""
-    system, far = replica.ep_system, replica.layout.ep > replica.machine.domain
-    sends = replica.layout.dp > 1 and far and system not in BOUNDS and ep_system_of(replica) != GATHERS
+    far = replica.layout.dp > 1 and replica.layout.ep > replica.machine.domain
+    sends = far and replica.ep_system not in BOUNDS and ep_system_of(replica) != GATHERS
     return exchange(replica, tokens / replica.layout.tp).nics * replica.model.moe_layers if sends else 0.0
 
 
