@@ -29,8 +29,7 @@ def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Co
             found[text], _ = answer(text)
         return np.log([found[text]])
 
-    slope = slopes(asked, costs, np.zeros(len(costs)))
-    return next(iter(found.values())), slope
+    return next(iter(found.values())), slopes(asked, costs, np.zeros(len(costs)))
 
 
 def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Sequence[Row] = (), among: Sequence[Row] = ()) -> ByName:
