@@ -19,8 +19,8 @@ Answer = Callable[[str], tuple[float, Texts]]
 """The number that a question asks for, and the names of costs that its own served model may have, from the text of a cluster file."""
 
 
-def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[float, F64]:
-    """The answer, and `[1, costs]` its slopes."""
+def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Cost]) -> tuple[F64, float]:
+    """`[1, costs]` slopes of the answer, and the answer."""
     found = dict[str, float]()
 
     def asked(change: Callable[[Cluster], Cluster]) -> F64:
@@ -29,8 +29,7 @@ def _log_answer(answer: Answer, packaged: str, base: Cluster, costs: Sequence[Co
             found[text], _ = answer(text)
         return np.log([found[text]])
 
-    slope = slopes(asked, costs, np.zeros(len(costs)))
-    return next(iter(found.values())), slope
+    return slopes(asked, costs, np.zeros(len(costs))), next(iter(found.values()))
 
 
 def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Sequence[Row] = (), among: Sequence[Row] = ()) -> ByName:
@@ -45,7 +44,7 @@ def next_measurements(answer: Answer, verb: str, base: Cluster, n: int, rows: Se
     if known.ids:
         done = learn(known.predict, known.measured(), costs)
         base, information = done.change(base), np.linalg.inv(done.covariance)
-    value, wanted = _log_answer(answer, packaged, base, costs)
+    wanted, value = _log_answer(answer, packaged, base, costs)
     listed = read_toml(Path(__file__).parents[1] / "measured" / "next.toml")
     votes = Votes.of(among or [_row(one) for one in listed["row"]], base, measured=False)
     if among and not votes.ids:

@@ -115,10 +115,8 @@ class _ByShape:
             return self._attention(call)
         if operator in STREAMS and call.name not in UNSAID:
             sizes = [math.prod(shape) * BYTES.get(kind, 1) for shape, kind in zip(call.shapes, call.types, strict=False) if shape]
-            if not sizes:
-                return None
-            written = 0 if call.name in (*FILLS, *REDUCES) else sizes[0] if call.name.endswith("_") else max(sizes)
-            return self._memory(sum(sizes) + written)
+            written = 0 if call.name in (*FILLS, *REDUCES) else sizes[0] if call.name.endswith("_") and sizes else max(sizes, default=0)
+            return self._memory(sum(sizes) + written) if sizes else None
         return None
 
     def _memory(self, moved: float) -> _Expected:

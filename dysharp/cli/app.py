@@ -70,15 +70,13 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-_PACKETS = (("fidelity", "packet"),)
 
 
-def _at_packets(finite: bool) -> None:
-    """Raise ConfigError for --finite beside another level that is asked for."""
-    ctx = click.get_current_context()
-    said = finite and ctx.get_parameter_source("fidelity") == click.core.ParameterSource.COMMANDLINE
-    if said and ctx.params["fidelity"] != "packet":
-        raise ConfigError(f"finite: found --fidelity {ctx.params['fidelity']}, expected packet (finite tables are simulated there alone)")
+def _packets(finite: bool, fidelity: str) -> ByName:
+    """The level of --finite, {} without it. Raises ConfigError beside another level that is asked for."""
+    if finite and fidelity != "packet" and click.get_current_context().get_parameter_source("fidelity") == click.core.ParameterSource.COMMANDLINE:
+        raise ConfigError(f"finite: found --fidelity {fidelity}, expected packet (finite tables are simulated there alone)")
+    return {"fidelity": "packet"} if finite else {}
 
 
 @cli.command()
@@ -98,13 +96,13 @@ def run(system: str, *, finite: bool, quick: Quick, as_json: Json, **workload: A
     from dysharp.runs.finite import finite_lines
     from dysharp.runs.packet_time import packet_time
 
-    _at_packets(finite)
     if quick:
         return print_quick(quick_compare([system], **workload), as_json, one=True)
-    if line := packet_time([system], **workload | dict(finite * _PACKETS)):
+    level = _packets(finite, workload["fidelity"])
+    if line := packet_time([system], **workload | level):
         click.echo(line + "; then it runs six times more" * finite, err=True)
     with progress_bar(first=lambda: lines_of(quick_compare([system], **workload))) as progress:
-        row = run_system(system, progress=progress, **workload | dict(finite * _PACKETS))
+        row = run_system(system, progress=progress, **workload | level)
         taken = finite_lines(system, **workload) if finite else ()
     print_answer(row.to_dict() | ({"finite": taken} if finite else {})) if as_json else print_row(row)
     print_header((*header_lines([row]), *taken))
@@ -126,11 +124,10 @@ def compare(
     from dysharp.cli.texts.comparison_text import print_comparison
     from dysharp.runs.packet_time import packet_time
 
-    _at_packets(finite)
     if quick:
         refuse_files(plot=plot, report=report)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
-    if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | dict(finite * _PACKETS)):
+    if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | _packets(finite, workload["fidelity"])):
         click.echo(line + "; then six runs of the fastest system and its baseline" * finite, err=True)
     with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, **workload))) as progress:
         done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, mapped=mapped, finite=finite, progress=progress, **workload)

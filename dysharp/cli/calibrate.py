@@ -82,7 +82,7 @@ def _question(line: str) -> tuple[str, Answer]:
                 every.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
         found = json.loads(said.getvalue())
         kinds = found["formats"]["weights"] if words[0] == "serve" else {}
-        return _number(found, ANSWERS[words[0]]), tuple(f"{KERNELS}{found['model']} {kinds[part]}" for part in ("experts", "dense") if part in kinds)
+        return _number(found, ANSWERS[words[0]]), tuple(f"{KERNELS}{found['model']} {kind}" for kind in kinds.values())
 
     return words[0], answer
 
@@ -131,7 +131,7 @@ def _print_learning(done: Learning) -> None:
     """Errors, then costs, then what no row touches."""
     out, errors = console(), [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
     before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)
-    out.print(f"{len(done.rows)} runs: median error {before} before, {after} after", markup=False)
+    out.print(f"{len(done.rows)} run{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after", markup=False)
     print_columns(COSTS, done.costs)
     for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
         if names:

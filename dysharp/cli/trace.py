@@ -38,9 +38,9 @@ def trace(
     if out is None and plot is None and chakra is None and dies is None:
         raise click.UsageError("Missing option '-o', '--plot', '--chakra' or '--dies'")
     if not as_json and out is None and plot is None and chakra is None:
-        cut = {"--from": bool(start_us), "--to": end_us is not None, "--only": only is not None, "--follow": follow is not None}
-        if found := [flag for flag, is_set in cut.items() if is_set]:
-            raise ConfigError(f"{found[0]}: found it with --dies alone, expected a file too (-o, --plot or --chakra)")
+        for flag, value in (("--from", start_us or None), ("--to", end_us), ("--only", only)):
+            if value is not None:
+                raise ConfigError(f"{flag}: found it with --dies alone, expected a file too (-o, --plot or --chakra)")
     if chakra is None and parts is not None:
         raise ConfigError("--parts: found no --chakra, expected the folder of the Chakra traces")
     kept = () if only is None else _tokens("--only", only)

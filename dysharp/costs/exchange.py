@@ -10,7 +10,7 @@
 | hierarchical | an all-gather between domains, where tensor ranks fill a domain (Pangu Ultra, MindSpeed) | links alone |
 
 Rows between domains pass NICs while others pass links. Where hosts post messages (EFA; `uccl` has its own proxies), a post per row comes behind. What
-differs between callers is an argument; the regime of the machine decides waits alone.
+differs between callers is an argument; the regime of the machine decides waits, and whether a call over domains has its fixed time beside them.
 """
 
 from collections.abc import Callable
@@ -204,7 +204,15 @@ class _Moved:
             return floor + max(remote * (row if back else row + LL_HEADER_BYTES) / machine.straight, machine.posted(remote))
         messages = self.peers.ep - self.inside if self.system == "alltoall" else remote
         posted = machine.posted(messages, PROXIES.get(self.system, "deepep"))
-        return max(self.links(row), remote * row / machine.nic + machine.hop) + posted
+        return max(self.links(row), remote * row / machine.nic + machine.hop) + posted + self._call(back)
+
+    def _call(self, back: bool) -> float:
+        """Fixed time of DeepEP's normal kernels between domains and of their notify, as its Program has them. A training step has it in its waits."""
+        if self.system != "deepep" or self.machine.regime.name != "serving" or not self.machine.cluster.gpu:
+            return 0.0
+        constants, doublings = self.machine.constants, (self.domains - 1).bit_length()
+        notify = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
+        return notify + constants["internode.combine_us" if back else "internode.dispatch_us"]
 
 
 def _maps(machine: Machine, peers: Peers, n_bytes: float) -> float:

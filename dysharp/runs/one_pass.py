@@ -43,7 +43,7 @@ UNSEEN = (("reduction_buffer_bytes", "reduction_buffer_KiB", "PULL_REDUCE"), ("m
           ("internal_speedup", "internal_speedup", "PUT GET MULTICAST PULL_REDUCE PUSH_REDUCE MERGED_LOAD"))  # fmt: skip
 """(field, key) of a cluster whose block the burst level does not have, and the kinds of ops that meet it."""
 LATER = 1.02
-"""Share of the time without repeated reads from which they are worth a warning at burst level."""
+"""Share of the time without repeated reads from which they are worth a warning."""
 MOST_OPS = 100_000
 """Ops of the largest Program that runs a second time at burst level. A larger Program gets no warning at burst level: its run would take twice as
 long."""
@@ -155,7 +155,7 @@ def table_warning(system: str, program: Program, *, entries: int, rows: int, rea
 
     whole = tuple(dataclasses.replace(table, entries=0) for table in program.tables)
     later = time_ps / run_burst(dataclasses.replace(program, tables=whole))[0].time_ps
-    if later < LATER and fidelity == "burst":
+    if later < LATER:
         return ()
     name = program.tables[0].name.replace("_", " ").upper()
     told = f"{name} of {entries} entries per GPU is too small: a row is read {reads / rows:.1f} times from memory, and the layer takes"

@@ -42,7 +42,8 @@ def shipped(replica: Replica) -> Formats:
 
 
 def ep_system_of(replica: Replica) -> str:
-    """The EP system of a replica: the named one, else NCCL over PCIe, TensorRT-LLM's inside a domain of more than 8 GPUs, else DeepEP.
+    """The EP system of a replica: the named one, else NCCL over PCIe, gathers on links between pairs of GPUs (AMD), TensorRT-LLM's inside a domain of
+    more than 8 GPUs, else DeepEP.
 
     Raises `ConfigError` for an unknown name, and for kernels over NVLink where there is none.
     """
@@ -51,6 +52,10 @@ def ep_system_of(replica: Replica) -> str:
         if name not in ("", "alltoall", GATHERS, *BOUNDS):
             raise ConfigError(f"EP system {show(name)}: found no NVLink in cluster {cluster.name}, expected alltoall or allgather")
         return GATHERS if name == GATHERS else "alltoall"
+    if not cluster.n_switches:
+        if name not in ("", GATHERS, *BOUNDS):
+            raise ConfigError(f"EP system {show(name)}: no kernels for {cluster.name}, whose GPUs have links in pairs; expected allgather")
+        return GATHERS
     if not name or name in BOUNDS:
         name = "trtllm-a2a" if cluster.domain_gpus > 8 else "deepep"
     check_word(name, EP_SYSTEMS, f"EP system {show(name)}: no closed form for serving")
@@ -83,7 +88,8 @@ def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
 @lru_cache(maxsize=1 << 12)
 def _nics_us(replica: Replica, tokens: float) -> float:
     """Microseconds of a step with `tokens` tokens of each attention group in which the NICs of a GPU pass rows."""
-    sends = replica.layout.dp > 1 and replica.layout.ep > replica.machine.domain and replica.ep_system not in (GATHERS, *BOUNDS)
+    far = replica.layout.dp > 1 and replica.layout.ep > replica.machine.domain
+    sends = far and replica.ep_system not in BOUNDS and ep_system_of(replica) != GATHERS
     return exchange(replica, tokens / replica.layout.tp).nics * replica.model.moe_layers if sends else 0.0
 
 

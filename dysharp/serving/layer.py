@@ -8,7 +8,7 @@ from dysharp.costs.layer import OpTime, Routed, cast_us, expanded_rows, kernels,
 from dysharp.model import StepBatch
 from dysharp.model.operators import SHARED, Core, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
-from dysharp.serving.exchange import BOUNDS, FREE, GATHERS, exchange, least_us
+from dysharp.serving.exchange import BOUNDS, FREE, GATHERS, ep_system_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
 
 CASTS, CAST_AND_SCALED, UNFUSED = 4, 7.0, 3
@@ -124,7 +124,7 @@ def _moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tu
     if layout.dp == 1:
         mapped = r.ep_kernels if layout.ep > 1 else 0
         return [OpTime("router", r.machine.small(mapped), mapped)], [r.all_reduce("FFN all-reduce", tokens)]
-    if not sends or r.ep_system == GATHERS:
+    if not sends or (r.ep_system not in BOUNDS and ep_system_of(r) == GATHERS):
         gathered, scattered = (r.machine.collective(kind, row * everybody, layout.stage_gpus) for kind in ("all_gather", "reduce_scatter"))
         return [OpTime("dispatch", gathered)], [OpTime("combine", scattered)]
     shared = [OpTime("combine", r.machine.collective("all_gather", row * tokens, layout.tp))] if layout.tp > 1 else []

@@ -65,7 +65,7 @@ def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambd
 def _choices(asked: Asked, best: ServePoint) -> Iterator[tuple[str, Asked]]:
     """Other choices on the same machine: EP systems that the engine starts, the KV cache, draft tokens."""
     start, kv = asked.start, "bf16" if asked.start.formats.kv == "fp8" else "fp8"
-    if min(best.replica.layout.dp, best.replica.layout.ep) > 1 and not start.machine.cluster.own_gpu.pcie:
+    if min(best.replica.layout.dp, best.replica.layout.ep) > 1 and start.machine.cluster.n_switches and not start.machine.cluster.own_gpu.pcie:
         started = {name for rule in tables()[asked.engine.name]["rules"] for name in rule["when"]}
         others = {ep_system_of(replace(start, ep_system=name)) for name in EP_SYSTEMS if name in started} - {ep_system_of(start)}
         for name in sorted(others):

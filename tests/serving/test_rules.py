@@ -299,3 +299,13 @@ def test_overlap_at_a_point() -> None:
     found = overlap_of(point("dp=8,ep=8"))
     assert found is not None
     assert found.gain < 0  # inside a domain messages are short
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_line_names_kernels_that_the_machine_does_not_have(engine: str) -> None:
+    """DeepEP needs a switch, as `compare` and `advise` say; the line named it on AMD's GPUs."""
+    done = serve("deepseek-v3", "hw-mi355x", layouts=["dp=8,ep=8"], engine=engine)
+    assert done.best[0].system == "allgather"
+    assert "deepep" not in done.launch()
+    with pytest.raises(ConfigError, match="EP system 'deepep': no kernels for hw-mi355x"):
+        serve("deepseek-v3", "hw-mi355x", ep_system="deepep")

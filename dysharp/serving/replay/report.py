@@ -146,8 +146,8 @@ class Record:
         window = max(last - begin, 1e-9)
         counted, during = (end > begin) & (end <= last), window
         if not requests.users and last < total:  # replicas fill for longer than the warm-up of a short run
-            wait = found["ttft"][measured]
-            counted, during = measured, max(window, float((arrived[measured] + wait).max() - wait.min()) - begin)
+            begun = (arrived + found["ttft"])[measured].max() - found["ttft"][measured].min()
+            counted, during = measured, max(window, float(begun) - begin)
         numbers = found["number"][counted].astype(int)
         outputs, prompts = (np.array([getattr(row, name) for row in requests.rows]) for name in ("output", "prompt"))
         later = end - arrived + found["later"]

@@ -44,7 +44,7 @@ class Flow:
             combine = max(1, math.floor(min(self.tokens_per_us * (self.queue_us + self.combine_us), self.sessions)))
             return max(1, combine // 2), combine
         # Combine has twice the window of Dispatch: three windows of queues in all. Where links are short its round trip is the responder's time.
-        # A copy for several experts has a row of each in the table; one operator alone visits them once (chosen after runs of S-32 on 8 GPUs).
+        # A copy for several experts has a row of each in the table; one operator alone visits them once (`tests/systems/test_windows.py`).
         fits = self.tokens_per_us * (self.queue_us / self.rows + self.dispatch_us + self.combine_us) / 3
         rate = self.tokens_per_us * choice_int("dysharp.window_headroom") / 100
         dispatch = max(1, math.floor(min(rate * max(self.dispatch_us, self.combine_us / 2) + 1, fits, self.sessions)))

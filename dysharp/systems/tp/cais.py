@@ -59,8 +59,7 @@ def _fused(build: Ways, options: Options) -> None:
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, sums, Tail.TILE_READY)
-    flags = build.block_flags(rows)
-    _load(build, flags, Tail.TILE_READY, second, options)
+    _load(build, build.block_flags(rows), Tail.TILE_READY, second, options)
 
 
 @sub_layer("cais", SOURCE, Options, switch=MERGES, channels=APART)
@@ -95,5 +94,4 @@ def base(build: Ways, options: Options) -> None:
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
     normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
     begun = build.launch("gemm2", normed)
-    ready = np.repeat(begun[:, None], build.cuts.blocks, axis=1)
-    _load(build, ready, Tail.OP_DONE, second, options)
+    _load(build, np.repeat(begun[:, None], build.cuts.blocks, axis=1), Tail.OP_DONE, second, options)

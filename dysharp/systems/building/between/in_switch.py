@@ -82,8 +82,7 @@ class _Units:
                 layer.wait_tiles(op, landed.tile)
             else:
                 ops.append(op)
-        own = np.flatnonzero(~hop.far)
-        return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[own]]))
+        return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[np.flatnonzero(~hop.far)]]))
 
     def _multicast(self, name: str, src: str, units: I64, issuer: I32) -> I32:
         layer, hop = self.layer, self.hop
