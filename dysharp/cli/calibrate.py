@@ -82,7 +82,7 @@ def _question(line: str) -> tuple[str, Answer]:
                 every.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
         found = json.loads(said.getvalue())
         kinds = found["formats"]["weights"] if words[0] == "serve" else {}
-        return _number(found, ANSWERS[words[0]]), tuple(f"{KERNELS}{found['model']} {kind}" for kind in kinds.values())
+        return _number(found, ANSWERS[words[0]]), tuple(f"{KERNELS}{found['model']} {kinds[part]}" for part in ("experts", "dense") if part in kinds)
 
     return words[0], answer
 

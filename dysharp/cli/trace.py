@@ -38,7 +38,7 @@ def trace(
     if out is None and plot is None and chakra is None and dies is None:
         raise click.UsageError("Missing option '-o', '--plot', '--chakra' or '--dies'")
     if not as_json and out is None and plot is None and chakra is None:
-        for flag, value in (("--from", start_us or None), ("--to", end_us), ("--only", only)):
+        for flag, value in (("--from", start_us or None), ("--to", end_us), ("--only", only), ("--follow", follow)):
             if value is not None:
                 raise ConfigError(f"{flag}: found it with --dies alone, expected a file too (-o, --plot or --chakra)")
     if chakra is None and parts is not None:

@@ -102,7 +102,8 @@ def gemm_us(
     FP32 partial sums, which a second kernel adds (cuBLAS: splitKreduce_kernel). `kept`: part of the
     sustained rate that power leaves in a long run. `weight_bytes`: of a weight in memory, if not as wide as the products.
     """
-    p = Problem(*np.broadcast_arrays(*map(f64, (m, n, k, groups))))
+    arrays = map(f64, (m, n, k, groups))
+    p = Problem(*np.broadcast_arrays(*arrays))
     element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
     reached = peak * promoted(library, gpu, dtype, peak)
     sustained = sustained_flops_per_us(gpu, constants, dtype) * kept

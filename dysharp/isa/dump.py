@@ -44,7 +44,8 @@ def _meaning(packet: Packet, number: int, flit: bytes) -> Iterator[str]:
     elif RULES[packet.op].half is Half.EXPLICIT:
         yield f"address {packet.further[number - 1]:#014x}"
     else:
-        yield "targets " + " ".join(map(str, packet.targets[IDS_PER_FLIT * (number - 1) : IDS_PER_FLIT * number]))
+        ids = packet.targets[IDS_PER_FLIT * (number - 1) : IDS_PER_FLIT * number]
+        yield "targets " + " ".join(map(str, ids))
 
 
 def _header(packet: Packet, flit: bytes) -> Iterator[str]:

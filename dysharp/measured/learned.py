@@ -81,7 +81,8 @@ OF_MODEL = 0.136
 
 def kernels_of(names: Iterable[str]) -> tuple[Cost, ...]:
     """The costs of served models in their formats (`Replica.own`)."""
-    return tuple(Cost(name, OF_MODEL, "time of a served model's kernels over their forms", far=True) for name in sorted(set(names)))
+    meaning = "time of a served model's kernels over their forms"
+    return tuple(Cost(name, OF_MODEL, meaning, far=True) for name in sorted(set(names)))
 
 
 LEAST_EFFECT = 0.005

@@ -250,7 +250,8 @@ def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot
     kept.add(most_that(keeps, max(kept), min(tried - kept, default=most)))
     for size in sorted(kept):
         users = size * replica.layout.dp
-        wanted = users / (scenario.steps * table.decode_us(users))
+        step = table.decode_us(users)
+        wanted = users / (scenario.steps * step)
         for rate, pool in first:
             plans += _matched(rate, pool, wanted, WorkerPool(table, 1), replace(scenario, concurrency=users), gpus, size)
     return plans

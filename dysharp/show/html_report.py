@@ -76,7 +76,8 @@ def _load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, laye
 def load_view_of(routing: Routing, domain_gpus: int = 0) -> _LoadView:
     """The drawings of a Routing. `domain_gpus`: GPUs of an NVLink domain; 0 = all."""
     load = load_of(routing, domain_gpus)
-    per_expert = np.bincount(routing.expert[routing.expert >= 0], minlength=routing.n_experts)
+    chosen = routing.expert[routing.expert >= 0]
+    per_expert = np.bincount(chosen, minlength=routing.n_experts)
     pairs, bounds = _heat(load)
     busiest = None
     if len(load.rows) > 1:

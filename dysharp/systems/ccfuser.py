@@ -186,14 +186,16 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile:
         now = far & (place // step == piece)
         reads = _answers(layer, piece, layer.tile_gpu[tiles], owner[tiles], before[tiles])
         sends = layer.dispatch_rows(Discipline.READY_FIFO, rows[now])
-        layer.wait_each(sends.op, placed(len(layer.tiles), tiles, reads)[tile[now]])
+        of_tile = placed(len(layer.tiles), tiles, reads)
+        layer.wait_each(sends.op, of_tile[tile[now]])
         before = placed(len(layer.tiles), tile[now], sends.op)  # the last row of the piece
         behind = tiles
 
 
 def _by_tile(layer: LayerBuilder) -> tuple[I64, I32, I64]:
     """`[useful rows]` the useful rows by tile, the tile of each, and its place in the tile."""
-    return np.argsort(layer.row_of), np.repeat(layer.tiles, layer.tile_rows), spans(0, layer.tile_rows)
+    rows = np.argsort(layer.row_of)
+    return rows, np.repeat(layer.tiles, layer.tile_rows), spans(0, layer.tile_rows)
 
 
 def _piece_rows(row_bytes: int) -> int:
@@ -216,7 +218,8 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     place = placed(n, np.argsort(owner, kind="stable"), np.arange(n))
     word = layer.transfer("get", Kind.PUT, "other", cls=OTHER, framing=CONTROL)
     issuer = layer.ready("get")
-    layer.wait_each(layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES), after)
+    asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
+    layer.wait_each(asks, after)
     memory = layer.issuers("get.read", Discipline.READY_FIFO, slots=max(1, n))
     reads = layer.delays("get.read", [0, ns_to_ps(choice_int("machine.responder_ns"))], owner, memory[owner], "dispatch")
     layer.wait_tiles(reads, (tile + place).astype(np.int32))

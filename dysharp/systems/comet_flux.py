@@ -141,7 +141,8 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     the turn of the tile's last sender, then by expert.
     """
     n = layer.n_gpus
-    pairs = np.unique(np.repeat(layer.tiles, layer.tile_rows)[layer.row_of].astype(np.int64) * n + layer.p.row_source)
+    tile = np.repeat(layer.tiles, layer.tile_rows)[layer.row_of]
+    pairs = np.unique(tile.astype(np.int64) * n + layer.p.row_source)
     of, sender = (pairs // n).astype(np.int32), (pairs % n).astype(np.int32)
     flag = rest[layer.tile_gpu[of], sender]
     turn = (layer.tile_gpu[of] - sender) % n

@@ -122,7 +122,8 @@ class Channels(Kernels):
         place = local - -(-self._channel(token) * tokens // n)  # the channel's first token
         order = np.lexsort((place, ring))
         since = np.diff(place[order], prepend=-1)
-        return placed(len(order), order, np.where(starts(ring[order]), place[order] + 1, since))
+        first = starts(ring[order])
+        return placed(len(order), order, np.where(first, place[order] + 1, since))
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when the GPU has taken all its rows out of the rings."""

@@ -209,7 +209,8 @@ class _Hybrid(_Elastic):
         written = self.on_sms("dispatch", hop.source[order], hop.token[order], self.sent_bytes, "write", begun=begun)
         queue = self.ready("nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
-        self.wait_each(by_nic, placed(len(hop.token), order, written.op)[last[chunk]])
+        write_of = placed(len(hop.token), order, written.op)
+        self.wait_each(by_nic, write_of[last[chunk]])
         landed = placed(len(hop.token), order, tiles[chunk])
         unit = hop.unit_of_pair
         work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], self.sent_bytes, begun=begun)

@@ -66,7 +66,8 @@ def counted(layer: LayerBuilder) -> I32 | None:
 
 def _all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
-    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, _start(layer, options, framing), framing).of_useful_row)
+    window = _start(layer, options, framing)
+    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing).of_useful_row)
 
 
 @system("dysharp", FACTS)

@@ -87,7 +87,8 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
 
 def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
-    pools = layer.pools(int(layer.counted(layer.tile_gpu).max(initial=1)), "polls")
+    most = int(layer.counted(layer.tile_gpu).max(initial=1))
+    pools = layer.pools(most, "polls")
     issuer = layer.ready("polls", pools)
     polls = layer.copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
     layer.wait_tiles(polls.op, layer.tiles)

@@ -101,7 +101,8 @@ class _RowUnits:
         """Multicasts and unicasts by token, behind the region tile `counts[gpu]`."""
         layer, p = self.layer, self.layer.p
         issuer = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
-        windows = layer.semaphores(self.most(window, len(layer._trains(framing, True)[0])), "dispatch_window")
+        trains = len(layer._trains(framing, True)[0])
+        windows = layer.semaphores(self.most(window, trains), "dispatch_window")
         n = len(self.alone)
         ways = (
             ("dispatch.group", Kind.MULTICAST, framing, self.together, self.first, self.count, None),

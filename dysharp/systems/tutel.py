@@ -81,7 +81,8 @@ def _capacity_rows(routing: Routing, options: Options) -> int:
     if options.capacity:
         rows = routing.topk * (-(-routing.tokens_per_gpu // routing.n_experts) * options.capacity // 100)
     else:
-        rows = max(1, int(_sent(routing).sum(axis=2).max(initial=0)))
+        per_slot = int(_sent(routing).sum(axis=2).max(initial=0))
+        rows = max(1, per_slot)
     return -(-rows // options.degree) * options.degree
 
 
@@ -210,7 +211,8 @@ def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
     between = missing.reshape(n, n, -1).sum(axis=2)
     np.fill_diagonal(between, 0)
     between = between if operator == "dispatch" else between.T
-    node, to = np.divmod(np.repeat(np.arange(n * n), between.ravel()), n)
+    stream = np.repeat(np.arange(n * n), between.ravel())
+    node, to = np.divmod(stream, n)
     order = np.lexsort(((to - node) % n, spans(0, between.ravel()), node))
     n_bytes = layer.sent_bytes if operator == "dispatch" else layer.back_bytes
     gpu, peer = node[order].astype(np.int32), to[order].astype(np.int32)
@@ -226,4 +228,5 @@ def _padding_tiles(layer: LayerBuilder, options: Options, tiles: I32) -> I64:
     """`[gpus]` GEMM tiles of a chunk beyond `tiles`: an expert computes the capacity of all GPUs."""
     rows = layer.n_gpus * _capacity_rows(layer.routing, options) // options.degree
     used = _used(layer.routing).reshape(layer.n_gpus, -1).sum(axis=1)
-    return np.asarray(used * -(-rows // layer.tiling.rows) - layer.counted(layer.tile_gpu[tiles]), np.int64)
+    useful = layer.counted(layer.tile_gpu[tiles])
+    return np.asarray(used * -(-rows // layer.tiling.rows) - useful, np.int64)

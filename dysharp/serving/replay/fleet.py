@@ -104,7 +104,8 @@ def _steps_of(outputs: np.ndarray[Any, Any], acceptance: Sequence[float]) -> lis
 def acceptance_of(drafts: int, accepted: float) -> tuple[float, ...]:
     """Of each of `drafts` tokens, if all are accepted alike and a step gives `accepted` tokens on average, its own among them."""
     alike = np.linspace(0.0, 1.0, 1001)
-    return (float(np.interp(accepted, (alike[:, None] ** np.arange(drafts + 1)).sum(axis=1), alike)),) * drafts
+    given = (alike[:, None] ** np.arange(drafts + 1)).sum(axis=1)
+    return (float(np.interp(accepted, given, alike)),) * drafts
 
 
 @lru_cache(maxsize=8)

@@ -71,7 +71,8 @@ class _TileModel(CounterModel):
         super().__init__(parameters.entries, random)
         self.p, rows = parameters, tuple(random.randint(1, 6) for _ in range(parameters.experts))
         self.shape = tracker.TileShape(2, random.randint(1, 2), rows, random.randint(1, 2), random.randint(1, 2))
-        self.state = tracker.bound(self.shape, parameters.entries, tuple(tuple(range(n)) for n in rows))
+        tokens = tuple(tuple(range(n)) for n in rows)
+        self.state = tracker.bound(self.shape, parameters.entries, tokens)
         self.todo = [(e, row, chunk) for e, n in enumerate(rows) for row in range(n) for chunk in range(self.shape.row_bytes)]
         random.shuffle(self.todo)
         self.blocks: list[tuple[int, int]] = []  # (event, key) of blocks that may finish

@@ -306,7 +306,7 @@ class LayerBase(GpuBuilder):
             dispatch_us=(2 * m.lat + m.ack) / PS_PER_US + miss_us,
             combine_us=(4 * m.lat + m.responder) / PS_PER_US + miss_us,
             entries=entries,
-            sessions=sessions_that_fit(self.model, self.cluster, self.combine_aux), rows=rows / copies if copies else 1.0,
+            sessions=sessions_that_fit(self.model, self.cluster, self.combine_aux), rows=max(1.0, rows / max(1, copies)),
         )
 
     def windows(self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False) -> tuple[int, int]:

@@ -295,7 +295,8 @@ def in_pairs(layer: LayerBuilder, op_of_useful_row: I32, costs: Costs | None = N
     Returns None without GEMMs.
     """
     if not layer.compute:
-        layer.wait_rows(op_of_useful_row, layer.rows_here()[layer.tile_gpu])
+        arrived = layer.rows_here()
+        layer.wait_rows(op_of_useful_row, arrived[layer.tile_gpu])
         return None
     gemms = _add_gemms(layer)
     _start_on_arrival(layer, gemms)
@@ -312,7 +313,8 @@ def at_the_barrier(layer: LayerBuilder, gemms: GemmOps, costs: Costs | None) -> 
         return
     kernels = MemoryKernels(layer, costs.permutes, gemms.issuer, (len(gemms.first), len(stages(layer.model, layer.direction)[1])))
     kernels.by_tiles(gemms.first)
-    layer.wait_each(gemms.second, kernels.between(layer.join_tiles(gemms.first[0]))[layer.tile_gpu])
+    half = kernels.between(layer.join_tiles(gemms.first[0]))
+    layer.wait_each(gemms.second, half[layer.tile_gpu])
 
 
 def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:

@@ -305,7 +305,8 @@ class LayerBuilder(SoftwareBase):
         if size < g:
             ways.append((self.transfer(name, Kind.MULTICAST, "other", cls=OTHER, net=BETWEEN_NET), ~near))
         for way, mine in ways:
-            to_all = To(np.full(g, int(mine.sum()) // g), to[mine], np.ones(int(mine.sum()), np.int32), rows[mine])
+            count = np.full(g, int(mine.sum()) // g)
+            to_all = To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine])
             op = self.add(way, self.gpus, issuer=self.issuers(name), bytes=n_bytes, to=to_all, targets=1)
             self.wait_each(op, after)
         return ids(first_tile, g)

@@ -49,7 +49,8 @@ def _two_hops(layer: LayerBuilder) -> None:
     order = hop.remote
     _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
     forwards = hop.forward(layer.ready("dispatch"))
-    layer.wait_tiles(forwards.op, placed(len(hop.token), order, tiles)[hop.unit_of_pair])
+    landed = placed(len(hop.token), order, tiles)
+    layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
     back = layer.p.push_order
     gathers, tiles = hop.gather(layer.issuers("combine"), back)

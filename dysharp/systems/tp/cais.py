@@ -59,7 +59,8 @@ def _fused(build: Ways, options: Options) -> None:
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, sums, Tail.TILE_READY)
-    _load(build, build.block_flags(rows), Tail.TILE_READY, second, options)
+    flags = build.block_flags(rows)
+    _load(build, flags, Tail.TILE_READY, second, options)
 
 
 @sub_layer("cais", SOURCE, Options, switch=MERGES, channels=APART)
@@ -94,4 +95,5 @@ def base(build: Ways, options: Options) -> None:
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
     normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
     begun = build.launch("gemm2", normed)
-    _load(build, np.repeat(begun[:, None], build.cuts.blocks, axis=1), Tail.OP_DONE, second, options)
+    ready = np.repeat(begun[:, None], build.cuts.blocks, axis=1)
+    _load(build, ready, Tail.OP_DONE, second, options)

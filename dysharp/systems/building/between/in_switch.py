@@ -82,7 +82,8 @@ class _Units:
                 layer.wait_tiles(op, landed.tile)
             else:
                 ops.append(op)
-        return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[np.flatnonzero(~hop.far)]]))
+        own = np.flatnonzero(~hop.far)
+        return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[own]]))
 
     def _multicast(self, name: str, src: str, units: I64, issuer: I32) -> I32:
         layer, hop = self.layer, self.hop

@@ -129,7 +129,8 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = _unpaced) -> I32:
 def _results(layer: LayerBuilder, sums: I64, hops: _Hops) -> tuple[I64, I32, I32]:
     """Rows "partial" at the sources: the sums that rings bring, then the sources' own. Returns (`sums`, rows, `[gpus]` tiles)."""
     p = layer.p
-    token = np.append(hops.token[sums], p.token[np.flatnonzero(p.gpu == layer.p.source)])
+    own = np.flatnonzero(p.gpu == layer.p.source)
+    token = np.append(hops.token[sums], p.token[own])
     source = token // np.int32(layer.tokens)
     by_token = np.argsort(token, kind="stable")
     rows, tile = layer.gathering_rows("partial", source[by_token], layer.back_bytes, token[by_token])

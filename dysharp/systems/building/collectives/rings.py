@@ -152,7 +152,8 @@ class _Rings(Steps):
         domain = self.rings // self.cluster.domain_gpus
         far = domain != np.roll(domain, -1, axis=1)  # by ring and place of the sender
         for operator, skipped in passes.items():
-            outside = int((n_bytes * (far.sum(axis=1, keepdims=True) - np.roll(far, -skipped, axis=1))).sum())
+            skips = np.roll(far, -skipped, axis=1)
+            outside = int((n_bytes * (far.sum(axis=1, keepdims=True) - skips)).sum())
             inside = int(n_bytes.sum()) * (self.n - 1) - outside
             self.declare(operator, inside, "up", "down")
             self.declare(operator, outside, *NIC.sides)

@@ -135,7 +135,8 @@ def chunks_of(work: Collective, program: Program) -> Chunks:
     vectors = work.gpus if work.operation == "all-to-all" else 1
     if size.sum() != vectors * work.size or not size.all():
         raise ProgramError(f"chunks: found {size.sum()} B in {len(size)} chunks, expected all {vectors * work.size} B of {work.description}")
-    which = np.searchsorted(np.cumsum(np.tile(work.shares, vectors)), np.cumsum(size))
+    ends = np.cumsum(np.tile(work.shares, vectors))
+    which = np.searchsorted(ends, np.cumsum(size))
     vector = (which // work.gpus if work.operation == "all-to-all" else np.full(len(size), -1)).astype(np.int32)
     return Chunks(work, size, (which % work.gpus).astype(np.int32), vector)
 

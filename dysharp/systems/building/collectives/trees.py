@@ -32,7 +32,8 @@ def rail_trees(n_gpus: int, domain_gpus: int) -> I64:
     gpu, tree = np.arange(n_gpus)[None], np.arange(trees)[:, None]
     domain, place = gpu // domain_gpus, (gpu - tree) % domain_gpus  # places behind the GPU that has the rail
     head = domain * domain_gpus + (place - 1 + tree) % domain_gpus
-    return np.where(place > 0, head, np.where(domain > 0, (domain - 1) // 2 * domain_gpus + tree, -1))
+    above = np.where(domain > 0, (domain - 1) // 2 * domain_gpus + tree, -1)
+    return np.where(place > 0, head, above)
 
 
 class Trees(Steps):
@@ -48,7 +49,8 @@ class Trees(Steps):
             self.hops = self.hops[0], round(way.net_us * PS_PER_US) - 2 * self.b.nets[BETWEEN_NET - 1].lat
         late = max(0, self.flight_ps - max(1, self.hops[0])) if self.n > 1 else 0  # as in `rings`
         self.begun = self.start("launch", round(way.start_us * PS_PER_US) - late)
-        self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=max(1, len(self.tree) * self.n))
+        many = max(1, len(self.tree) * self.n)
+        self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=many)
         self.senders = self.ready("tree")
         self.order = [self._by_depth(tree) for tree in range(len(parents))]
 

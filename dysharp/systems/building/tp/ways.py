@@ -53,7 +53,8 @@ class Ways(TpBuilder):
         """Each GPU has at most `n_bytes` of `ops` under way; 0: any number."""
         if not n_bytes:
             return
-        self.b.hold(self.semaphores(max(1, n_bytes // self.cuts.chunk_bytes), name, "ops")[node], ops)
+        most = max(1, n_bytes // self.cuts.chunk_bytes)
+        self.b.hold(self.semaphores(most, name, "ops")[node], ops)
 
     def home_window(self, name: str, ops: I32, node: I32, home: I32) -> None:
         """Each GPU has at most half of `PORT_WINDOW` of loads under way to a port of a home, and as much of reductions."""
