@@ -24,8 +24,6 @@ from dysharp.specs import choice_int
 
 BETTER = 1.05
 """Times the throughput from which the first sentence names disaggregation."""
-FOUR_BITS = 0.7
-"""Bytes of a weight, with its scales, below which no format is narrower."""
 TIE = f"within {100 * EQUAL:g} % smaller replicas go first, as one dead GPU stops one"
 
 
@@ -136,7 +134,7 @@ class Serving:
             return f"the {most:,} requests of an attention group that the launch line allows; more would help while memory and times do"
         limit, more = limit_of(point), point.at(users + 1).served
         formats, part = point.replica.formats, LIMITS[limit].get("narrows")
-        least = part and (formats.kv == "fp8" if part == "kv" else formats.of(part).weight_bytes < FOUR_BITS)
+        least = part and (formats.kv == "fp8" if part == "kv" else formats.of(part).weight_bytes < 1)  # no format is narrower
         cause = f"{words_of(point)}; {LIMITS[limit]['narrow' if least else 'helps']}"
         if limit != "memory" and more.tpot / 1e3 > self.slo.tpot:
             return f"TPOT of {self.slo.tpot:g} ms, above all {cause}"

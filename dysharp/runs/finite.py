@@ -50,7 +50,7 @@ class Survival:
     def verdict(self) -> str:
         """holds: the finite run keeps `KEPT` of the gain. gone: nothing is left."""
         if self.most is not None:
-            return HOLDS if self.finite <= max(self.most, self.headline) else GONE
+            return HOLDS if self.finite <= max(self.most, self.headline) + LEAST else GONE
         if self.headline - self.nothing < LEAST:
             return ABSENT
         kept = (self.finite - self.nothing) / (self.headline - self.nothing)

@@ -209,7 +209,7 @@ def served_text(factor: float) -> str:
     """Three runs of a server whose kernels take `factor` times as long."""
     text = SERVED + "".join(f"s{users},sglang,Qwen3-30B-A3B,H100,agg,fp8,1024,1024,{users},1,1,1,A\n" for users in (4, 16, 64))
     rows = ServingRow.from_csv(text, "made")
-    known = kernels_of(setting_of(row).replica for row in rows)[0].name
+    known = kernels_of(setting_of(row).replica.own for row in rows)[0].name
     slower = [predict_row(row, lambda c: replace(c, constants=((known, factor),))).tpot_ms for row in rows]
     lines = text.splitlines()
     return "\n".join([lines[0], *(line.replace(",1,1,1,A", f",1,1,{ms!r},A") for line, ms in zip(lines[1:], slower, strict=True))]) + "\n"

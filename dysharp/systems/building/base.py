@@ -294,9 +294,8 @@ class LayerBase(GpuBuilder):
 
     def flow(self, framing: Framing, *, every_gpu: bool = False) -> Flow:
         """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
-        away = self.p.gpu != self.p.source
-        copies, rows = (np.bincount(self.p.gpu[away], weights, self.n_gpus).max(initial=0) for weights in (None, self.p.rows[away]))
-        hub_rows = (self.n_gpus - 1) * self.tokens if every_gpu else int(copies)
+        copies = np.bincount(self.p.gpu[self.p.gpu != self.p.source], minlength=self.n_gpus)
+        hub_rows = (self.n_gpus - 1) * self.tokens if every_gpu else int(copies.max(initial=0))
         rate = link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux)
         m, entries = self.b.hardware, PUBLISHED_ROWS if framing.targets_per_ext else 0
         miss_us = ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US if entries else 0.0
@@ -306,7 +305,7 @@ class LayerBase(GpuBuilder):
             dispatch_us=(2 * m.lat + m.ack) / PS_PER_US + miss_us,
             combine_us=(4 * m.lat + m.responder) / PS_PER_US + miss_us,
             entries=entries,
-            sessions=sessions_that_fit(self.model, self.cluster, self.combine_aux), rows=max(1.0, rows / max(1, copies)),
+            sessions=sessions_that_fit(self.model, self.cluster, self.combine_aux),
         )
 
     def windows(self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False) -> tuple[int, int]:

@@ -27,7 +27,7 @@ class Flow:
 
     `rows_per_us`: rows on the link of one direction. `tokens_per_us`: tokens that one source sends. `dispatch_us`,
     `combine_us`: idle round trips of a token, the read of the AL Table included where `entries` is above 0. `entries`:
-    rows in the AL TLB of a hub, 0 = the system asks no table. `sessions`: tokens whose reduction sessions always fit. `rows`: of a copy at a hub.
+    rows in the AL TLB of a hub, 0 = the system asks no table. `sessions`: tokens whose reduction sessions always fit.
     """
 
     rows_per_us: float
@@ -36,7 +36,6 @@ class Flow:
     combine_us: float
     entries: int
     sessions: int
-    rows: float = 1.0
 
     def windows(self, *, together: bool) -> tuple[int, int]:
         """(dispatch, combine) windows, at least 1. `together`: Dispatch and Combine are under way at once."""
@@ -44,8 +43,7 @@ class Flow:
             combine = max(1, math.floor(min(self.tokens_per_us * (self.queue_us + self.combine_us), self.sessions)))
             return max(1, combine // 2), combine
         # Combine has twice the window of Dispatch: three windows of queues in all. Where links are short its round trip is the responder's time.
-        # A copy for several experts has a row of each in the table; one operator alone visits them once (`tests/systems/test_windows.py`).
-        fits = self.tokens_per_us * (self.queue_us / self.rows + self.dispatch_us + self.combine_us) / 3
+        fits = self.tokens_per_us * (self.queue_us + self.dispatch_us + self.combine_us) / 3
         rate = self.tokens_per_us * choice_int("dysharp.window_headroom") / 100
         dispatch = max(1, math.floor(min(rate * max(self.dispatch_us, self.combine_us / 2) + 1, fits, self.sessions)))
         return dispatch, min(2 * dispatch, self.sessions)
