@@ -138,36 +138,24 @@ def marks_us(
     system: str,
     case: EpCase,
     constants: Constants,
-    marks: Texts,
+    marks: Texts | Read,
     ends: tuple[int, int],
     routing_of: RoutingOf = uniform,
     machine_of: MachineOf = cluster_of,
 ) -> tuple[float, ...]:
-    """When the last ops of the templates `marks` are done, and the end of the Program, in us.
+    """When the last ops of the templates `marks` are done, and the end of the Program, in us; or what a function `marks` reads of a run.
 
-    Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs.
+    Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs. Runs are kept by their arguments.
     """
-    return read_us(system, case, constants, _marks(marks), ends, routing_of, machine_of)
-
-
-@cache
-def _marks(names: Texts) -> Read:
-    return lambda program, trace: (*(done_ps(program, trace, name) / PS_PER_US for name in names), trace.time_ps / PS_PER_US)
-
-
-def read_us(
-    system: str,
-    case: EpCase,
-    constants: Constants,
-    read: Read,
-    ends: tuple[int, int],
-    routing_of: RoutingOf = uniform,
-    machine_of: MachineOf = cluster_of,
-) -> tuple[float, ...]:
-    """What `read` sees in a run, or on the line through two runs, as `marks_us`. Runs are kept by their arguments."""
+    read = _last_of(marks) if isinstance(marks, tuple) else marks
     return on_line(
         case.tokens, ends, partial(_run, system, case.options(), routing_of, machine_of, case.layout(), hashable_constants(constants), read)
     )
+
+
+@cache
+def _last_of(names: Texts) -> Read:
+    return lambda program, trace: (*(done_ps(program, trace, name) / PS_PER_US for name in names), trace.time_ps / PS_PER_US)
 
 
 def on_line(tokens: int, ends: tuple[int, int], run: Callable[[int], tuple[float, ...]]) -> tuple[float, ...]:

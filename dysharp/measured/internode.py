@@ -11,7 +11,7 @@ import numpy as np
 
 from dysharp.base import F64, PS_PER_US, Amounts, Texts
 from dysharp.costs.operators import overlap
-from dysharp.measured.ep_kernels import EpCase, MachineOf, RoutingOf, cluster_of, done_ps, marks_us, read_us, uniform
+from dysharp.measured.ep_kernels import EpCase, MachineOf, RoutingOf, cluster_of, done_ps, marks_us, uniform
 from dysharp.measured.family import Constants
 from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
 from dysharp.measured.predictions import HashableConstants
@@ -78,7 +78,7 @@ class _Straggler(NamedTuple):
 
 def straggler_us(case: EpCase, constants: Constants, part: float) -> _Straggler:
     """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
-    return _Straggler(*read_us("deepep", case, constants, _straggler, _ends_of(case.gpus), group_limited, _slow_machine(part)))
+    return _Straggler(*marks_us("deepep", case, constants, _straggler, _ends_of(case.gpus), group_limited, _slow_machine(part)))
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 
 from dysharp.base import F64, PS_PER_US, ByName, frozen_keywords
 from dysharp.costs import transfer
-from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, read_us, uniform, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, uniform, verb_of
 from dysharp.measured.families import CLUSTERS, Constants, Measurement, Unsupported, check_cluster, dtype_of, family, label, number
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
 from dysharp.measured.predictions import HashableConstants
@@ -50,12 +50,12 @@ def _closed_us(case: _MoriCase, gpu: Gpu, constants: Constants) -> F64:
 
 def _program_us(case: _MoriCase, constants: Constants) -> float:
     """Mean over GPUs of the kernel's time under uniform routing, from a run or from the line through two runs."""
-    return read_us("mori", case, constants, _means, ENDS)[case.verb == "combine"]
+    return marks_us("mori", case, constants, _means, ENDS)[case.verb == "combine"]
 
 
 def _nodes_us(case: _MoriCase, constants: Constants) -> float:
     """As `program_us` over two nodes."""
-    return read_us("mori", case, constants, _means, ENDS, uniform, _two_nodes)[case.verb == "combine"]
+    return marks_us("mori", case, constants, _means, ENDS, uniform, _two_nodes)[case.verb == "combine"]
 
 
 def _two_nodes(gpu: str, gpus: int, constants: HashableConstants) -> Cluster:
