@@ -70,8 +70,6 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-
-
 def _packets(finite: bool, fidelity: str) -> ByName:
     """The level of --finite, {} without it. Raises ConfigError beside another level that is asked for."""
     if finite and fidelity != "packet" and click.get_current_context().get_parameter_source("fidelity") == click.core.ParameterSource.COMMANDLINE:

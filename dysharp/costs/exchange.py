@@ -23,7 +23,15 @@ from dysharp.base import frozen
 from dysharp.costs.collectives import collective_us, flight_us, link_us, sync_us
 from dysharp.costs.machine import Machine
 from dysharp.costs.operators import Constants
-from dysharp.costs.transfer import LL_HEADER_BYTES, alltoall_one_sided_us, deepep_combine_us, deepep_dispatch_us, ll_combine_us, ll_dispatch_us
+from dysharp.costs.transfer import (
+    LL_HEADER_BYTES,
+    alltoall_one_sided_us,
+    deepep_combine_us,
+    deepep_dispatch_us,
+    ll_combine_us,
+    ll_dispatch_us,
+    notify_us,
+)  # fmt: skip
 from dysharp.specs import Gpu, Model
 from dysharp.workload import expected_copies
 
@@ -211,8 +219,7 @@ class _Moved:
         if self.system != "deepep" or self.machine.regime.name != "serving" or not self.machine.cluster.gpu:
             return 0.0
         constants, doublings = self.machine.constants, (self.domains - 1).bit_length()
-        notify = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
-        return notify + constants["internode.combine_us" if back else "internode.dispatch_us"]
+        return float(notify_us(constants, doublings)) + constants["internode.combine_us" if back else "internode.dispatch_us"]
 
 
 def _maps(machine: Machine, peers: Peers, n_bytes: float) -> float:

@@ -68,6 +68,11 @@ def deepep_combine_us(
     return _floor_us(gpu, constants, gpus) + overlap(work, _scatter_us(gpu, constants, t * r * row, gpus), constants["sm.overlap"])
 
 
+def notify_us(constants: Constants, doublings: ArrayLike) -> F64:
+    """Notify of a call between domains with a cached handle: barriers of a rail over 2 ** `doublings` domains, and the rest of the notify."""
+    return f64(NORMAL_BARRIERS * constants["internode.barrier_us"] * np.asarray(doublings) + constants["internode.notify_us"])
+
+
 def _floor_us(gpu: Gpu, constants: Constants, gpus: ArrayLike) -> F64:
     return constants["deepep.call_us"] + NORMAL_BARRIERS * sync_us(gpu, constants, gpus)
 

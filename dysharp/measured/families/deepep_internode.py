@@ -10,6 +10,7 @@
 import numpy as np
 
 from dysharp.base import F64, f64, frozen_keywords
+from dysharp.costs.transfer import notify_us
 from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, sent_rows, verb_of
 from dysharp.measured.families import Constants, Measurement, Unsupported, family, label, number, spans_domains, whole
 from dysharp.measured.families.deepep import DeepEpCase
@@ -58,9 +59,7 @@ def _program_us(case: _InternodeCase, constants: Constants) -> float:
 
 def _notify_us(case: _InternodeCase, gpu: Gpu, constants: Constants) -> F64:
     """Two barriers of a rail, and the rest of the notify with a cached handle (`building.between.deepep_internode`)."""
-    doublings = np.log2(f64(case.gpus) / NODE_GPUS)
-    out: F64 = 2 * constants["internode.barrier_us"] * doublings + constants["internode.notify_us"]
-    return out
+    return notify_us(constants, np.log2(f64(case.gpus) / NODE_GPUS))
 
 
 def _slow_us(case: _InternodeCase, constants: Constants) -> float:
