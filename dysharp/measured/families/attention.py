@@ -20,6 +20,7 @@ NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
 """Widths of MLA (DeepSeek-V3, arXiv 2412.19437 section 4.2): a head's part without and with position, the latent, a head of values."""
 XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 32.0, 128.0, 4.0
 """Limits of `_masked`: heads that share keys, cached tokens of a block, least blocks by SMs."""
+FLASHINFER = "vllm_flashinfer_trtllmprefill"
 CAST, STORE = 3.0, 2.0
 """Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
 
@@ -76,8 +77,8 @@ def _case(measurement: Measurement) -> _AttentionCase:
     decodes = kind in ("attention_generation", "mla_generation") or by_decode_kernel
     flash = "fa3" in kernel or "fa2" in kernel or kernel.startswith(("flash_attention", "vllm_vit_flash"))
     eager = str(config.get("timing", "")).startswith("eager")
-    # A label "bfloat16" beside an FP8 cache: only FlashAttention widens the cache, other kernels multiply in FP8.
-    dtype = "fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash) else "bf16"
+    # A label "bfloat16" beside an FP8 cache: FlashAttention and vLLM's prompts by FlashInfer widen the cache, other kernels multiply in FP8.
+    dtype = "fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash and kernel != FLASHINFER) else "bf16"
     window = number(measurement, "window") if config.get("window") else 0.0
     arch, tile = load_gpu(gpu).arch, Tile(ROWS, COLUMNS)
     if flash and arch == "hopper":
@@ -139,7 +140,7 @@ def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str
     | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
     | SGLang, FlashAttention-3, FP8 latent | new rows are cast into the cache, all of it to BF16 (layers/attention/flashattention_backend.py) |
-    | vLLM, FlashInfer, prefill | the same by head, while attention starts (`enable_pdl`) |
+    | vLLM, FlashInfer, prefill | the same by head, while attention starts (`enable_pdl`); an FP8 cache is widened first (v1/attention/backends/flashinfer.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
     stored, sizes = ELEMENT_BYTES[case.kv_dtype], (case.batch, case.queries, case.heads, case.kv_heads, case.qk_dim, case.v_dim)
@@ -158,8 +159,10 @@ def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str
         kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
         kernels, moved = (2.0, CAST * keys) if kernel == "fa3" else (3.0, CAST * queries + (CAST + STORE) * keys)
-    elif kernel == "vllm_flashinfer_trtllmprefill":
-        return replace(case, writes=True)
+    elif kernel == FLASHINFER:
+        widened = stored == 1 and case.dtype == "bf16"
+        kept = batch * (float(np.asarray(case.past)) + new) * shared * (qk + v)
+        return replace(case, writes=True, kernels=float(widened), around_bytes=widened * CAST * kept)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:
         kernels, moved = 1.0, 2 * stored * queries
     elif engine == "vLLM" and kernel.startswith("vllm_flash_attn_fa") and kind != "attention_bidirectional":

@@ -24,6 +24,7 @@ from dysharp.specs import Gpu, WholeModel, list_whole_models, load_cluster, load
 
 MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
+CORES = ("attention decode", "attention prefill")
 BESIDE = ("norms", "attention all-reduce")
 """Parts of a serving step that a measured block does not have."""
 NATIVE_NORM, NATIVE_ROPE = (8, 36.0), (14, 24.0)
@@ -38,6 +39,8 @@ gates, store of keys, reset of choices: sparse/dsa/indexer.py), and beside Flash
 keys of its step."""
 FLASHMLA_HEADS = {"hopper": 64, "blackwell": 128}
 """Heads of FlashMLA's sparse kernel for prompts (TensorRT-LLM sparse/dsa/flash_mla.py)."""
+FEW_HEADS = 32
+"""Heads below which vLLM takes FlashMLA's kernel of decode for prompts over an FP8 cache (flashmla_sparse.py, MIN_HEADS_FOR_BF16_PREFILL)."""
 
 
 @frozen_keywords
@@ -45,8 +48,9 @@ class BlockCase(Case):
     """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
 
     `indexer`: what runs of it (`INDEXER`). `trtllm`: it is of TensorRT-LLM's decode. `eager`: a host launches the kernels (aiconfigurator,
-    collect_mla_module.py of vllm, `use_cuda_graph`, and of sglang). `flash`: prompts by FlashMLA, and on Hopper TensorRT-LLM's decode, whose thread
-    block passes over all chosen places.
+    collect_mla_module.py of vllm, `use_cuda_graph`, and of sglang). `flash`: prompts by FlashMLA. `places`: a thread block for each token passes over
+    all chosen places: TensorRT-LLM's decode on Hopper, and prompts by FlashMLA's kernel of decode over FP8 caches (SGLang's `flashmla_kv`; vLLM with
+    `FEW_HEADS`).
     `native`: norms and positions are PyTorch's kernels, as vLLM's default configuration says outside of Inductor. Its MLA rows on B200 have none
     (chosen after they were seen: the smallest block takes 42 us there, 108 us elsewhere).
     """
@@ -61,6 +65,7 @@ class BlockCase(Case):
     trtllm: bool
     eager: bool
     flash: bool
+    places: bool
     native: bool
     weights: str
     kv: str
@@ -86,15 +91,15 @@ def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, que
     absent, small, a = BESIDE if case.indexer == "whole" else (*BESIDE, "indexer"), INDEXER[case.indexer], model.attention
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in absent]
     if case.trtllm:
-        beside = TRTLLM_INDEXER + FLASHMLA_DECODE * case.flash
+        beside = TRTLLM_INDEXER + FLASHMLA_DECODE * case.places
         ops.append(OpTime("beside", beside * light_us(machine.gpu, machine.constants), beside))
-    if case.flash and case.decodes:
+    if case.places:
         latent, shared = a.kv_rank + a.rope_dim, max(heads, SPARSE_HEADS)
         call = AttentionCall(
-            batch=batch, queries=1, past=a.index_top - 1, heads=shared, kv_heads=1, qk_dim=latent, v_dim=a.kv_rank, latent=True, packed=True,
+            batch=step.tokens, queries=1, past=a.index_top - 1, heads=shared, kv_heads=1, qk_dim=latent, v_dim=a.kv_rank, latent=True, packed=True,
             whole=True, rows=SPARSE_HEADS, columns=CHOSEN,
         )  # fmt: skip
-        ops = [op._replace(us=machine.attention(call)) if op.name == "attention decode" else op for op in ops]
+        ops = [op._replace(us=machine.attention(call)) if op.name in CORES else op for op in ops]
     elif case.flash:
         padded = FLASHMLA_HEADS[machine.gpu.arch] / max(heads, SPARSE_HEADS)
         ops = [op._replace(us=op.us * max(1.0, padded)) if op.name == "attention prefill" else op for op in ops]
@@ -130,10 +135,16 @@ def _case(m: Measurement) -> BlockCase:
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
         indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
         trtllm=trtllm and decodes, eager=sparse and not decodes and not trtllm,
-        flash=sparse and (load_gpu(gpu).arch == "hopper" and trtllm if decodes else "flashmla" in kernel),
+        flash=sparse and not decodes and "flashmla" in kernel,
+        places=load_gpu(gpu).arch == "hopper" and trtllm if decodes else sparse and _by_decode_kernel(m.system, kernel, kv, heads),
         native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip
+
+
+def _by_decode_kernel(system: str, kernel: str, kv: str, heads: int) -> bool:
+    """Whether prompts go through FlashMLA's kernel of decode."""
+    return "flashmla_kv" in kernel or (system.startswith("vLLM") and "flashmla" in kernel and kv == "fp8" and heads < FEW_HEADS)
 
 
 HEAD, GATED = 128, 3
