@@ -117,9 +117,9 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
 
     FlashAttention-3 starts the longest tiles first (hopper/tile_scheduler.hpp), so its last wave has the shortest ones. Other kernels start tiles in
-    order of their places (fmhaKernels.h, computeNumCtas), so the last wave has the longest ones. A tile loads its queries before its first block and
-    stores its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a cache
-    few tiles are split as in decode.
+    order of their places (fmhaKernels.h, computeNumCtas): a longest one starts last, when SMs have no more than what is left of theirs. Backward, a
+    tile has keys, of which the first ones see most queries. A tile loads its queries before its first block and stores its outputs after its last
+    block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a cache few tiles are split as in decode.
     """
     b, n, past, window = map(f64, (call.batch, call.queries, call.past, call.window))
     shared, height, columns = sharing(call), f64(call.rows), f64(call.columns)
@@ -133,8 +133,9 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     block = _block_us(gpu, constants, call, call.rows, direction)
     tile = constants["attention.tile_us"] + hbm_us(gpu, constants, _own_bytes(call, direction)) * gpu.n_sms / tiles
     longest, shortest = (np.minimum(blocks, most) / parts * block + tile for blocks in (whole, first))
-    work = tiles * (_mean_blocks(rows, first, whole, most) / parts * block + tile) / gpu.n_sms
-    compute = np.maximum(longest, work + (np.ceil(tiles / gpu.n_sms) - tiles / gpu.n_sms) * (shortest if call.packed else longest))
+    mean, waves = _mean_blocks(rows, first, whole, most) / parts * block + tile, tiles / gpu.n_sms
+    last = (np.ceil(waves) - waves) * shortest + (0.0 if call.packed or direction == "backward" else longest - mean)
+    compute = np.maximum(longest, waves * mean + last)
     sums = np.where(parts > 1, light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call, direction)), constants["sm.overlap"])
 

@@ -92,7 +92,12 @@ def hides_stores(library: str, gpu: Gpu) -> bool:
     Blackwell's sums lie in tensor memory, which holds two tiles, but not of `UNTUNED`. On Hopper sums lie in registers; vLLM's CUTLASS kernels
     ("ping-pong") have two groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
     """
-    return library == "cutlass" or (gpu.arch == "blackwell" and library != "cutlass-untuned")
+    return library == "cutlass" or _paired(library, gpu)
+
+
+def _paired(library: str, gpu: Gpu) -> bool:
+    """Whether two SMs compute a pair of tiles together. A tile of `UNTUNED` has one (ClusterShape_1x1x1)."""
+    return gpu.arch == "blackwell" and library != "cutlass-untuned"
 
 
 def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> float:
@@ -108,13 +113,13 @@ def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> fl
     return 1 / (1 + per_clock / (FP32_LANES * SUMMED))
 
 
-def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, columns: F64) -> F64:
+def feed(gpu: Gpu, library: str, dtype_bytes: float, peak_flops_per_us: float, rows: F64, columns: F64) -> F64:
     """Part of the tensor peak that shared memory sustains for a tile.
 
-    Both operands are written once and read once. On Blackwell each SM of a pair holds half of the second operand.
+    Both operands are written once and read once. Each SM of a pair holds half of the second operand.
     """
     clocks = rows * columns / (peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz))
-    shared = columns / 2 if gpu.arch == "blackwell" else columns
+    shared = columns / 2 if _paired(library, gpu) else columns
     return np.minimum(1.0, clocks / (2 * (rows + shared) * dtype_bytes / SMEM_BYTES))
 
 

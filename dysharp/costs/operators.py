@@ -15,7 +15,8 @@ from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, FP32_LANES, Problem, feed, 
 from dysharp.specs import Gpu, load_gpu
 
 Constants = Mapping[str, float]
-ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5 + 1 / 16}
+"""Bytes of a value. Each 16 values of NVFP4 have a scale of a byte, which goes through shared memory with them (PTX ISA, tcgen05.mma, scale_vec::4X)."""
 CAST_BYTES = 2.0 + 1.0
 """Bytes that a cast of one value moves: it reads BF16 and writes FP8."""
 SCALE_BYTES = 4.0 / 128.0
@@ -114,7 +115,7 @@ def gemm_us(
     for rows, columns, split, core, step_us in tiles_of(library, gpu, p):
         waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
         stored = hbm_us(gpu, constants, 2.0 * rows * columns * gpu.datasheet.n_sms) * (1.0 if hides_stores(library, gpu) else waves)
-        rate = reached / gpu.n_sms * np.minimum(core, feed(gpu, element, peak, rows, columns))
+        rate = reached / gpu.n_sms * np.minimum(core, feed(gpu, library, element, peak, rows, columns))
         tile = np.maximum(2 * rows * columns * (p.k / split) / rate, p.k * step_us)
         compute = waves * (tile + constants["gemm.tile_us"]) + stored
         memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))

@@ -204,7 +204,7 @@ def library_tiles(gpu: Gpu) -> Columns:
     for library in ("cublas", "cutlass", "deepgemm-masked"):
         peak = 1e6 * gpu.fp8_TFLOPS or 1e9
         out[f"{library}, rate"] = [gemm_tiles.hides_stores(library, gpu), *(gemm_tiles.promoted(library, gpu, d, peak) for d in ("bf16", "fp8"))]
-    return out | {"feed": gemm_tiles.feed(gpu, 1.0, 1e6 * gpu.bf16_TFLOPS, np.array([64.0, 128.0, 256.0]), np.array([64.0, 96.0, 128.0]))}
+    return out | {"feed": gemm_tiles.feed(gpu, "cublas", 1.0, 1e6 * gpu.bf16_TFLOPS, np.array([64.0, 128.0, 256.0]), np.array([64.0, 96.0, 128.0]))}
 
 
 def task_times(name: str) -> Columns:

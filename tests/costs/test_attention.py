@@ -56,6 +56,16 @@ def test_more_work_takes_longer() -> None:
     assert chunk < cached
 
 
+def test_only_flash_attention_starts_its_longest_tiles_first() -> None:
+    """A wave and a half of equal tiles takes two of them either way. Where tiles grow, a last wave of short ones is shorter, by half a tile here."""
+    gpu, constants = load_gpu("b200"), fitted_values()
+    call = {"batch": 1, "queries": 2048, "heads": 1.5 * gpu.n_sms / 16, "kv_heads": 1.5 * gpu.n_sms / 16, "qk_dim": 128, "v_dim": 128}
+    last, first = (float(attention_us(gpu, constants, AttentionCall(packed=packed, **call))) for packed in (False, True))
+    assert last > 1.2 * first
+    last, first = (float(attention_us(gpu, constants, AttentionCall(packed=packed, causal=False, **call))) for packed in (False, True))
+    assert last == first
+
+
 def test_a_tile_of_few_queries_is_cheap_on_blackwell_and_parts_meet_in_a_cluster_up_to_sixteen() -> None:
     b200, v = load_gpu("b200"), fitted_values()
     few, many = (float(decode_us(b200, v, AttentionCall(batch=2048, queries=1, past=127, heads=h, kv_heads=1, qk_dim=64, v_dim=64))) for h in (8, 64))

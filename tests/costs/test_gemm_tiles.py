@@ -7,7 +7,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
-from dysharp.costs.operators import gemm_us
+from dysharp.costs.operators import ELEMENT_BYTES, gemm_us
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 
@@ -54,11 +54,20 @@ def test_cutlass_on_blackwell():
 
 def test_shared_memory_feeds_a_square_tile_of_128_on_hopper():
     def part(rows: float, columns: float) -> float:
-        return float(feed(H100, 2.0, 989e6, np.array([rows]), np.array([columns]))[0])
+        return float(feed(H100, "cublas", 2.0, 989e6, np.array([rows]), np.array([columns]))[0])
 
     assert part(128, 128) == pytest.approx(1.0, rel=1e-3)
     assert part(64, 128) == pytest.approx(2 / 3, rel=1e-3)
     assert part(256, 128) == 1.0
+
+
+def test_an_untuned_tile_of_fp4_has_no_pair_and_scales_go_with_their_values():
+    """TensorRT-LLM: a cluster of one SM, which takes all 256 columns itself; an SM of a pair takes half. A value is 9 bits."""
+    peak, side = 1e6 * B200.peak_TFLOPS("fp4"), (np.array([128.0]), np.array([256.0]))
+    alone, paired = (float(feed(B200, library, ELEMENT_BYTES["fp4"], peak, *side)[0]) for library in ("cutlass-untuned", "cutlass"))
+    clocks = 128 * 256 / (peak / (2 * B200.n_sms * B200.boost_MHz))
+    assert alone == pytest.approx(clocks / (2 * (128 + 256) * 9 / 8 / 2 / 128))
+    assert paired / alone == pytest.approx((128 + 256) / (128 + 128))
 
 
 def test_only_deepgemm_on_hopper_scales_its_fp8_sums_itself():
