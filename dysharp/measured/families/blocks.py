@@ -130,7 +130,8 @@ def _case(m: Measurement) -> BlockCase:
     check_cluster(gpu, 1)
     kernel, decodes, trtllm = str(config.get("kernel", "")).lower(), m.kind.endswith("generation"), sparse and m.system.startswith("TensorRT")
     few = m.system.startswith("SGLang") and not decodes and past + queries <= load_whole(model).attention.index_top
-    kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
+    widened = kernel == "flash_attn" and not decodes  # prompts of vLLM's MLA (v1/attention/backends/mla/common.py): keys of the projection, in BF16
+    kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" and not widened else "bf16"
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
         indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
