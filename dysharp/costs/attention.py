@@ -70,6 +70,7 @@ class AttentionCall:
     | `rows`, `columns` | queries of a tile and keys of a block |
     | `whole` | one SM goes through all keys of a tile, however few tiles there are |
     | `packed` | queries of all heads of a key-value head fill a tile (FlashAttention-3); else a tile has queries of one head; decode always packs |
+    | `longest_first` | tiles with most blocks start first (FlashAttention-3, hopper/tile_scheduler.hpp; FlashAttention-4, arXiv 2603.05451) |
     """
 
     batch: ArrayLike
@@ -85,6 +86,7 @@ class AttentionCall:
     kv_dtype: str = "bf16"
     latent: bool = False
     packed: bool = False
+    longest_first: bool = False
     whole: bool = False
     lanes: bool = False
     masked: bool = False
@@ -116,10 +118,10 @@ def attention_flops(call: AttentionCall, direction: Direction = "forward") -> F6
 def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction: Direction = "forward") -> F64:
     """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
 
-    FlashAttention-3 starts the longest tiles first (hopper/tile_scheduler.hpp), so its last wave has the shortest ones. Other kernels start tiles in
-    order of their places (fmhaKernels.h, computeNumCtas): a longest one starts last, when SMs have no more than what is left of theirs. Backward, a
-    tile has keys, of which the first ones see most queries. A tile loads its queries before its first block and stores its outputs after its last
-    block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a cache few tiles are split as in decode.
+    Unless `longest_first`, tiles start in order of their places (fmhaKernels.h, computeNumCtas): a longest one starts last, when SMs have no more
+    than what is left of theirs. Backward, a tile has keys, of which the first ones see most queries. A tile loads its queries before its first block
+    and stores its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a
+    cache few tiles are split as in decode.
     """
     b, n, past, window = map(f64, (call.batch, call.queries, call.past, call.window))
     shared, height, columns = sharing(call), f64(call.rows), f64(call.columns)
@@ -134,7 +136,7 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
     tile = constants["attention.tile_us"] + hbm_us(gpu, constants, _own_bytes(call, direction)) * gpu.n_sms / tiles
     longest, shortest = (np.minimum(blocks, most) / parts * block + tile for blocks in (whole, first))
     mean, waves = _mean_blocks(rows, first, whole, most) / parts * block + tile, tiles / gpu.n_sms
-    last = (np.ceil(waves) - waves) * shortest + (0.0 if call.packed or direction == "backward" else longest - mean)
+    last = (np.ceil(waves) - waves) * shortest + (0.0 if call.longest_first or direction == "backward" else longest - mean)
     compute = np.maximum(longest, waves * mean + last)
     sums = np.where(parts > 1, light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, _key_bytes(call, direction)), constants["sm.overlap"])

@@ -105,17 +105,20 @@ def gradients(
     if isinstance(op, MemoryOp) and op.steps[1]:
         return _Gradients(machine.memory(BF16 * op.backward * rows_of(op, batch.tokens, routed), op.steps[1]))
     if isinstance(op, Core):
-        return _Gradients(machine.attention(_expanded(op, batch, op.kv_heads), "backward"))
+        return _Gradients(machine.attention(_expanded(machine, op, batch, op.kv_heads), "backward"))
     if isinstance(op, DeltaNetState):
         return _Gradients(machine.delta_net(_call(op, batch), "backward"))
     return _Gradients(0.0)
 
 
-def _expanded(op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:
-    """Prompts, with keys and values per head. Behind a cache heads that share keys share tiles (hopper/heuristics.h: should_pack_gqa)."""
+def _expanded(machine: Machine, op: Core, batch: StepBatch, kv_heads: float) -> AttentionCall:
+    """Prompts, with keys and values per head: on Hopper by FlashAttention-3, which vLLM and SGLang take there.
+
+    Behind a cache heads that share keys share tiles (hopper/heuristics.h: should_pack_gqa).
+    """
     return AttentionCall(
         batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=op.heads, kv_heads=kv_heads, qk_dim=op.qk_dim,
-        v_dim=op.v_dim, window=op.window, packed=batch.past > 0,
+        v_dim=op.v_dim, window=op.window, packed=batch.past > 0, longest_first=bool(machine.cluster.gpu) and machine.gpu.arch == "hopper",
     )  # fmt: skip
 
 
@@ -132,7 +135,7 @@ def _grouped(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> 
         )  # fmt: skip
         yield OpTime("attention decode", machine.decode(call), 2)
     if batch.prompts:
-        yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.kv_heads), formats)))
+        yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(machine, op, batch, op.kv_heads), formats)))
 
 
 def _in_cache(machine: Machine, call: AttentionCall, formats: Formats) -> AttentionCall:
@@ -161,7 +164,7 @@ def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> I
         )  # fmt: skip
         yield OpTime("attention prefill", machine.attention(chosen))
     elif batch.prompts:
-        yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.heads), formats)))
+        yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(machine, op, batch, op.heads), formats)))
 
 
 def _is_sparse(op: Core, batch: StepBatch) -> bool:

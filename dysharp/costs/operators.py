@@ -16,7 +16,7 @@ from dysharp.specs import Gpu, load_gpu
 
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5 + 1 / 16}
-"""Bytes of a value. Each 16 values of NVFP4 have a scale of a byte, which goes through shared memory with them (PTX ISA, tcgen05.mma, scale_vec::4X)."""
+"""Bytes of a value. 16 values of NVFP4 share a scale of a byte, which goes through shared memory with them (PTX ISA, tcgen05.mma, scale_vec::4X)."""
 CAST_BYTES = 2.0 + 1.0
 """Bytes that a cast of one value moves: it reads BF16 and writes FP8."""
 SCALE_BYTES = 4.0 / 128.0

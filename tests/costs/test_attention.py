@@ -56,13 +56,13 @@ def test_more_work_takes_longer() -> None:
     assert chunk < cached
 
 
-def test_only_flash_attention_starts_its_longest_tiles_first() -> None:
-    """A wave and a half of equal tiles takes two of them either way. Where tiles grow, a last wave of short ones is shorter, by half a tile here."""
+def test_a_longest_tile_that_starts_last_is_waited_for() -> None:
+    """Equal tiles take whole waves either way. Tiles that grow with their place take half a tile longer, about a fifth of a wave and a half."""
     gpu, constants = load_gpu("b200"), fitted_values()
     call = {"batch": 1, "queries": 2048, "heads": 1.5 * gpu.n_sms / 16, "kv_heads": 1.5 * gpu.n_sms / 16, "qk_dim": 128, "v_dim": 128}
-    last, first = (float(attention_us(gpu, constants, AttentionCall(packed=packed, **call))) for packed in (False, True))
+    last, first = (float(attention_us(gpu, constants, AttentionCall(longest_first=way, **call))) for way in (False, True))
     assert last > 1.2 * first
-    last, first = (float(attention_us(gpu, constants, AttentionCall(packed=packed, causal=False, **call))) for packed in (False, True))
+    last, first = (float(attention_us(gpu, constants, AttentionCall(longest_first=way, causal=False, **call))) for way in (False, True))
     assert last == first
 
 

@@ -92,8 +92,8 @@ def _case(measurement: Measurement) -> _AttentionCase:
     masked = own_decode and _masked(measurement, load_gpu(gpu))
     found = _AttentionCase(
         gpu=gpu, batch=batch, queries=queries, past=past, heads=heads, kv_heads=kv_heads, qk_dim=shape["qk"], v_dim=shape["v"], window=window,
-        causal=not bidirectional, dtype=dtype, kv_dtype=stored, latent=bool(shape["absorbed"]), packed=flash, masked=masked,
-        lanes=own_decode and not masked and arch != "blackwell", rows=tile.rows, columns=tile.columns, decodes=decodes,
+        causal=not bidirectional, dtype=dtype, kv_dtype=stored, latent=bool(shape["absorbed"]), packed=flash, longest_first=flash,
+        masked=masked, lanes=own_decode and not masked and arch != "blackwell", rows=tile.rows, columns=tile.columns, decodes=decodes,
         direction="backward" if kind.endswith("bwd") else "forward", alone=bidirectional or kind.startswith("attention_train"), eager=eager,
         launches=1.0 if eager else 0.0, dtypes=(stored,),
         shape=" ".join(f"{key}={config[key]}" for key in ("heads", "kv_heads", "head_dim", "window", "kv_dtype", "kernel") if key in config),
@@ -140,7 +140,7 @@ def _with_surroundings(case: _AttentionCase, engine: str, kernel: str, kind: str
     | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
     | SGLang, FlashAttention-3, FP8 latent | new rows are cast into the cache, all of it to BF16 (layers/attention/flashattention_backend.py) |
-    | vLLM, FlashInfer, prefill | the same by head, while attention starts (`enable_pdl`); an FP8 cache is widened first (v1/attention/backends/flashinfer.py) |
+    | vLLM, FlashInfer, prefill | the same by head, while attention starts (`enable_pdl`); an FP8 cache is widened first (backends/flashinfer.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
     stored, sizes = ELEMENT_BYTES[case.kv_dtype], (case.batch, case.queries, case.heads, case.kv_heads, case.qk_dim, case.v_dim)
