@@ -8,12 +8,15 @@ from dysharp.costs import moe, operators
 from dysharp.measured.families import Case, Constants, Measurement, Unsupported, dtype_of, family, gpu_of, number
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.model import FORMATS
-from dysharp.specs import Gpu
+from dysharp.specs import Gpu, load_gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 """Serving engines: their FP8 and FP4 linear layers take BF16 inputs."""
 SCALED_BYTES = 2.0
 """Bytes per value that the search for the largest input reads."""
+PACKS = 5.0
+"""Kernels that pack FP32 scales for Blackwell's tensor cores: those of the input; those of weights after a count, a division and a gather of rows
+(DeepGEMM csrc/apis/layout.hpp, transform_sf_into_required_layout). So in SGLang's table of operators; its server packs scales of weights once."""
 WEIGHT_ONLY = {"int8_wo": 1.0, "int4_wo": FORMATS["int4"].weight_bytes}
 """Bytes of a weight that registers widen to BF16."""
 
@@ -27,6 +30,7 @@ class _GemmCase(Case):
     | `quantises` | the time includes a cast of the input from BF16 to FP8 or FP4 |
     | `streams` | the cast is as fast as memory; else SMs limit it (`costs.operators.quantise_us`) |
     | `scale_kernels` | kernels that find the scale of the whole input before the cast |
+    | `packs` | `PACKS` where scales are not packed before |
     | `eager` | the host launches each kernel; else a CUDA graph or a profiler times the device alone |
     """
 
@@ -35,6 +39,7 @@ class _GemmCase(Case):
     quantises: bool
     streams: bool
     scale_kernels: float
+    packs: float
     eager: bool
     weight_bytes: float
     m: float
@@ -49,7 +54,7 @@ def closed_us(case: _GemmCase, gpu: Gpu, constants: Constants) -> F64:
         return moe.linear_us(gpu, constants, time, case.m, case.k)
     values = f64(case.m * case.k)
     searched = np.where(np.asarray(case.scale_kernels) > 0, operators.hbm_us(gpu, constants, SCALED_BYTES * values), 0.0)
-    scale = case.scale_kernels * operators.launch_us(gpu, constants) + searched
+    scale = (case.scale_kernels + case.packs) * operators.launch_us(gpu, constants) + searched
     if not case.quantises:
         return time
     moved = values * (operators.ELEMENT_BYTES["bf16"] + operators.ELEMENT_BYTES[case.dtype])
@@ -97,6 +102,7 @@ def case(measurement: Measurement) -> _GemmCase:
         # Measured casts (`quantize_static`) and kernels/quantization.cu: vectors of 16 bytes. vLLM casts FP8 with a block per token.
         streams=dtype == "fp4" or engine in ENGINES[1:],
         scale_kernels=3.0 if engine == "TensorRT-LLM" and per_tensor else 0.0,
+        packs=PACKS if kernel.startswith("sglang_deepgemm") and load_gpu(gpu).arch == "blackwell" else 0.0,
         eager=eager,
         m=m,
         n=n,
