@@ -44,6 +44,8 @@ EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
 """GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
+TURNS = 2.0
+"""Passes of a value through shared memory where it is turned: read, written."""
 MISS_CLOCKS = 1000.0
 """Clocks of a load from memory (arXiv 2512.02189, Hopper)."""
 TOKEN_THREADS, SM_THREADS, WARP, WAITS = 512.0, 2048.0, 32.0, 2.0
@@ -223,12 +225,16 @@ def sharing(call: AttentionCall) -> F64:
 
 
 def _block_us(gpu: Gpu, constants: Constants, call: AttentionCall, rows: ArrayLike, direction: Direction) -> F64:
-    """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
+    """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass.
+
+    Hopper multiplies FP8 by K alone, so values are turned in the shared memory that feeds the products (FlashAttention-3, section 3.3).
+    """
     scores = f64(rows) * f64(call.columns)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
     exponentials = EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz  # of one SM in a microsecond
     softmax = scores / (exponentials * constants["attention.softmax_part"])
-    products = 2 * scores * _product_widths(call, direction) / rate
+    turned = TURNS * f64(call.columns) * f64(call.v_dim) / (SMEM_BYTES * gpu.boost_MHz) if (gpu.arch, call.dtype) == ("hopper", "fp8") else 0.0
+    products = 2 * scores * _product_widths(call, direction) / rate + turned
     if direction == "backward":
         return np.asarray(products + softmax)
     return overlap(products, softmax, constants["sm.overlap"])
