@@ -9,12 +9,14 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import AttentionCall, attention_flops
+from dysharp.costs.layer import gradients, kernels
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import estimate
-from dysharp.model import chunks_of, layout_of
+from dysharp.model import chunks_of, formats_of, layout_of
+from dysharp.model.batch import prompt_batch
 from dysharp.model.flops import flops_of
-from dysharp.model.operators import LINEAR_FORMS, MemoryOp, Weight, operators
+from dysharp.model.operators import LINEAR_FORMS, Core, MemoryOp, Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
@@ -374,3 +376,12 @@ def test_linear_attention_costs_less_than_attention_over_long_sequences() -> Non
         linear, full = (block.pieces(number)[0]["core attention"] for number in (0, 3))
         assert linear.backward > linear.forward > 0
         assert (full.forward > linear.forward) == slower
+
+
+@pytest.mark.parametrize(("name", "sequence"), [("deepseek-v3.2", 1024), ("deepseek-v3.2", 131072), ("deepseek-v3", 4096)])
+def test_a_backward_pass_has_the_pairs_of_its_forward_pass(name: str, sequence: int) -> None:
+    """Sparse attention (V3.2) has gradients of the tokens that its forward pass chose."""
+    (core,) = [op for op in operators(load_whole(name), 5) if isinstance(op, Core)]
+    batch, machine, formats = prompt_batch(sequence, sequence, 0), Counting(load_cluster(PAPER)), formats_of("bf16")
+    (forward,) = [time.us for time in kernels(machine, core, batch, formats) if time.name == "attention prefill"]
+    assert gradients(machine, core, batch, formats).inputs == 2 * forward
