@@ -197,7 +197,7 @@ def step(
     block, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
-    asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
+    asked |= {"model": whole.layer, "cluster": _cluster_of_group(plan, machine), "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
     rows = rows_both_ways(names, block.training_recipe.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
@@ -232,6 +232,16 @@ def step(
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)
+
+
+def _cluster_of_group(layout: Layout, machine: Machine) -> Cluster:
+    """The machine of one EP group, whose ranks are `etp` GPUs apart: of a group over several domains each has so many fewer ranks."""
+    cluster, out = machine.cluster, machine.cluster.scale_out
+    if layout.etp == 1 or layout.ep * layout.etp <= machine.domain:
+        return cluster
+    if out is None:
+        check_domain(layout, machine.domain)
+    return replace(cluster, scale_out=replace(out, domain_gpus=machine.domain // layout.etp))
 
 
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:

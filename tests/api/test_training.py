@@ -62,6 +62,18 @@ def test_the_answer_is_a_system_that_one_could_build_and_says_what_would_help(do
     assert gains["twice the micro-batches"] == pytest.approx(twice.best.tokens_per_s_gpu / done.best.tokens_per_s_gpu - 1)
 
 
+def test_ranks_of_a_group_lie_as_far_apart_as_experts_are_cut() -> None:
+    """Eight ranks, two GPUs apart, are in two domains of eight GPUs: their rows go over NICs, and one domain does not hold them."""
+    asked: Any = {"systems": ["deepep"], "sequence": 512}
+    inside, across = (
+        dysharp.step("deepseek-v2-lite", f"hw-dgx-h100-x2{change}", "tp=2,ep=8,etp=2,dp=8,m=1", **asked).best.ep
+        for change in (",scale_out.domain_gpus=16", "")
+    )  # fmt: skip
+    assert inside is not None and across is not None and across.forward_wire > 1.5 * inside.forward_wire
+    with pytest.raises(ConfigError, match="ep: found 8 x etp 2, expected at most the 8 GPUs of the only NVLink domain"):
+        dysharp.step("deepseek-v2-lite", "hw-dgx-h100", "tp=2,ep=8,etp=2,dp=8,m=1", **asked)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
 def test_no_system_beats_the_bound(schedule: str) -> None:
     """The GPU with most rows computes as long under every system, so a merged pair is no shorter than its computing."""
