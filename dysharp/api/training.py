@@ -35,6 +35,7 @@ from dysharp.training.answers import (
     MFU_LINE,
     NO_EP,
     NO_LAUNCHES,
+    NO_TRAFFIC,
     Energy,
     StepSplit,
     Waits,
@@ -210,6 +211,9 @@ def step(
     ways: dict[str, tuple[EpTimes | None, TrainingRecipe]] = {NO_EP: (best.ep.without_wire(), block.training_recipe)} if best.ep else {}
     ways |= {NO_LAUNCHES: (best.ep, replace(block.training_recipe, host=False))} if block.training_recipe.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
+    if plan.fsdp > 1:
+        whole_weights = step_costs(whole, machine, replace(plan, fsdp=1), sequence, best.ep, order.directions, block.training_recipe).times
+        without[NO_TRAFFIC] = replace(whole_weights, reduce=(), gather=(), optimizer=costs[best.system].times.optimizer)
     more = gains(order, costs[best.system].times, without)
     said = (step_words(tensor, whole),) if tensor else ()
     if merging and best.ep:
@@ -237,11 +241,10 @@ def step(
 def _cluster_of_group(layout: Layout, machine: Machine) -> Cluster:
     """The machine of one EP group, whose ranks are `etp` GPUs apart: of a group over several domains each has so many fewer ranks."""
     cluster, out = machine.cluster, machine.cluster.scale_out
-    if layout.etp == 1 or layout.ep * layout.etp <= machine.domain:
-        return cluster
-    if out is None:
+    far = layout.etp > 1 and layout.ep * layout.etp > machine.domain
+    if far and out is None:
         check_domain(layout, machine.domain)
-    return replace(cluster, scale_out=replace(out, domain_gpus=machine.domain // layout.etp))
+    return replace(cluster, scale_out=replace(out, domain_gpus=machine.domain // layout.etp)) if far and out else cluster
 
 
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
@@ -396,21 +399,22 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 
 
 def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
-    """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
+    """EP communication that nothing hides, launches, and shared weights, in every slot. Of a pair: what exceeds its computing."""
     found: dict[tuple[int, str], Amounts] = {}
     for rank, slots in enumerate(order.slots):
         for slot in slots:
             if us := costs.times.cells.of(slot) / PS_PER_US:
-                found[rank, slot_name(slot)] = {part: wait / us for part, wait in zip((EP, LAUNCHES), _waits_in(slot, costs.stages), strict=True)}
+                waits = zip((EP, LAUNCHES, DATA_PARALLEL), _waits_in(slot, costs.stages), strict=True)
+                found[rank, slot_name(slot)] = {part: wait / us for part, wait in waits}
     return found
 
 
-def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float, float]:
     one = stages[slot[0].stage]
     if len(slot) == 2:
         return one.waits_in_pair(stages[slot[1].stage])
     if slot[0].kind == WGRAD:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 

@@ -59,11 +59,6 @@ def mean_context(sequence: int, window: int = 0) -> float:
     return sequence / 2
 
 
-def _has_attention(kind: str) -> bool:
-    """Whether layers of a kind see the tokens before, with a window or all."""
-    return not {"*", "w"}.isdisjoint(kind)
-
-
 def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> _Flops:
     """FLOPs per token of sequences of `sequence` tokens. `mtp`: with the layers, joining matrices and heads of further predictions."""
     forward: Amounts = {}
@@ -117,7 +112,7 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * (model.vocab * model.hidden)
     matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
-        matrices += sum(_has_attention(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
+        matrices += sum(not {"*", "w"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
     core = sum(core_flops(op, sequence, convention) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core
@@ -132,7 +127,7 @@ def _counted(model: WholeModel, part: str, name: str, macs: int, convention: Con
 
 
 def core_flops(op: LayerOperator, sequence: int, convention: Convention = MEGATRON) -> float:
-    """Forward FLOPs of one operator per token of a sequence: scores and weighted values, of an indexer's choice; its scores of all; a state. 0 of others."""
+    """Forward FLOPs of one operator per token: scores and weighted values, of what an indexer chose; its scores of all; a state. 0 of others."""
     if isinstance(op, DeltaNetState):
         return 2.0 * op.products * op.state
     if not isinstance(op, Core):

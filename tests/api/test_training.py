@@ -69,9 +69,24 @@ def test_ranks_of_a_group_lie_as_far_apart_as_experts_are_cut() -> None:
         dysharp.step("deepseek-v2-lite", f"hw-dgx-h100-x2{change}", "tp=2,ep=8,etp=2,dp=8,m=1", **asked).best.ep
         for change in (",scale_out.domain_gpus=16", "")
     )  # fmt: skip
-    assert inside is not None and across is not None and across.forward_wire > 1.5 * inside.forward_wire
+    assert inside is not None
+    assert across is not None
+    assert across.forward_wire > 1.5 * inside.forward_wire
     with pytest.raises(ConfigError, match="ep: found 8 x etp 2, expected at most the 8 GPUs of the only NVLink domain"):
         dysharp.step("deepseek-v2-lite", "hw-dgx-h100", "tp=2,ep=8,etp=2,dp=8,m=1", **asked)
+
+
+def test_a_wait_for_shared_weights_is_no_computing() -> None:
+    """Over slow NICs every micro-batch waits for the weights of its layers: `step` and `plan` call that traffic, not computing."""
+    layout, machine = "tp=8,pp=2,dp=4,fsdp=4,m=8", "hw-dgx-h100-x8,scale_out.nic_GBps=25"
+    found, apart = (dysharp.step("llama3-70b", machine, one) for one in (layout, layout.replace("fsdp=4,", "")))
+    shares = found.best.shares
+    assert shares["compute"] * found.best.step_us < 1.05 * apart.best.shares["compute"] * apart.best.step_us
+    assert shares["data_parallel"] > 0.5
+    assert sum(shares.values()) == pytest.approx(1)
+    assert "gradient and parameter traffic that costs nothing" in found.sentence()
+    planned = dysharp.plan("llama3-70b", 64, machine, batch=32, check=layout, quick=True).checked
+    assert planned.parts["gradients and parameters"] / planned.step_us == pytest.approx(shares["data_parallel"], abs=0.02)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])

@@ -172,14 +172,14 @@ def test_overlap_hides_communication_and_never_computing() -> None:
 
 def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
     one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
-    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2), (3, 6), (0, 0))  # hidden exchanges leave time for launches
+    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2, 0), (3, 6, 0), (0, 0, 0))  # hidden exchanges leave time for launches
     bound = replace(one, forward_launches=10, backward_launches=25)
-    assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15))  # launches bind: a hidden exchange gains nothing
-    assert replace(one, backward_exposed=18).waits_backward() == (14, 6)  # the rest hides behind weight gradients, which are apart
-    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (15, 0)
+    assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15, 0))  # launches bind: no hidden exchange gains
+    assert replace(one, backward_exposed=18).waits_backward() == (14, 6, 0)  # the rest hides behind weight gradients, which are apart
+    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (15, 0, 0)
     hidden, short = one.as_merged(BlockTimes(5, 21, 24)), one.as_merged(BlockTimes(3, 15, 18))
-    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1), (0, 5))  # computing takes 4 and 16
-    assert (short.waits(), short.waits_backward()) == ((0, 0), (0, 0))
+    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1, 0), (0, 5, 0))  # computing takes 4 and 16
+    assert (short.waits(), short.waits_backward()) == ((0, 0, 0), (0, 0, 0))
 
 
 def test_context_ranks_exchange_inside_their_domain() -> None:
