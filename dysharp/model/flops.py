@@ -112,7 +112,8 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * (model.vocab * model.hidden)
     matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
-        matrices += sum(not {"*", "w"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
+        seeing = sum(not {"*", "w"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp))
+        matrices += seeing * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
     core = sum(core_flops(op, sequence, convention) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core

@@ -170,9 +170,20 @@ def test_overlap_hides_communication_and_never_computing() -> None:
     assert bound.forward + bound.backward == pytest.approx(56)
 
 
+@pytest.mark.parametrize(("cluster", "hidden_most"), [("hw-dgx-h100", 7 / 8), ("hw-pcie-l40s", 0.4)])
+def test_pieces_of_a_collective_hide_behind_their_products_alone(cluster: str, hidden_most: float) -> None:
+    """Over PCIe collectives take longer than all products of a layer, which hide no more of them than they take."""
+    machine, layout = Machine(load_cluster(cluster)), layout_of("tp=8,m=2")
+    recipes = (TrainingRecipe(overlap_tp=way) for way in (False, True))
+    apart, beside = (Block(load_whole("llama3-8b"), machine, layout, 4096, one).layer(5, None).parts for one in recipes)
+    hidden = apart["tensor parallel"] - beside["tensor parallel"]
+    assert 0 < hidden <= hidden_most * apart["tensor parallel"]
+    assert hidden <= beside["attention"] + beside["dense FFN"]
+
+
 def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
     one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
-    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2, 0), (3, 6, 0), (0, 0, 0))  # hidden exchanges leave time for launches
+    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2, 0), (3, 6, 0), (0, 0, 0))  # hidden exchanges leave launches time
     bound = replace(one, forward_launches=10, backward_launches=25)
     assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15, 0))  # launches bind: no hidden exchange gains
     assert replace(one, backward_exposed=18).waits_backward() == (14, 6, 0)  # the rest hides behind weight gradients, which are apart
