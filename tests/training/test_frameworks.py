@@ -121,6 +121,11 @@ def test_the_same_in_toml_json_and_a_file_of_arguments(tmp_path: Path) -> None:
         assert layout_of(arguments_from(str(tmp_path / name), QWEN).layout) == layout_of(f"tp=2,ep=8,etp={etp}"), name
 
 
+def test_an_optimizer_on_the_host_is_named() -> None:
+    (note,) = arguments_from("--world-size 8 --expert-model-parallel-size 8 --optimizer-cpu-offload", QWEN).notes
+    assert note == "Arguments that change the time and are not read: optimizer_cpu_offload=True."
+
+
 def test_arguments_cut_experts_as_all_else_unless_they_say_how() -> None:
     """Megatron-LM sets the degree of experts to that of tensors where it is not said; a dense model has none."""
     words = "--tensor-model-parallel-size 4 --expert-model-parallel-size 8"
