@@ -302,7 +302,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
 
 def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Machine, precision: str | None) -> tuple[WholeModel, TrainingRecipe]:
     """A shape and its training recipe under a precision. Raises `ConfigError`."""
-    formats = step_formats(precision, model)
+    formats = step_formats(precision, model, machine)
     for side in ("sent", "back"):
         if getattr(formats, side) not in ("", "bf16"):
             raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")

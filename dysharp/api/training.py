@@ -296,7 +296,7 @@ def _planned(
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
-    formats = step_formats(request["precision"] or (written.precision if written else None), whole)
+    formats = step_formats(request["precision"] or (written.precision if written else None), whole, machine)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
     training_recipe = replace(usual, overlap_tp=(written or usual).overlap_tp, recompute=saving.recompute, tensor=shared)

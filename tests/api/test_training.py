@@ -184,6 +184,13 @@ def test_a_step_that_cannot_be_is_one_line(layout: str, schedule: str | None, me
         dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", layout, schedule, sequence=4096)
 
 
+def test_a_machine_without_the_products_has_no_copies_for_them() -> None:
+    """An A100 multiplies in BF16, whatever the precision: FP8 copies of weights would only take its memory."""
+    wide, narrow = (dysharp.step("llama3-8b", "hw-dgx-a100", "tp=2,dp=4,m=4", precision=name) for name in ("bf16", "fp8"))
+    assert narrow.memory.peak.allocated == wide.memory.peak.allocated
+    assert narrow.best.step_us == pytest.approx(wide.best.step_us, rel=1e-3)
+
+
 def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> None:
     def asked(**more: Any) -> Any:
         return dysharp.step("llama3-8b", "hw-dgx-h200", "tp=2,dp=4,m=4", **more)
@@ -200,7 +207,7 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert kept.formats["products"]["experts"] == "bf16"
     assert kept.formats["sent"] == "fp8"  # as deepep sends to a layer in FP8, in a quick answer, too
     assert kept.memory.peak.allocated == dysharp.describe("qwen3-30b", layout="ep=8,gpus=64,m=4", recompute=["full"]).memory[0]["allocated"] * 2**30
-    assert "formats: weights fp8-block; products fp8; KV bf16; state fp8" in narrow.header
+    assert "formats: weights fp8-block (dense), bf16; products fp8 (dense), bf16; KV bf16; state fp8" in narrow.header  # collectives hide attention
     args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise"
     assert asked(megatron=f"{args} --tp-comm-overlap").best.step_us == narrow.best.step_us < asked(megatron=args).best.step_us
 
