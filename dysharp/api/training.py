@@ -208,13 +208,13 @@ def step(
     firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
     done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
     best = done[_fastest(done)]
-    ways: dict[str, tuple[EpTimes | None, TrainingRecipe]] = {NO_EP: (best.ep.without_wire(), block.training_recipe)} if best.ep else {}
-    ways |= {NO_LAUNCHES: (best.ep, replace(block.training_recipe, host=False))} if block.training_recipe.host else {}
-    without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
-    if plan.fsdp > 1:
-        whole_weights = step_costs(whole, machine, replace(plan, fsdp=1), sequence, best.ep, order.directions, block.training_recipe).times
-        without[NO_TRAFFIC] = replace(whole_weights, reduce=(), gather=(), optimizer=costs[best.system].times.optimizer)
-    more = gains(order, costs[best.system].times, without)
+    own, now = block.training_recipe, costs[best.system].times
+    ways: dict[str, tuple[Layout, EpTimes | None, TrainingRecipe]] = {NO_EP: (plan, best.ep.without_wire(), own)} if best.ep else {}
+    ways |= {NO_LAUNCHES: (plan, best.ep, replace(own, host=False))} if own.host else {}
+    ways |= {NO_TRAFFIC: (replace(plan, fsdp=1), best.ep, own)} if plan.fsdp > 1 else {}
+    without = {name: step_costs(whole, machine, at, sequence, ep, order.directions, how).times for name, (at, ep, how) in ways.items()}
+    without |= {NO_TRAFFIC: replace(without[NO_TRAFFIC], reduce=(), gather=(), optimizer=now.optimizer)} if plan.fsdp > 1 else {}
+    more = gains(order, now, without)
     said = (step_words(tensor, whole),) if tensor else ()
     if merging and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.training_recipe)
@@ -226,11 +226,11 @@ def step(
     options = next((first.options for first in firsts if first.system == best.system), None)
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
-    own = None if merging or tensor else posterior_of(cluster, "steps")
+    known = None if merging or tensor else posterior_of(cluster, "steps")
     again = request.copy()
     again["quick"] = True
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
-    learned = own.interval(at) if own else None
+    learned = known.interval(at) if known else None
     interval = learned or step_interval(whole, plan, machine)
     bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)

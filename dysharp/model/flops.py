@@ -69,7 +69,7 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> _Flops:
         head = 2.0 * model.vocab * model.hidden
         forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
     layers = range(model.n_layers + (model.mtp if mtp else 0))
-    forward[CORE] = sum(core_flops(op, sequence) for layer in layers for op in operators(model, layer))
+    forward[CORE] = sum(_core_flops(op, sequence) for layer in layers for op in operators(model, layer))
     return _Flops(forward)
 
 
@@ -115,7 +115,7 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
         seeing = sum(not {"*", "w"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp))
         matrices += seeing * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
-    core = sum(core_flops(op, sequence, convention) for layer in layers for op in operators(model, layer))
+    core = sum(_core_flops(op, sequence, convention) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core
 
 
@@ -127,7 +127,7 @@ def _counted(model: WholeModel, part: str, name: str, macs: int, convention: Con
     return macs
 
 
-def core_flops(op: LayerOperator, sequence: int, convention: Convention = MEGATRON) -> float:
+def _core_flops(op: LayerOperator, sequence: int, convention: Convention = MEGATRON) -> float:
     """Forward FLOPs of one operator per token: scores and weighted values, of what an indexer chose; its scores of all; a state. 0 of others."""
     if isinstance(op, DeltaNetState):
         return 2.0 * op.products * op.state
