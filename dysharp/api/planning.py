@@ -106,7 +106,7 @@ class Answer:
         return (
             f"{start}{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
             f"{100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, {best.peak_bytes / GiB:.0f} GiB; "
-            f"besides computing, most time goes to {best.limit}. {self.trust()}"
+            f"{_rest(best)}. {self.trust()}"
         )
 
     def trust(self) -> str:
@@ -181,7 +181,7 @@ class Answer:
         behind = _behind_of(x.step_us, best.step_us)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
         place = f"{behind:.1f} % behind {_whole(best)}" if behind > 0 else "no worse than the best of the space"
-        return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
+        return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; {_rest(x)}."
 
     def check_rows(self) -> Rows:
         """Rows of `CHECKED`."""
@@ -246,6 +246,11 @@ def _whole(one: Costed) -> str:
     return f"{text_of(one)} ({form})" if form else text_of(one)
 
 
+def _rest(one: Costed) -> str:
+    """What takes longest besides computing, and its share: where that is near 0, nothing but computing limits."""
+    return f"besides computing, most time goes to {one.limit} ({100 * one.parts[one.limit] / one.step_us:.1f} %)"
+
+
 def _formats_of_plan(one: Planned) -> Formats:
     """The formats of the best layout of a plan. Its closed forms send BF16 rows both ways."""
     task, training_recipe = one.task, one.coster.training_recipe(one.found.best[0].values)
@@ -297,7 +302,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
 
 def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Machine, precision: str | None) -> tuple[WholeModel, TrainingRecipe]:
     """A shape and its training recipe under a precision. Raises `ConfigError`."""
-    formats = step_formats(precision, model)
+    formats = step_formats(precision, model, machine)
     for side in ("sent", "back"):
         if getattr(formats, side) not in ("", "bf16"):
             raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")

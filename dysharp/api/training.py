@@ -35,6 +35,7 @@ from dysharp.training.answers import (
     MFU_LINE,
     NO_EP,
     NO_LAUNCHES,
+    NO_TRAFFIC,
     Energy,
     StepSplit,
     Waits,
@@ -197,7 +198,7 @@ def step(
     block, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
-    asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
+    asked |= {"model": whole.layer, "cluster": _cluster_of_group(plan, machine), "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
     rows = rows_both_ways(names, block.training_recipe.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
@@ -207,10 +208,13 @@ def step(
     firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
     done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
     best = done[_fastest(done)]
-    ways: dict[str, tuple[EpTimes | None, TrainingRecipe]] = {NO_EP: (best.ep.without_wire(), block.training_recipe)} if best.ep else {}
-    ways |= {NO_LAUNCHES: (best.ep, replace(block.training_recipe, host=False))} if block.training_recipe.host else {}
-    without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
-    more = gains(order, costs[best.system].times, without)
+    own, now = block.training_recipe, costs[best.system].times
+    ways: dict[str, tuple[Layout, EpTimes | None, TrainingRecipe]] = {NO_EP: (plan, best.ep.without_wire(), own)} if best.ep else {}
+    ways |= {NO_LAUNCHES: (plan, best.ep, replace(own, host=False))} if own.host else {}
+    ways |= {NO_TRAFFIC: (replace(plan, fsdp=1), best.ep, own)} if plan.fsdp > 1 else {}
+    without = {name: step_costs(whole, machine, at, sequence, ep, order.directions, how).times for name, (at, ep, how) in ways.items()}
+    without |= {NO_TRAFFIC: replace(without[NO_TRAFFIC], reduce=(), gather=(), optimizer=now.optimizer)} if plan.fsdp > 1 else {}
+    more = gains(order, now, without)
     said = (step_words(tensor, whole),) if tensor else ()
     if merging and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.training_recipe)
@@ -222,16 +226,25 @@ def step(
     options = next((first.options for first in firsts if first.system == best.system), None)
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
-    own = None if merging or tensor else posterior_of(cluster, "steps")
+    known = None if merging or tensor else posterior_of(cluster, "steps")
     again = request.copy()
     again["quick"] = True
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
-    learned = own.interval(at) if own else None
+    learned = known.interval(at) if known else None
     interval = learned or step_interval(whole, plan, machine)
     bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)
+
+
+def _cluster_of_group(layout: Layout, machine: Machine) -> Cluster:
+    """The machine of one EP group, whose ranks are `etp` GPUs apart: of a group over several domains each has so many fewer ranks."""
+    cluster, out = machine.cluster, machine.cluster.scale_out
+    far = layout.etp > 1 and layout.ep * layout.etp > machine.domain
+    if far and out is None:
+        check_domain(layout, machine.domain)
+    return replace(cluster, scale_out=replace(out, domain_gpus=machine.domain // layout.etp)) if far and out else cluster
 
 
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
@@ -283,7 +296,7 @@ def _planned(
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
-    formats = step_formats(request["precision"] or (written.precision if written else None), whole)
+    formats = step_formats(request["precision"] or (written.precision if written else None), whole, machine)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
     training_recipe = replace(usual, overlap_tp=(written or usual).overlap_tp, recompute=saving.recompute, tensor=shared)
@@ -386,21 +399,22 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 
 
 def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
-    """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
+    """EP communication that nothing hides, launches, and shared weights, in every slot. Of a pair: what exceeds its computing."""
     found: dict[tuple[int, str], Amounts] = {}
     for rank, slots in enumerate(order.slots):
         for slot in slots:
             if us := costs.times.cells.of(slot) / PS_PER_US:
-                found[rank, slot_name(slot)] = {part: wait / us for part, wait in zip((EP, LAUNCHES), _waits_in(slot, costs.stages), strict=True)}
+                waits = zip((EP, LAUNCHES, DATA_PARALLEL), _waits_in(slot, costs.stages), strict=True)
+                found[rank, slot_name(slot)] = {part: wait / us for part, wait in waits}
     return found
 
 
-def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float, float]:
     one = stages[slot[0].stage]
     if len(slot) == 2:
         return one.waits_in_pair(stages[slot[1].stage])
     if slot[0].kind == WGRAD:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 

@@ -105,7 +105,8 @@ def gradients(
     if isinstance(op, MemoryOp) and op.steps[1]:
         return _Gradients(machine.memory(BF16 * op.backward * rows_of(op, batch.tokens, routed), op.steps[1]))
     if isinstance(op, Core):
-        return _Gradients(machine.attention(_expanded(machine, op, batch, op.kv_heads), "backward"))
+        call = _chosen(op, batch) if _is_sparse(op, batch) else _expanded(machine, op, batch, op.kv_heads)
+        return _Gradients(machine.attention(call, "backward"))
     if isinstance(op, DeltaNetState):
         return _Gradients(machine.delta_net(_call(op, batch), "backward"))
     return _Gradients(0.0)
@@ -158,13 +159,17 @@ def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> I
         )  # fmt: skip
         yield OpTime("attention decode", machine.decode(call), 2)
     if batch.prompts and sparse:
-        chosen = AttentionCall(
-            batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=max(op.heads, SPARSE_HEADS), kv_heads=1,
-            qk_dim=op.latent, v_dim=op.kv_rank, window=op.index_top, packed=True,
-        )  # fmt: skip
-        yield OpTime("attention prefill", machine.attention(chosen))
+        yield OpTime("attention prefill", machine.attention(_chosen(op, batch)))
     elif batch.prompts:
         yield OpTime("attention prefill", machine.attention(_in_cache(machine, _expanded(machine, op, batch, op.heads), formats)))
+
+
+def _chosen(op: Core, batch: StepBatch) -> AttentionCall:
+    """Prompts of sparse attention: latent vectors of the tokens that an indexer chose, for all heads."""
+    return AttentionCall(
+        batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=max(op.heads, SPARSE_HEADS), kv_heads=1,
+        qk_dim=op.latent, v_dim=op.kv_rank, window=op.index_top, packed=True,
+    )  # fmt: skip
 
 
 def _is_sparse(op: Core, batch: StepBatch) -> bool:

@@ -2,7 +2,7 @@
 
 from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.cache import cache_bytes, index_bytes
-from dysharp.model.flops import CONVENTIONS, FLASH_BACKWARD, MEGATRON, Convention, core_flops, flops_of, mean_context, model_flops
+from dysharp.model.flops import CONVENTIONS, FLASH_BACKWARD, MEGATRON, Convention, flops_of, mean_context, model_flops
 from dysharp.model.formats import COPIES, EVERY, FORMATS, ROW_BYTES, Formats, WeightFormat, formats_of, linears, published, recipe_for, trained
 from dysharp.model.layout import Chunk, Layout, check_domain, check_layout, chunks_of, count_chunks, layout_of
 from dysharp.model.operators import CORE, DENSE, NORMS, POSITIONS, ROUTER, SHARED, UP, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed

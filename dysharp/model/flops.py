@@ -59,27 +59,6 @@ def mean_context(sequence: int, window: int = 0) -> float:
     return sequence / 2
 
 
-def core_flops(op: LayerOperator, context: float) -> float:
-    """Forward FLOPs of one operator per token that sees `context` tokens: scores and weighted values; an indexer scores all; a state. 0 of others."""
-    if isinstance(op, DeltaNetState):
-        return 2.0 * op.products * op.state
-    if not isinstance(op, Core):
-        return 0.0
-    chosen = min(context, op.index_top) if op.index_top else context
-    return 2 * chosen * op.heads * (op.qk_dim + op.v_dim) + 2 * context * op.index_heads * op.index_dim
-
-
-def _has_attention(kind: str) -> bool:
-    """Whether layers of a kind see the tokens before, with a window or all."""
-    return not {"*", "w"}.isdisjoint(kind)
-
-
-def _contexts(model: WholeModel, sequence: int) -> list[float]:
-    """Mean context of every layer, MTP behind the last; 0 without attention."""
-    layers = range(model.n_layers + model.mtp)
-    return [mean_context(sequence, model.attention.window if model.windowed(n) else 0) if _has_attention(model.kind(n)) else 0.0 for n in layers]
-
-
 def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> _Flops:
     """FLOPs per token of sequences of `sequence` tokens. `mtp`: with the layers, joining matrices and heads of further predictions."""
     forward: Amounts = {}
@@ -89,8 +68,8 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> _Flops:
     if mtp and model.mtp:
         head = 2.0 * model.vocab * model.hidden
         forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
-    seen = _contexts(model, sequence)[: model.n_layers + (model.mtp if mtp else 0)]
-    forward[CORE] = sum(core_flops(op, context) for layer, context in enumerate(seen) for op in operators(model, layer))
+    layers = range(model.n_layers + (model.mtp if mtp else 0))
+    forward[CORE] = sum(_core_flops(op, sequence) for layer in layers for op in operators(model, layer))
     return _Flops(forward)
 
 
@@ -133,9 +112,10 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * (model.vocab * model.hidden)
     matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
-        matrices += sum(_has_attention(model.kind(n)) for n in range(model.n_layers + mtp)) * (model.attention.q_rank + model.attention.kv_rank)
+        seeing = sum(not {"*", "w"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp))
+        matrices += seeing * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
-    core = sum(core_flops(op, _context(model, layer, sequence, convention)) for layer in layers for op in operators(model, layer))
+    core = sum(_core_flops(op, sequence, convention) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core
 
 
@@ -147,8 +127,18 @@ def _counted(model: WholeModel, part: str, name: str, macs: int, convention: Con
     return macs
 
 
-def _context(model: WholeModel, layer: int, sequence: int, convention: Convention) -> float:
-    window = model.attention.window if model.windowed(layer) else 0
+def _core_flops(op: LayerOperator, sequence: int, convention: Convention = MEGATRON) -> float:
+    """Forward FLOPs of one operator per token: scores and weighted values, of what an indexer chose; its scores of all; a state. 0 of others."""
+    if isinstance(op, DeltaNetState):
+        return 2.0 * op.products * op.state
+    if not isinstance(op, Core):
+        return 0.0
+    seen = _context(op.window, sequence, convention)
+    chosen = min(seen, mean_context(sequence, op.index_top) if convention.causal else op.index_top) if op.index_top else seen
+    return 2 * chosen * op.heads * (op.qk_dim + op.v_dim) + 2 * seen * op.index_heads * op.index_dim
+
+
+def _context(window: int, sequence: int, convention: Convention) -> float:
     if not convention.causal:
         return float(sequence)
     if window and convention.window == "half":

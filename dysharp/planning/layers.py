@@ -53,6 +53,10 @@ class Pieces:
         """Time in which the GPU waits for launches of the host."""
         return max(0.0, self.merged[letter].forward_host + self.merged[letter].backward_host)
 
+    def shards(self, letter: str) -> float:
+        """Time in which it waits for weights that ranks share."""
+        return self.merged[letter].forward_shards + self.merged[letter].backward_shards
+
 
 @frozen
 class _PlannedBlock(Block):

@@ -7,6 +7,7 @@ from typing import cast
 from dysharp.base import AnyMapping, ConfigError
 from dysharp.costs import Machine
 from dysharp.model import EVERY, FORMATS, Formats, formats_of, trained
+from dysharp.model.formats import WEIGHTS
 from dysharp.runs.options import Value
 from dysharp.specs import Model, WholeModel
 from dysharp.systems import get_system
@@ -19,9 +20,14 @@ ROWS = {"bf16": "rows"}
 WORDS = {word: name for name, word in ROWS.items()}
 
 
-def step_formats(precision: str | None, model: WholeModel) -> Formats:
-    """The formats of a step; where nobody said any, the experts of the model say the type of products. Raises `ConfigError`."""
-    return trained(formats_of(precision or (model.layer.gemm_dtype if model.layer else "bf16"), model=model))
+def step_formats(precision: str | None, model: WholeModel, machine: Machine | None = None) -> Formats:
+    """The formats of a step; where nobody said any, the experts of the model say the type of products. Raises `ConfigError`.
+
+    A `machine` that multiplies in BF16 alone makes no narrower copies.
+    """
+    formats = trained(formats_of(precision or (model.layer.gemm_dtype if model.layer else "bf16"), model=model))
+    wide = machine is not None and machine.products(formats.main(model.layer is not None)) == "bf16"
+    return replace(formats, products="bf16", **dict.fromkeys(WEIGHTS, "bf16")) if wide else formats
 
 
 def in_formats(model: WholeModel, training_recipe: TrainingRecipe, formats: Formats, machine: Machine) -> tuple[WholeModel, TrainingRecipe]:

@@ -4,7 +4,7 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 `NOT_MODELLED`: what a step of Rows does not count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dysharp.base import frozen
@@ -84,17 +84,18 @@ class Block(Basis):
     def pieces(self, number: int) -> tuple[dict[str, PassCost], dict[str, PassCost]]:
         """(attention and norms, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
         found: dict[str, PassCost] = {}
+        products: list[PassCost] = []
         for op in operators(self.model, number, self.layout.cut):
             if not is_routed(op) and not isinstance(op, RowExchange) and op.piece:
-                found[op.piece] = found.get(op.piece, PassCost()) + self.operator(op)
+                one = self._tensor(op, products) if isinstance(op, Sum) else self.operator(op)
+                products = [] if isinstance(op, Sum) else [*products, one] if isinstance(op, Weight) else products
+                found[op.piece] = found.get(op.piece, PassCost()) + one
                 if op.piece == CORE:
                     found[CONTEXT] = _context_exchange(self, found[CORE])
         return {name: one for name, one in found.items() if name not in BEHIND}, {name: one for name, one in found.items() if name in BEHIND}
 
     def operator(self, op: LayerOperator) -> PassCost:
         """One operator, forward and backward."""
-        if isinstance(op, Sum):
-            return self._tensor(op)
         if isinstance(op, Weight):
             return self.product(op)
         label = LABELS.get(op.piece, op.piece) if isinstance(op, MemoryOp) else CORE
@@ -186,11 +187,12 @@ class Block(Basis):
             parts=whole,
         )  # fmt: skip
 
-    def _tensor(self, op: Sum) -> PassCost:
-        """Tensor parallel collectives around a pair of linears: a gather before, a reduce-scatter behind, gradients mirrored.
+    def _tensor(self, op: Sum, products: Sequence[PassCost]) -> PassCost:
+        """Tensor parallel collectives around the linears `products`: a gather before, a reduce-scatter behind, gradients mirrored.
 
-        Backward, the gradient of the output and the saved input are gathered, and the gradient of the input is scattered. In pieces, only the
-        first piece of a gather and the last of a scatter are exposed, and the traffic of the backward pass hides behind both its GEMMs.
+        Backward, the gradient of the output and the saved input are gathered, and the gradient of the input is scattered. In pieces, the gather
+        runs beside all linears but the last, the scatter beside that, the traffic of the backward pass beside its GEMMs. Exposed are the first
+        piece of a gather, the last of a scatter, and what a collective takes beyond its other pieces (2026-11-30-pieces-beside-products-found.md).
         """
         t = self.layout.tp
         if t == 1:
@@ -201,7 +203,10 @@ class Block(Basis):
         before, behind = (ELEMENT * width * self.tokens for width in (op.gathered, op.scattered))
         ways = self.machine.collective("all_gather", before, t), self.machine.collective("reduce_scatter", behind, t)
         if self.training_recipe.overlap_tp:
-            return passes(TENSOR, sum(ways) / t, ways[1] / t)
+            *first, last = (one.forward for one in products)
+            beside = (sum(first), last, sum(one.backward + one.weights for one in products))
+            gather, scatter, back = (us - (1 - 1 / t) * own for us, own in zip((*ways, ways[0] + sum(ways)), beside, strict=True))
+            return passes(TENSOR, max(ways[0] / t, gather) + max(ways[1] / t, scatter), max(ways[1] / t, back))
         return passes(TENSOR, sum(ways), ways[0] + sum(ways))
 
 

@@ -46,7 +46,7 @@ class PassCost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 
     `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs. `*_host` is the time
-    inside the passes in which the GPU waits for launches, `*_launches` all time that they take.
+    inside the passes in which the GPU waits for launches, `*_launches` all time that they take, `*_shards` the wait for weights that ranks share.
     `merged`: blocks with times of merged Programs; `saved`: what each of them saves in a pair, summed.
     """
 
@@ -63,6 +63,8 @@ class PassCost:
     backward_host: float = 0.0
     forward_launches: float = 0.0
     backward_launches: float = 0.0
+    forward_shards: float = 0.0
+    backward_shards: float = 0.0
     parts: Amounts = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
     forward_wires: WireTimes = NOTHING
@@ -136,18 +138,19 @@ class PassCost:
         behind = backward.backward - backward.backward_host - backward.backward_exposed + backward.weights
         return ahead + behind, max(ahead, self.forward_launches) + max(behind, backward.backward_launches)
 
-    def waits(self) -> tuple[float, float]:
-        """(EP communication that nothing hides, launches) of a forward pass."""
-        return self.forward_exposed, self.forward_host
+    def waits(self) -> tuple[float, float, float]:
+        """(EP communication that nothing hides, launches, shared weights) of a forward pass."""
+        return self.forward_exposed, self.forward_host, self.forward_shards
 
-    def waits_backward(self) -> tuple[float, float]:
+    def waits_backward(self) -> tuple[float, float, float]:
         """The same of a backward pass, whose weight gradients may be separate."""
-        return min(self.backward_exposed, self.backward - self.backward_host), self.backward_host
+        return min(self.backward_exposed, self.backward - self.backward_host), self.backward_host, self.backward_shards
 
-    def waits_in_pair(self, backward: "PassCost") -> tuple[float, float]:
+    def waits_in_pair(self, backward: "PassCost") -> tuple[float, float, float]:
         """The same of `pair_with`."""
         whole, (computed, launched) = self.pair_with(backward), self._in_pair(backward)
-        return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed))
+        late = self.forward_shards + backward.backward_shards
+        return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed)), late
 
 
 def _waited(whole: float, computed: float, host: float) -> float:

@@ -56,6 +56,7 @@ def beside(
     ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
     late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else PassCost()
+    late = replace(late, forward_shards=late.forward, backward_shards=late.backward)
     late += passes("host copies", ahead[1], behind[1]) if offloaded else PassCost()
     return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
 

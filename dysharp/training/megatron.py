@@ -172,6 +172,8 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
     if {"m", "ga", "micro_batches"} & {*own}:
         keys.pop("gbs", None)
+    if model.layer and not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py")):
+        keys.setdefault("etp", own.get("tp", "").partition("=")[2] or keys.get("tp", 1))  # Megatron-LM, arguments.py; a recipe lies over another
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
     if _sharded(values) and "fsdp" not in own:
         plan = layout_of(layout)

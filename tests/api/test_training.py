@@ -62,6 +62,33 @@ def test_the_answer_is_a_system_that_one_could_build_and_says_what_would_help(do
     assert gains["twice the micro-batches"] == pytest.approx(twice.best.tokens_per_s_gpu / done.best.tokens_per_s_gpu - 1)
 
 
+def test_ranks_of_a_group_lie_as_far_apart_as_experts_are_cut() -> None:
+    """Eight ranks, two GPUs apart, are in two domains of eight GPUs: their rows go over NICs, and one domain does not hold them."""
+    asked: Any = {"systems": ["deepep"], "sequence": 512}
+    inside, across = (
+        dysharp.step("deepseek-v2-lite", f"hw-dgx-h100-x2{change}", "tp=2,ep=8,etp=2,dp=8,m=1", **asked).best.ep
+        for change in (",scale_out.domain_gpus=16", "")
+    )  # fmt: skip
+    assert inside is not None
+    assert across is not None
+    assert across.forward_wire > 1.5 * inside.forward_wire
+    with pytest.raises(ConfigError, match="ep: found 8 x etp 2, expected at most the 8 GPUs of the only NVLink domain"):
+        dysharp.step("deepseek-v2-lite", "hw-dgx-h100", "tp=2,ep=8,etp=2,dp=8,m=1", **asked)
+
+
+def test_a_wait_for_shared_weights_is_no_computing() -> None:
+    """Over slow NICs every micro-batch waits for the weights of its layers: `step` and `plan` call that traffic, not computing."""
+    layout, machine = "tp=8,pp=2,dp=4,fsdp=4,m=8", "hw-dgx-h100-x8,scale_out.nic_GBps=25"
+    found, apart = (dysharp.step("llama3-70b", machine, one) for one in (layout, layout.replace("fsdp=4,", "")))
+    shares = found.best.shares
+    assert shares["compute"] * found.best.step_us < 1.05 * apart.best.shares["compute"] * apart.best.step_us
+    assert shares["data_parallel"] > 0.5
+    assert sum(shares.values()) == pytest.approx(1)
+    assert "gradient and parameter traffic that costs nothing" in found.sentence()
+    planned = dysharp.plan("llama3-70b", 64, machine, batch=32, check=layout, quick=True).checked
+    assert planned.parts["gradients and parameters"] / planned.step_us == pytest.approx(shares["data_parallel"], abs=0.02)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
 def test_no_system_beats_the_bound(schedule: str) -> None:
     """The GPU with most rows computes as long under every system, so a merged pair is no shorter than its computing."""
@@ -157,6 +184,13 @@ def test_a_step_that_cannot_be_is_one_line(layout: str, schedule: str | None, me
         dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", layout, schedule, sequence=4096)
 
 
+def test_a_machine_without_the_products_has_no_copies_for_them() -> None:
+    """An A100 multiplies in BF16, whatever the precision: FP8 copies of weights would only take its memory."""
+    wide, narrow = (dysharp.step("llama3-8b", "hw-dgx-a100", "tp=2,dp=4,m=4", precision=name) for name in ("bf16", "fp8"))
+    assert narrow.memory.peak.allocated == wide.memory.peak.allocated
+    assert narrow.best.step_us == pytest.approx(wide.best.step_us, rel=1e-3)
+
+
 def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> None:
     def asked(**more: Any) -> Any:
         return dysharp.step("llama3-8b", "hw-dgx-h200", "tp=2,dp=4,m=4", **more)
@@ -173,7 +207,7 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert kept.formats["products"]["experts"] == "bf16"
     assert kept.formats["sent"] == "fp8"  # as deepep sends to a layer in FP8, in a quick answer, too
     assert kept.memory.peak.allocated == dysharp.describe("qwen3-30b", layout="ep=8,gpus=64,m=4", recompute=["full"]).memory[0]["allocated"] * 2**30
-    assert "formats: weights fp8-block; products fp8; KV bf16; state fp8" in narrow.header
+    assert "formats: weights fp8-block (dense), bf16; products fp8 (dense), bf16; KV bf16; state fp8" in narrow.header  # collectives hide attention
     args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise"
     assert asked(megatron=f"{args} --tp-comm-overlap").best.step_us == narrow.best.step_us < asked(megatron=args).best.step_us
 

@@ -37,6 +37,12 @@ def test_the_answer_says_what_it_stands_on() -> None:
     assert f"error bars. By closed forms, which miss measured steps like this that no fit saw by {missed}." in words
 
 
+def test_what_limits_comes_with_its_share() -> None:
+    """A step of one sequence of a million tokens computes all the time: the optimizer is the largest other part, and next to nothing."""
+    planned = plan("llama3-8b", cluster="hw-dgx-h100-x8", gpus=64, batch=1, sequence=1048576, quick=True)
+    assert planned.sentence().count("besides computing, most time goes to optimizer (0.0 %).") == 1
+
+
 def test_a_gpu_without_measured_steps_gets_no_error_bar() -> None:
     """Its GEMMs keep the part of the peak that an H100 keeps: no measured GEMM of it says so."""
     one = ["plan", "llama3-8b", "--cluster", "hw-mi355x", "--gpus", "8", "--batch", "64", "--try", "tp=1", "--try", "pp=1", "--try", "cp=1"]

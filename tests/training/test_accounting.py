@@ -89,6 +89,14 @@ def test_core_attention_of_deepseek_v3() -> None:
     assert share[65536] == pytest.approx(0.692, abs=0.001)
 
 
+def test_sparse_attention_counts_what_each_token_may_choose() -> None:
+    """Tokens before the 2048th choose among fewer: on 4096 tokens the indexer saves a quarter of core attention, of its own scores all are made."""
+    dense, sparse = (flops_of(load_whole(name), 4096, mtp=False).forward["core attention"] for name in ("deepseek-v3", "deepseek-v3.2"))
+    chosen = sum(min(i, 2048) for i in range(1, 4097)) / 4096
+    assert sparse == pytest.approx(61 * 2 * (128 * 320 * chosen + 64 * 128 * 2048), rel=0.001)
+    assert sparse < dense
+
+
 @pytest.mark.parametrize("name", list_whole_models())
 def test_gradients_of_data_and_weights_add_up(name: str) -> None:
     flops = flops_of(load_whole(name), 4096)

@@ -9,12 +9,14 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import AttentionCall, attention_flops
+from dysharp.costs.layer import gradients, kernels
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import estimate
-from dysharp.model import chunks_of, layout_of
+from dysharp.model import chunks_of, formats_of, layout_of
+from dysharp.model.batch import prompt_batch
 from dysharp.model.flops import flops_of
-from dysharp.model.operators import LINEAR_FORMS, MemoryOp, Weight, operators
+from dysharp.model.operators import LINEAR_FORMS, Core, MemoryOp, Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
@@ -168,16 +170,27 @@ def test_overlap_hides_communication_and_never_computing() -> None:
     assert bound.forward + bound.backward == pytest.approx(56)
 
 
+@pytest.mark.parametrize(("cluster", "hidden_most"), [("hw-dgx-h100", 7 / 8), ("hw-pcie-l40s", 0.4)])
+def test_pieces_of_a_collective_hide_behind_their_products_alone(cluster: str, hidden_most: float) -> None:
+    """Over PCIe collectives take longer than all products of a layer, which hide no more of them than they take."""
+    machine, layout = Machine(load_cluster(cluster)), layout_of("tp=8,m=2")
+    recipes = (TrainingRecipe(overlap_tp=way) for way in (False, True))
+    apart, beside = (Block(load_whole("llama3-8b"), machine, layout, 4096, one).layer(5, None).parts for one in recipes)
+    hidden = apart["tensor parallel"] - beside["tensor parallel"]
+    assert 0 < hidden <= hidden_most * apart["tensor parallel"]
+    assert hidden <= beside["attention"] + beside["dense FFN"]
+
+
 def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
     one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
-    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2), (3, 6), (0, 0))  # hidden exchanges leave time for launches
+    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2, 0), (3, 6, 0), (0, 0, 0))  # hidden exchanges leave launches time
     bound = replace(one, forward_launches=10, backward_launches=25)
-    assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15))  # launches bind: a hidden exchange gains nothing
-    assert replace(one, backward_exposed=18).waits_backward() == (14, 6)  # the rest hides behind weight gradients, which are apart
-    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (15, 0)
+    assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15, 0))  # launches bind: no hidden exchange gains
+    assert replace(one, backward_exposed=18).waits_backward() == (14, 6, 0)  # the rest hides behind weight gradients, which are apart
+    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (15, 0, 0)
     hidden, short = one.as_merged(BlockTimes(5, 21, 24)), one.as_merged(BlockTimes(3, 15, 18))
-    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1), (0, 5))  # computing takes 4 and 16
-    assert (short.waits(), short.waits_backward()) == ((0, 0), (0, 0))
+    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1, 0), (0, 5, 0))  # computing takes 4 and 16
+    assert (short.waits(), short.waits_backward()) == ((0, 0, 0), (0, 0, 0))
 
 
 def test_context_ranks_exchange_inside_their_domain() -> None:
@@ -374,3 +387,12 @@ def test_linear_attention_costs_less_than_attention_over_long_sequences() -> Non
         linear, full = (block.pieces(number)[0]["core attention"] for number in (0, 3))
         assert linear.backward > linear.forward > 0
         assert (full.forward > linear.forward) == slower
+
+
+@pytest.mark.parametrize(("name", "sequence"), [("deepseek-v3.2", 1024), ("deepseek-v3.2", 131072), ("deepseek-v3", 4096)])
+def test_a_backward_pass_has_the_pairs_of_its_forward_pass(name: str, sequence: int) -> None:
+    """Sparse attention (V3.2) has gradients of the tokens that its forward pass chose."""
+    (core,) = [op for op in operators(load_whole(name), 5) if isinstance(op, Core)]
+    batch, machine, formats = prompt_batch(sequence, sequence, 0), Counting(load_cluster(PAPER)), formats_of("bf16")
+    (forward,) = [time.us for time in kernels(machine, core, batch, formats) if time.name == "attention prefill"]
+    assert gradients(machine, core, batch, formats).inputs == 2 * forward

@@ -117,7 +117,21 @@ def test_the_same_in_toml_json_and_a_file_of_arguments(tmp_path: Path) -> None:
         ("a.sh", "# comment\n--tensor-model-parallel-size 2 \\\n  --expert-model-parallel-size 8\n"),
     ):
         (tmp_path / name).write_text(text)
-        assert layout_of(arguments_from(str(tmp_path / name), QWEN).layout) == layout_of("tp=2,ep=8"), name
+        etp = 2 if name == "a.sh" else 1
+        assert layout_of(arguments_from(str(tmp_path / name), QWEN).layout) == layout_of(f"tp=2,ep=8,etp={etp}"), name
+
+
+def test_an_optimizer_on_the_host_is_named() -> None:
+    (note,) = arguments_from("--world-size 8 --expert-model-parallel-size 8 --optimizer-cpu-offload", QWEN).notes
+    assert note == "Arguments that change the time and are not read: optimizer_cpu_offload=True."
+
+
+def test_arguments_cut_experts_as_all_else_unless_they_say_how() -> None:
+    """Megatron-LM sets the degree of experts to that of tensors where it is not said; a dense model has none."""
+    words = "--tensor-model-parallel-size 4 --expert-model-parallel-size 8"
+    for more, own, found in (("", "", 4), ("", "tp=2", 2), ("", "etp=1", 1), (" --expert-tensor-parallel-size 1", "", 1)):
+        assert layout_of(arguments_from(words + more, QWEN, own).layout).etp == found
+    assert layout_of(arguments_from("--tensor-model-parallel-size 4", load_whole("llama3-8b")).layout).etp == 1
 
 
 def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, setting_of, training_recipe_of
-from dysharp.model import Layout, chunks_of, core_flops, flops_of, mean_context, rank_parameters
-from dysharp.model.operators import CORE, operators
+from dysharp.model import Layout, chunks_of, flops_of, rank_parameters
+from dysharp.model.operators import CORE
 from dysharp.specs import Cluster, WholeModel
 from dysharp.training import StepCosts, TrainingRecipe, make_schedule, replay, step_costs, step_graph, usual_schedule
 
@@ -107,11 +107,8 @@ def _plain_us(setting: Setting, machine: Machine, training_recipe: TrainingRecip
 
 def _forward(setting: Setting) -> Amounts:
     """FLOPs of a token's forward pass by part; core attention sees the tokens before it."""
-    forward = dict(flops_of(setting.model, setting.sequence).forward)
-    if setting.model.attention.window == 0:
-        every = (op for layer in range(setting.model.n_layers) for op in operators(setting.model, layer))
-        forward[CORE] = sum(core_flops(op, mean_context(setting.sequence)) for op in every)
-    return forward
+    every, alone = (flops_of(setting.model, setting.sequence, mtp).forward for mtp in (True, False))
+    return every | {CORE: alone[CORE]}
 
 
 def _floor_us(setting: Setting, machine: Machine, dtype: str) -> float:
