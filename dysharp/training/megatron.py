@@ -137,6 +137,7 @@ READ = (*DEGREES, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
+WHOLE = ("Found no --use-distributed-optimizer: Megatron-LM then holds the whole optimizer on each rank; memory here is of a sharded one.",)
 QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
@@ -172,14 +173,16 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
     if {"m", "ga", "micro_batches"} & {*own}:
         keys.pop("gbs", None)
-    if model.layer and not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py")):
-        keys.setdefault("etp", own.get("tp", "").partition("=")[2] or keys.get("tp", 1))  # Megatron-LM, arguments.py; a recipe lies over another
+    plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
+    if model.layer and plain:
+        keys.setdefault("etp", own.get("tp", "").partition("=")[2] or keys.get("tp", 1))  # Megatron-LM, arguments.py
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
     if _sharded(values) and "fsdp" not in own:
         plan = layout_of(layout)
         layout += f",fsdp={plan.dp * plan.cp}"
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
-    return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), _precision(values), _notes(values), overlap_tp)
+    whole = WHOLE if plain and not _sharded(values) and not values.get("use_distributed_optimizer") else ()
+    return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), _precision(values), (*_notes(values), *whole), overlap_tp)
 
 
 def _check(values: Values, model: WholeModel) -> None:

@@ -70,7 +70,9 @@ def test_arguments_of_a_command_line() -> None:
     check_layout(V3, layout)
     assert [chunk.n_layers for chunk in chunks_of(V3, layout)] == [1, *[2] * 30, 0]
     assert (found.sequence, found.recompute, found.precision) == (4096, ("mla_up_proj", "mlp"), "fp8-tensor,state=fp8-moments")
-    assert found.notes == ("Arguments that change the time and are not read: overlap_moe_expert_parallel_comm=True.",)
+    assert found.notes[0] == "Arguments that change the time and are not read: overlap_moe_expert_parallel_comm=True."
+    assert "no --use-distributed-optimizer" in found.notes[1]
+    assert len(arguments_from(ARGS + " --use-distributed-optimizer", V3).notes) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_arguments_of_a_command_line() -> None:
     ],
 )
 def test_arguments_name_a_precision(words: str, precision: str) -> None:
-    found = arguments_from(f"--expert-model-parallel-size 8 --world-size 8 --global-batch-size 8 {words}", V3)
+    found = arguments_from(f"--use-distributed-optimizer --expert-model-parallel-size 8 --world-size 8 --global-batch-size 8 {words}", V3)
     assert found.precision == precision
     if precision:
         formats_of(found.precision)
@@ -122,7 +124,7 @@ def test_the_same_in_toml_json_and_a_file_of_arguments(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_on_the_host_is_named() -> None:
-    (note,) = arguments_from("--world-size 8 --expert-model-parallel-size 8 --optimizer-cpu-offload", QWEN).notes
+    (note,) = arguments_from("--use-distributed-optimizer --world-size 8 --expert-model-parallel-size 8 --optimizer-cpu-offload", QWEN).notes
     assert note == "Arguments that change the time and are not read: optimizer_cpu_offload=True."
 
 
@@ -186,7 +188,7 @@ def test_what_cannot_be_is_one_line(text: str, more: str, message: str) -> None:
 
 
 def test_full_recomputation_is_read_unless_it_is_of_a_block_of_layers() -> None:
-    full = "--recompute-granularity full --mtp-num-layers 1 --recompute-num-layers 1 --recompute-method"
+    full = "--use-distributed-optimizer --recompute-granularity full --mtp-num-layers 1 --recompute-num-layers 1 --recompute-method"
     assert arguments_from(f"{full} uniform", V3).notes == ()
     (note,) = arguments_from(f"{full} block", V3).notes
     assert "recompute_num_layers=1, recompute_method=block" in note
