@@ -158,8 +158,7 @@ class _Known:
         """How far the time may be off, either way, as a part of it: the interval of the line, half of what tokens in place of rows say, GEMMs that
         transfers slow (they share memory, until products take longer than weights) or, where less than a tile overlaps them, may hide, and what no
         line shows."""
-        (time_us, wide), (other, _) = self.line(_time), self.line(_time, "tokens")
-        last = self.blocks[-1]
+        (time_us, wide), (other, _), last = self.line(_time), self.line(_time, "tokens"), self.blocks[-1]
         gemms_us = last.beside(_gemms_us) if last.experts or self.blocks[0].tokens < self.tile else 0.0
         return math.hypot(wide / time_us, (other / time_us - 1) / 2, gemms_us / last.simulated.time_us, UNSEEN)
 
