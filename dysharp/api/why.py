@@ -63,7 +63,7 @@ class Why:
         ranges = ", ".join(f"{part} ({min(self.saved[part]):+.1f} to {max(self.saved[part]):+.1f})" for part in self.mixed)
         end = f" Whether a part saves depends on the order: {ranges}." if ranges else ""
         best = min((one for order in self.orders for one in order), key=lambda one: one.us)
-        end += f" {best.system} is faster ({best.us:.1f} us)." if round(best.us, 1) < round(self.orders[0][-1].us, 1) else ""
+        end += f" On the way, {best.system} is faster than {self.target} ({best.us:.1f} us)." * (round(best.us, 1) < round(self.orders[0][-1].us, 1))
         saved = self.baseline_us - self.orders[0][-1].us
         verb, of = ("saves", "of the") if saved >= 0 else ("adds", "to the")
         return f"{self.target} {verb} {abs(saved):.1f} us {of} {self.baseline_us:.1f} us of {self.baseline}: {parts} us.{end}"

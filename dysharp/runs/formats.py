@@ -46,8 +46,8 @@ def weights_of(system: str, options: AnyMapping) -> str:
 
 
 def resource_words(resource: str) -> str:
-    """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names as they are."""
+    """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names are quoted."""
     links = re.sub(r"gpu\[(\d+)\]\.\w+ to gpu\[(\d+)\]", r"the link from GPU \1 to GPU \2", resource)
     words = _RESOURCES | {side: text for kind in NET_KINDS.values() for side, text in zip(kind.sides, kind.links, strict=True)}
     known = re.sub(rf"gpu\[(\d+)\]\.({'|'.join(words)})\b(?!\.)", lambda found: words[found[2]].format(found[1]), links)
-    return re.sub(r"gpu\[(\d+)\]\.([\w.]+)", r"\2 of GPU \1", known)
+    return re.sub(r"gpu\[(\d+)\]\.([\w.]+( and (?!the |gpu)\w+)?)", r'"\2" of GPU \1', known)

@@ -17,7 +17,7 @@ from dysharp.analysis import Row
 from dysharp.base import ByName, SimulationError, frozen
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
-from dysharp.specs import Cluster
+from dysharp.specs import Cluster, choice_int
 from dysharp.systems import System
 from dysharp.workload import LEVELS, Routing, first_tokens, scheme_rows
 
@@ -136,10 +136,11 @@ def _time(row: Row) -> float:
 
 @frozen
 class _Known:
-    """The first 1/4, 1/2, 3/4 and all of n tokens (`blocks`), and the `whole` layer."""
+    """The first 1/4, 1/2, 3/4 and all of n tokens (`blocks`), and the `whole` layer. `tile`: tokens per GPU that fill a tile of each expert."""
 
     blocks: tuple[Block, ...]
     whole: Block
+    tile: float
 
     def line(self, value: Callable[[Row], float], by: str = "rows") -> tuple[float, float]:
         """(`value` of all tokens, its prediction interval either way): that of the experts, and the line by least squares through what the blocks
@@ -155,11 +156,11 @@ class _Known:
 
     def off(self) -> float:
         """How far the time may be off, either way, as a part of it: the interval of the line, half of what tokens in place of rows say, GEMMs that
-        transfers slow (they share memory, until products take longer than weights), and what no line shows."""
-        (time_us, wide), (other, _) = self.line(_time), self.line(_time, "tokens")
-        last = self.blocks[-1]
-        slowed = last.beside(_gemms_us) / last.simulated.time_us if last.experts else 0.0
-        return math.hypot(wide / time_us, (other / time_us - 1) / 2, slowed, UNSEEN)
+        transfers slow (they share memory, until products take longer than weights) or, where less than a tile overlaps them, may hide, and what no
+        line shows."""
+        (time_us, wide), (other, _), last = self.line(_time), self.line(_time, "tokens"), self.blocks[-1]
+        gemms_us = last.beside(_gemms_us) if last.experts or self.blocks[0].tokens < self.tile else 0.0
+        return math.hypot(wide / time_us, (other / time_us - 1) / 2, gemms_us / last.simulated.time_us, UNSEEN)
 
     def refusal(self, most: float, growth: float) -> str:
         """Why the blocks do not tell the time to the part `most`; "" = they may. `growth`: of operators when tokens double, at least."""
@@ -177,14 +178,13 @@ class _Known:
     def window(self, off: float) -> ByName:
         """The estimate, as in `Row.window`."""
         row, tokens, (time_us, _) = self.blocks[-1].simulated, self.whole.tokens, self.line(_time)
-        of = {name: self.line(lambda row, name=name: row.surroundings_us[name])[0] for name in row.surroundings_us}  # type: ignore[misc]
         return {
             "tokens": row.tokens_per_gpu, "of_tokens": tokens, "time_us": time_us,
             "us_per_token": (time_us - row.time_us) / (tokens - row.tokens_per_gpu),
-            "half_window_time_us": _Known(self.blocks[:2], self.whole).line(_time)[0], "apart": off,
+            "half_window_time_us": dataclasses.replace(self, blocks=self.blocks[:2]).line(_time)[0], "apart": off,
             "low_us": time_us * (1 - off), "high_us": time_us * (1 + off),
             "path_us": {name: self.line(lambda row, name=name: row.path_us.get(name, 0.0))[0] for name in row.path_us},  # type: ignore[misc]
-            "surroundings_us": of,
+            "surroundings_us": {name: self.line(lambda row, name=name: row.surroundings_us[name])[0] for name in row.surroundings_us},  # type: ignore[misc]
         }  # fmt: skip
 
 
@@ -210,7 +210,8 @@ def until_known(workload: Workload, runs: _BlockRuns) -> Row:
         in_turn = _gemms_are_alone(full) or not _gemms_us(full)
         if request.precision and not in_turn:
             raise NoEstimate(f"precision of time: GEMMs of {full.system} overlap its transfers, so they are no part of a sum")
-        known = _Known(tuple(block(n * size // 4, in_turn) for n in range(1, 5)), block(request.tokens, in_turn))
+        tile = choice_int("gemm.tile_rows") * request.model.n_experts / (request.model.topk * request.cluster.n_gpus)
+        known = _Known(tuple(block(n * size // 4, in_turn) for n in range(1, 5)), block(request.tokens, in_turn), tile)
         off, why = known.off(), known.refusal(most, GROWTH if request.precision else GROWTH_OF_WINDOWS)
         if not why and off <= most:
             return _row(workload, known, off, list(done.values()))

@@ -44,6 +44,13 @@ def test_a_part_is_the_difference_of_two_runs(target: str) -> None:
     assert [row.system for row in done.rows] == ["deepep", target]
 
 
+def test_a_faster_system_on_the_way_is_not_called_the_fastest_of_the_table() -> None:
+    """It said "Fastest is comet (37.1 us)" and in the same breath "reduction-only is faster (36.9 us)"."""
+    done = compare(["comet", "dysharp"], why=True, direction="bwd", **LAYER)
+    assert done.sentence.startswith("Fastest is comet (37.1 us")
+    assert done.sentence.endswith("On the way, reduction-only is faster than dysharp (36.9 us).")
+
+
 @pytest.mark.slow
 def test_multicast_alone_saves_nothing_where_links_bind_and_much_behind_sums() -> None:
     """The down link of Dispatch and the up link of Combine stay full until both have the switch."""

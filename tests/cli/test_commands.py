@@ -96,6 +96,7 @@ def test_layers_of_real_machines_say_what_surrounds_them(dysharp: Call) -> None:
     for part in (*times, f"permute {permute:.1f} us"):
         assert part in out
     assert row["time_us"] > row["simulated_us"] + permute
+    assert f"{row['time_us'] - row['simulated_us']:.2f} us of permute" in out  # with `simulated_us` it is the layer time
     table = dysharp("compare", *words, "--systems", "deepep,dysharp").out
     assert max(map(len, table.splitlines())) <= 100
     assert f"{row['time_us']:.1f}" in table

@@ -71,7 +71,7 @@ def windows() -> Iterator[Row]:
         rows = [dataclasses.replace(row(16 * n, us, 8.0), bound_us=bound * us, workload_bound_us=0.0) for n, us in enumerate(times, 1)]
         experts = [None if gemms is None else row(16 * n, gemms + 0.1 * n, gemms) for n in (1, 2, 3, 4, 8)]
         blocks = [known.Block(16 * n, one, free, 40 * n) for n, one, free in zip((1, 2, 3, 4, 8), [*rows, None], experts, strict=True)]
-        made = known._Known(tuple(blocks[:4]), blocks[4])
+        made = known._Known(tuple(blocks[:4]), blocks[4], 0.0)
         of_row = known._gemms_are_alone(rows[-1]), known._gemms_us(rows[-1])
         yield f"{name} {gemms} {bound}", (*flat(made.window(made.off())), made.refusal(0.1, known.GROWTH), *of_row)
     for system, tokens, gpus in itertools.product((None, "deepep", "nvls-naive", "ideal", "dysharp"), (40, 20_000, 200_000), (4, 32)):

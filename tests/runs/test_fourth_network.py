@@ -67,3 +67,11 @@ def test_its_words_stand_in_every_output(capsys: pytest.CaptureFixture[str]) -> 
     assert "latencies of the mesh" in page
     assert "#000003" in page
     assert resource_words("gpu[3].ub in") == "the mesh links into GPU 3"
+
+
+def test_other_resources_are_quoted() -> None:
+    """It said "the busiest resource is maps of GPU 0 and probabilities"."""
+    assert resource_words("gpu[0].maps and probabilities") == '"maps and probabilities" of GPU 0'
+    text = "gpu[1].ready (forward) and gpu[7].memory (backward), gpu[2].ready and gpu[3].down"
+    known = '"ready" of GPU 1 (forward) and the memory of GPU 7 (backward), "ready" of GPU 2 and the down link of GPU 3'
+    assert resource_words(text) == known

@@ -77,9 +77,21 @@ def test_gemms_that_transfers_slow_widen_the_interval(row: Row, workload: Worklo
     assert found["apart"] == pytest.approx(math.hypot(1 / 78, UNSEEN))
 
 
-def test_experts_under_transfers_are_part_of_the_line(row: Row, workload: Workload) -> None:
+def test_experts_under_transfers_are_part_of_the_line(row: Row, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 tokens of two GPUs fill less than a tile of 64 experts, so the 32 of 106 us of GEMMs may hide under transfers of more tokens."""
+    monkeypatch.setattr("dysharp.runs.known.REFUSED", 0.4)
     found = estimate(row, workload, lambda tokens: 10 + tokens, lambda tokens: tokens / 2, alone=False).window
     assert found["time_us"] == pytest.approx(10 + 1.5 * 128)
+    assert found["apart"] == pytest.approx(math.hypot(32 / 106, UNSEEN))
+    monkeypatch.setattr("dysharp.runs.known.choice_int", lambda name: 2)  # rows of a tile
+    found = estimate(row, workload, lambda tokens: 10 + tokens, lambda tokens: tokens / 2, alone=False).window
+    assert found["apart"] == pytest.approx(UNSEEN)
+
+
+def test_tiles_that_do_not_overlap_yet_tell_no_time_of_those_that_do() -> None:
+    """64 tokens of 8 GPUs are half a tile of an expert of S-8: they said 36.9 us, "within 1.9 %", where 256 tokens take 30.0 us."""
+    with pytest.raises(SimulationError, match="64 leading tokens of fusion-only give no estimate: they tell the time to 4"):
+        ds.run("fusion-only", model="S-8", gpus=8, tokens=256, fidelity="packet", window=64)
 
 
 def test_the_interval_is_that_of_a_line(row: Row, workload: Workload) -> None:

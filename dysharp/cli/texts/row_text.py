@@ -98,7 +98,7 @@ def _surroundings_facts(row: Row) -> list[tuple[str, str]]:
         return []
     return [
         ("  in kernels", f"{row.simulated_us:.2f} us" + ("" if row.program_us == row.time_us else "; all facts below describe this part")),
-        ("  outside kernels", _times({name: us for name, us in row.surroundings_us.items() if name != "host_us"})),
+        ("  outside kernels", f"{row.time_us - row.simulated_us:.2f} us of {_times(row.surroundings_us | {'host_us': 0.0})}; the rest is hidden"),
         *([("eager layer time", f"{row.eager_us:.2f} us, with the launches of the host")] if eager_is_known(row) else []),
     ]
 

@@ -200,8 +200,7 @@ def measure_run(run: NetworkRun, progress: OnProgress | None = None) -> NetworkP
     a.run[u.RUN_LEFT] += created  # each arrival took one away
     while a.run[u.RUN_LEFT] > 0:
         run.advance(protocol.period, until_measured=True)
-    total_cycles = run.now
-    stats, n_flits, kernel_s = a.stats.copy(), int(a.run[u.RUN_EJECTED]), run.kernel_s
+    total_cycles, stats, n_flits, kernel_s = run.now, a.stats.copy(), int(a.run[u.RUN_EJECTED]), run.kernel_s
     if protocol.check:
         run.drain()
     rates = accepted / cycles
@@ -211,7 +210,8 @@ def measure_run(run: NetworkRun, progress: OnProgress | None = None) -> NetworkP
         "hops": _mean(stats[u.STAT_HOPS], stats[u.STAT_N]), "n_packets": int(stats[u.STAT_N]), "measured_cycles": cycles,
         "cycles": total_cycles, "n_flits": n_flits,
     }  # fmt: skip
-    row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * run.load)
+    asked = min(run.load, created * run.traffic.packet_flits / cycles / n)  # few sources draw less than the load
+    row["saturated"] = bool(min(row["accepted"], row["injected"]) < SATURATED * asked)
     built = asdict(config)
     if not built["router"]["hold_switch"]:
         del built["router"]["hold_switch"]  # digests of old are those of networks without it

@@ -181,3 +181,10 @@ def test_transpose_needs_two_halves() -> None:
 def test_too_much_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"network holds up to \d+ packets, expected at most"):
         measure(NetworkConfig("fly", 64, 2, RouterConfig(num_vcs=64, vc_buf_size=256)), Traffic(), 0.5)
+
+
+def test_few_packets_saturate_nothing() -> None:
+    """Of two sources 57 packets were drawn where a load of 0.01 means 60: all of them arrived, each in the 6 cycles of an empty router."""
+    point = measure(NetworkConfig("fly", 2), Traffic(), 0.01, protocol=Protocol(period=1000))
+    assert point.accepted == pytest.approx(point.injected) == pytest.approx(0.0095)
+    assert (point.packet_latency, point.saturated) == (6, False)
