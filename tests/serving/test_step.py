@@ -100,7 +100,7 @@ def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
 def test_dense_attention_of_prompts_expands_keys_and_values_of_every_head() -> None:
     r = replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
     a, batch = r.model.attention, prompt_batch(8192, 2048)
-    whole = AttentionCall(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim)
+    whole = AttentionCall(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim, longest_first=True)
     assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.machine.attention(whole), rel=1e-6)
 
 
