@@ -127,8 +127,8 @@ def test_rows_without_a_preset_run_as_those_of_their_container(rows: dict[str, T
 
 def test_adapters_of_frozen_weights_have_no_gradients_and_automodel_recomputes_all(rows: dict[str, TrainingRow]) -> None:
     of = {case.id: case.error for case in step_cases([rows[name] for name in ("tr071", "tr072", "tr073", "tr339", "tr340")])}
-    # +44 to +53 % with gradients, -23 and -35 % without recomputation; 10 before positions of MLA had the passes of all others (tr339: -9.6 to -10.9; -11.1 since tiles of
-    # attention start in order and a softmax is faster)
+    # +44 to +53 % with gradients, -23 and -35 % without recomputation; 10 before positions of MLA had the passes of all others
+    # (tr339: -9.6 to -10.9); -11.1 since tiles of attention start in order and a softmax is faster
     assert all(abs(error) < 11.2 for error in of.values() if error is not None)
     assert len(of) == 5
     training_recipe = training_recipe_of(rows["tr348"], "h100-sxm", moe=False)
