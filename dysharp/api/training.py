@@ -29,6 +29,7 @@ from dysharp.specs.hf_whole import lines_on
 from dysharp.training import NOT_MODELLED, SINGLE, Block, BlockTimes, Dispatcher, EpTimes, Kind, PassCost, StepCosts, TrainingRecipe, step_costs
 from dysharp.training.answers import (
     BUBBLE,
+    COLLECTIVES,
     DATA_PARALLEL,
     EP,
     LAUNCHES,
@@ -44,6 +45,7 @@ from dysharp.training.answers import (
     peak_flops_per_us,
     split_step,
 )
+from dysharp.training.cost import PassWaits
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, slot_name, step_graph
 from dysharp.training.megatron import arguments_from
 from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
@@ -56,19 +58,20 @@ if TYPE_CHECKING:
 BLOCKS = CLOSED, MERGED = "closed", "merged"
 WORDS = {
     COMPUTE: "computing", EP: "EP communication that nothing hides", LAUNCHES: "waiting for launches", BUBBLE: "the pipeline's bubble",
-    SEND: "sends between stages", DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
+    COLLECTIVES: "tensor and context parallel collectives that nothing hides", SEND: "sends between stages",
+    DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
 }  # fmt: skip
 """Part of a step -> how a sentence names it."""
 
 FRAMEWORK_GEMMS = (*IN_TURN, "deepep-ll")
 """Systems between whose kernels the framework computes the experts. The others have kernels of their own, which start as rows come."""
-_QUICK_COLUMNS = 6
+_QUICK_COLUMNS = 7
 WORTH = 0.001
 """Gain from which a sentence names a change."""
 COLUMNS = Columns(
     "system=system", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "MFU\n%=mfu:.1%", "step\nms=step_us/1e3:,.1f",
-    f"compute\n%={COMPUTE}:.1%", f"exposed\nEP %={EP}:.1%", f"launches\n%={LAUNCHES}:.1%", f"bubble\n%={BUBBLE}:.1%", f"send\n%={SEND}:.1%",
-    f"data\npar. %={DATA_PARALLEL}:.1%", f"optim.\n%={OPTIMIZER}:.1%",
+    f"compute\n%={COMPUTE}:.1%", f"exposed\nEP %={EP}:.1%", f"coll.\n%={COLLECTIVES}:.1%", f"launches\n%={LAUNCHES}:.1%",
+    f"bubble\n%={BUBBLE}:.1%", f"send\n%={SEND}:.1%", f"data\npar. %={DATA_PARALLEL}:.1%", f"optim.\n%={OPTIMIZER}:.1%",
 )  # fmt: skip
 
 
@@ -399,22 +402,22 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 
 
 def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
-    """EP communication that nothing hides, launches, and shared weights, in every slot. Of a pair: what exceeds its computing."""
+    """`PassWaits` in every slot. Of a pair: what exceeds its computing."""
     found: dict[tuple[int, str], Amounts] = {}
     for rank, slots in enumerate(order.slots):
         for slot in slots:
             if us := costs.times.cells.of(slot) / PS_PER_US:
-                waits = zip((EP, LAUNCHES, DATA_PARALLEL), _waits_in(slot, costs.stages), strict=True)
+                waits = zip((EP, LAUNCHES, DATA_PARALLEL, COLLECTIVES), _waits_in(slot, costs.stages), strict=True)
                 found[rank, slot_name(slot)] = {part: wait / us for part, wait in waits}
     return found
 
 
-def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float, float]:
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> PassWaits:
     one = stages[slot[0].stage]
     if len(slot) == 2:
         return one.waits_in_pair(stages[slot[1].stage])
     if slot[0].kind == WGRAD:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0, 0.0, 0.0
     return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 

@@ -57,6 +57,10 @@ class Pieces:
         """Time in which it waits for weights that ranks share."""
         return self.merged[letter].forward_shards + self.merged[letter].backward_shards
 
+    def collectives(self, letter: str) -> float:
+        """Time of collectives of tensor and context parallel ranks, and of copies to the host, that nothing hides."""
+        return self.merged[letter].forward_collectives + self.merged[letter].backward_collectives
+
 
 @frozen
 class _PlannedBlock(Block):
