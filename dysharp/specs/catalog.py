@@ -13,6 +13,7 @@ from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
 from dysharp.specs.fitted import overrides_of
+from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
@@ -27,6 +28,8 @@ FIXED = ("base", "name", "source", "constants")
 
 INNER = ("scale_out", "whole", "attention")
 """Tables of a file whose keys replace those of its base one by one."""
+OF_GPU = ("n_sms", "fp8_TFLOPS", "bf16_TFLOPS", "hbm_GBps", "hbm_GB", "link_GBps")
+"""Keys that a file with another GPU than its base takes from the GPU."""
 NESTED = "scale_out."
 """Start of keys of the table [scale_out]."""
 
@@ -179,7 +182,8 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
 
 
 def _with_base(table: ByName, kind: str, where: str) -> ByName:
-    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one.
+    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one;
+    another GPU brings its own (`OF_GPU`).
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
     """
@@ -192,6 +196,8 @@ def _with_base(table: ByName, kind: str, where: str) -> ByName:
     inherited = _with_base(_packaged(kind, base), kind, f"{base}.toml")
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
+    if kind == "clusters" and (gpu := table.get("gpu")) in list_gpus() and gpu != inherited.get("gpu"):
+        inherited |= {key: getattr(load_gpu(gpu), key) for key in OF_GPU}
     sms, now = inherited.get("n_sms"), table.get("n_sms")
     if kind == "clusters" and isinstance(now, int) and now > 0:
         peaks: ByName = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
