@@ -78,7 +78,7 @@ def _check_family(config: AnyMapping, where: str) -> None:
 
 
 def _plain(model: WholeModel, words: list[str]) -> WholeModel:
-    """The model by its counts of layers where they say the same as its stack."""
+    """The model by its counts of layers where they say the same as its stack, else with its leading dense layers."""
     dense = [*("-" in word for word in words), False].index(False)
     full = next((at + 1 for at, word in enumerate(words) if "M" not in word), 1)
     slides = [at for at, word in enumerate(words) if "w" in word]
@@ -87,9 +87,10 @@ def _plain(model: WholeModel, words: list[str]) -> WholeModel:
     attention = replace(model.attention, window_every=every if slides else 1)
     try:
         plain = replace(model, stack="", dense_layers=dense, full_every=linear, attention=attention)
+        same = [plain.kind(n) for n in range(plain.n_layers)] == words
     except ConfigError:
-        return model
-    return plain if [plain.kind(n) for n in range(plain.n_layers)] == words else model
+        same = False
+    return plain if same else replace(model, dense_layers=dense)
 
 
 def _words(config: AnyMapping, experts: bool, faults: list[str]) -> list[str]:

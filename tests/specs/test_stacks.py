@@ -10,7 +10,7 @@ import pytest
 import dysharp
 from dysharp.base.errors import ConfigError
 from dysharp.model.cache import cache_bytes
-from dysharp.model.flops import _contexts
+from dysharp.model.flops import _core_flops
 from dysharp.model.operators import WHOLE, Core, DeltaNetState, RowExchange, Sum, operators
 from dysharp.model.weights import counted_weights, parameters_of
 from dysharp.specs import load_model, load_whole
@@ -41,7 +41,8 @@ def test_a_layer_has_the_operators_of_its_letters() -> None:
     assert [type(op) for op in core if isinstance(op, (Core, DeltaNetState, RowExchange))] == [Core]
     assert sum(isinstance(op, RowExchange) for op in operators(model, 1)) == 2
     assert [model.kind(n) for n in (52, 53)] == ["*E", "*E"]  # layers of MTP
-    assert _contexts(model, 4096)[:7] == [0, 0, 0, 0, 0, 2048, 0]
+    seen = [sum(_core_flops(op, 4096) for op in operators(model, n) if isinstance(op, Core)) for n in range(7)]
+    assert seen == [0, 0, 0, 0, 0, 2 * 2048 * 32 * (128 + 128), 0]
 
 
 def test_two_mixers_stand_behind_one_norm() -> None:
@@ -100,7 +101,7 @@ def test_a_dense_stack_of_blocks_has_no_experts() -> None:
     [
         ({"stack": "M E x"}, "stack"),
         ({"stack": "E M"}, "stack: found 1 layers with experts, expected n_layers = 23"),
-        ({"dense_layers": 2, "dense_hidden": 8}, "dense_layers: found it, expected no such key beside stack"),
+        ({"dense_layers": 2, "dense_hidden": 8}, "dense_layers: found 2, expected 0 as in stack, or none"),
         ({"linear": None}, "expected M not in it"),
     ],
 )
@@ -127,8 +128,20 @@ def test_every_family_of_the_table_is_counted_somewhere() -> None:
 def test_verbs_answer_for_hybrid_models(name: str) -> None:
     served = dysharp.serve(name, "hw-dgx-h200", gpus=8)
     assert served.best is not None
-    with pytest.raises(ConfigError, match="found linear attention or a stack of layers in turn"):
+    with pytest.raises(ConfigError, match="found linear attention, or dense layers behind experts"):
         dysharp.plan(name, 8)
+
+
+def test_a_plan_takes_windows_in_any_order(tmp_path: Path) -> None:
+    """It counts layers of a kind, whichever comes first."""
+    sizes = {"num_hidden_layers": 4, "sliding_window": 512, "use_sliding_window": True}
+    ways = [["full_attention", "sliding_attention"] * 2, ["sliding_attention", "full_attention"] * 2]
+    first, second = (tmp_path / f"{way[0]}.json" for way in ways)
+    for file, way in zip((first, second), ways, strict=True):
+        file.write_text(json.dumps({**TABLE["common"], "head_dim": 48, "model_type": "qwen3", "layer_types": way, **sizes}))
+    assert (load_whole(first).stack, load_whole(first).dense_layers, load_whole(second).stack) == ("*- w- *- w-", 4, "")
+    one, other = (dysharp.plan(str(file), 8, "hw-dgx-h100", quick=True, sequence=2048).plan.first.found.best[0] for file in (first, second))
+    assert one.parts == other.parts
 
 
 def test_a_step_of_a_hybrid_model() -> None:
