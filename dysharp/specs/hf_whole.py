@@ -53,6 +53,8 @@ def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
     faults += [f"{key}: missing" for key in family.get("needs", ()) if config.get(key) is None]
     raise_faults(faults, where)
     known = "" if config.get("model_type") else "; a config without model_type is taken as Llama is"
+    if attention.get("window") and config.get("attention_chunk_size"):
+        known += "; its chunks of attention count as windows, which see up to twice as many keys"
     if isinstance(quant := config.get("quantization_config"), dict) and not values["checkpoint"]:
         known += f"; weights count as BF16: its quantization {show(quant.get('quant_method'))} is not known, and --precision names another"
     try:
@@ -192,7 +194,7 @@ def _window(config: AnyMapping, faults: list[str]) -> int:
     if config.get("use_sliding_window") is False or 0 < integer(config, WHOLE["context"], []) <= window:
         return 0
     names = hf.layer_names(config)
-    return window if not isinstance(names, list) or "sliding_attention" in names else 0
+    return window if not isinstance(names, list) or any(MIXERS.get(str(name)) == "w" for name in names) else 0
 
 
 def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:

@@ -132,6 +132,17 @@ def test_verbs_answer_for_hybrid_models(name: str) -> None:
         dysharp.plan(name, 8)
 
 
+@pytest.mark.parametrize("named", [{}, {"layer_types": ["chunked_attention"] * 3 + ["full_attention"]}])
+def test_chunks_count_as_windows_and_a_line_says_so(named: dict[str, Any]) -> None:
+    """Of Llama 4: a query of three layers of four sees half a chunk in the mean; as whole layers they had 16 times as many keys."""
+    model, sequence, chunk = read("llama4_text", attention_chunk_size=8192, **named), 131072, 8192
+    keys = [_core_flops(op, sequence) / (2 * 6 * 2 * 48) for n in range(4) for op in operators(model, n) if isinstance(op, Core)]
+    assert (keys[3], keys[0]) == (sequence / 2, pytest.approx(chunk, rel=0.04))
+    assert sum(keys) < 1.15 * (sequence / 2 + 3 * chunk / 2)
+    assert "chunks of attention count as windows" in model.source
+    assert "chunks" not in read("llama4_text", **named).source
+
+
 def test_a_plan_takes_windows_in_any_order(tmp_path: Path) -> None:
     """It counts layers of a kind, whichever comes first."""
     sizes = {"num_hidden_layers": 4, "sliding_window": 512, "use_sliding_window": True}
