@@ -228,7 +228,7 @@ def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str
     path = Path(name_or_path)
     text = str(path)
     is_path = isinstance(name_or_path, os.PathLike) or os.sep in text or path.suffix in (".toml", ".json")
-    if is_path or _exists(path):
+    if is_path or (name_or_path and _exists(path)):  # the path of "" is this folder
         return path
     hint = nearest(text, names)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")

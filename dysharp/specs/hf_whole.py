@@ -28,7 +28,7 @@ def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
     faults: list[str] = []
     family, experts = hf.family_of(config), speaks_of_experts(config)
     words = _words(config, experts, faults)
-    layer = model_from_config(config, name, where) if experts and ("E" in "".join(words) or not family.get("blocks")) else None
+    layer = model_from_config(config, name, where) if experts and "E" in "".join(words) else None
     dense = sum("-" in word for word in words)
     hidden = integer(config, hf.ALIASES["hidden"], faults)
     latent = bool(layer and layer.hidden != hidden)

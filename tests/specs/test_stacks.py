@@ -13,8 +13,8 @@ from dysharp.model.cache import cache_bytes
 from dysharp.model.flops import _core_flops
 from dysharp.model.operators import WHOLE, Core, DeltaNetState, RowExchange, Sum, operators
 from dysharp.model.weights import counted_weights, parameters_of
-from dysharp.specs import load_model, load_whole
-from dysharp.specs.hf import FAMILIES
+from dysharp.specs import load_cluster, load_model, load_whole
+from dysharp.specs.hf import FAMILIES, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from tests.specs.test_huggingface_whole import LIKE
 
@@ -130,6 +130,21 @@ def test_verbs_answer_for_hybrid_models(name: str) -> None:
     assert served.best is not None
     with pytest.raises(ConfigError, match="found linear attention, or dense layers behind experts"):
         dysharp.plan(name, 8)
+
+
+def test_a_config_of_dense_layers_with_keys_of_experts_is_a_dense_model() -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_only_layers": [0, 1, 2, 3]}
+    model = read("qwen3_moe", head_dim=48, **experts)
+    assert (model.layer, model.dense_layers) == (None, 4)
+    with pytest.raises(ConfigError, match="found 0 with experts: of a dense model there is no MoE layer"):
+        model_from_config({**TABLE["common"], "model_type": "qwen3_moe", **experts}, "m", "f")
+
+
+@pytest.mark.parametrize("load", [load_model, load_whole, load_cluster])
+def test_no_name_is_no_folder(load: Any) -> None:
+    """As in `plan "a,"`."""
+    with pytest.raises(ConfigError, match=r"unknown (model|cluster) ''"):
+        load("")
 
 
 @pytest.mark.parametrize("named", [{}, {"layer_types": ["chunked_attention"] * 3 + ["full_attention"]}])

@@ -63,11 +63,11 @@ def print_description(done: Description) -> None:
 
 
 def _print_answer_of_layout(done: Description) -> None:
-    fullest = max(done.memory, key=lambda row: row["allocated"])
+    fullest, gpus = max(done.memory, key=lambda row: row["allocated"]), done.layout["gpus"]
     print_lines(
         [
-            f"On {done.layout['gpus']} GPUs ({done.layout['schedule']}, {done.layout['precision']}) pipeline rank {fullest['rank']} is the fullest: "
-            f"{fullest['allocated']:.1f} GiB allocated, {fullest['reserved']:.1f} GiB with the allocator's gaps and buffers."
+            f"On {gpus} GPU{'s' * (gpus > 1)} ({done.layout['schedule']}, {done.layout['precision']}) pipeline rank {fullest['rank']} is the fullest"
+            f": {fullest['allocated']:.1f} GiB allocated, {fullest['reserved']:.1f} GiB with the allocator's gaps and buffers."
         ]
     )
 
