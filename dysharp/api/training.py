@@ -103,7 +103,7 @@ class Step:
         """Plain values for JSON."""
         ranks = [{name: ps / PS_PER_US for name, ps in rank.items()} for rank in self.split.ranks]
         path = {name: ps / PS_PER_US for name, ps in self.split.path.items()}
-        exposed = {name: self.shares[name] * self.step_us for name in (EP, SEND, DATA_PARALLEL)}
+        exposed = {name: self.shares[name] * self.step_us for name in (EP, COLLECTIVES, SEND, DATA_PARALLEL)}
         moe = None if self.ep is None else {"forward_us": self.ep.forward, "backward_us": self.ep.backward}
         found = named(self, "system", "step_us", "tokens_per_s_gpu", "tflops", "mfu") | {"bubble": self.shares[BUBBLE], "exposed_us": exposed}
         found |= {"shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path, "energy": plain(self.energy)}
@@ -253,11 +253,8 @@ def _cluster_of_group(layout: Layout, machine: Machine) -> Cluster:
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
     """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
     at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
-    told: ByName = {}
-    for name, costs in (("closed", closed), ("merged", merged)):
-        one = costs.stages[at]
-        told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
-    (turn, pair), (turn_merged, pair_merged) = told["closed"], told["merged"]
+    largest = (costs.stages[at] for costs in (closed, merged))
+    (turn, pair), (turn_merged, pair_merged) = ((one.forward + one.backward + one.weights, one.pair_with(one)) for one in largest)
     ways = f"both passes {turn_merged / turn - 1:+.1%}, a pair {pair_merged / pair - 1:+.1%}"
     return f"Blocks: merged Programs; against closed sums, the largest stage under {system}: {ways}."
 
@@ -275,8 +272,7 @@ def _quick_both_ways(
 
 def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
     flits = (forward.wire_bytes + backward.wire_bytes) / FLIT_BYTES
-    ways = [(one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward)]
-    (time, exposed, wire), (back, back_exposed, back_wire) = ways
+    (time, exposed, wire), (back, back_exposed, back_wire) = ((one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward))
     busiest = forward.busiest if forward.kind != BOUND and forward.form == "real" else 0.0
     return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))
 
@@ -354,8 +350,7 @@ def _order(layout: Layout, name: str | None) -> Schedule:
 
 def _ep_times(forward: Row, backward: Row) -> EpTimes:
     """A layer from the Rows of its passes."""
-    ways = [(row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward)]
-    (time, exposed, wire), (back, back_exposed, back_wire) = ways
+    (time, exposed, wire), (back, back_exposed, back_wire) = ((row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward))
     flits, sms = _link_flits(forward) + _link_flits(backward), forward.utilization
     busiest = sms["sm_max"] / sms["sm"] if forward.surroundings_us else 0.0  # a paper cluster has no framework
     return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))

@@ -239,8 +239,7 @@ class Coster:
         places = ranks_of(schedule, layout)
         own = "".join(runs[at] for at in places[slowest])
         part = mean / float(ranks[slowest]) / sum(len(one) for one in places) * layout.chunks
-        waits = pieces.exposed, pieces.host, pieces.shards, pieces.collectives
-        exposed, host, late, shared = (part * sum(map(of, own)) for of in waits)
+        exposed, host, late, shared = (part * sum(each) for each in zip(*map(pieces.waits, own), strict=True))
         widest, copies = RankParameters(*max(held_by_rank(self.task.model, layout, schedule), key=sum)), 1 + (schedule == "dualpipe")
         letters = "".join(runs)
         ways = [(us / p, 1 / p * wires) for us, wires in zip(pieces.passes(letters), pieces.wires(letters), strict=True)]

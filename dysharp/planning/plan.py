@@ -167,13 +167,10 @@ def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any,
     if not done and any(NOT_LOOKED in one.found.counts for one in every):
         raise ConfigError("plan: found no layout that fits in a quick look, expected one: search without --quick")
     if not done and len(tasks) == 1:
-        machine = machine_of(cluster)
-        space = default_space(tasks[0], machine, given)
-        raise ConfigError(refusal(tasks[0], cluster, space, search(Coster(tasks[0], machine, space), 1)))
+        raise ConfigError(refusal(tasks[0], cluster, every[0].coster.space, every[0].found))
     if not done:
-        raise ConfigError(
-            f"plan: none of {len(tasks)} shapes has a layout that fits {tasks[0].gpus} GPUs of {cluster.name}; plan one of them for the reason"
-        )
+        where = f"{tasks[0].gpus} GPUs of {cluster.name}"
+        raise ConfigError(f"plan: none of {len(tasks)} shapes has a layout that fits {where}; plan one of them for the reason")
     done.sort(key=lambda one: one.found.best[0].step_us)
     return Plan(cluster, tuple(done))
 

@@ -148,11 +148,9 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _scale_out_of(table: Any, where: str) -> ScaleOut:
+def _scale_out_of(table: ByName, where: str) -> ScaleOut:
     """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
-    values = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
+    values: ByName = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
     raise_if(problems(ScaleOut, values), f"{where}: scale_out")
     return ScaleOut(**values)
 
@@ -169,8 +167,7 @@ def _packaged_cluster(name: str) -> Cluster:
 
 
 def _packaged(kind: str, name: str) -> ByName:
-    path = DATA / kind / f"{name}.toml"
-    return read_toml(path)
+    return read_toml(DATA / kind / f"{name}.toml")
 
 
 def _in_file(build: Callable[[], Spec], where: str) -> Spec:
@@ -199,10 +196,9 @@ def _with_base(table: ByName, kind: str, where: str) -> ByName:
     if kind == "clusters" and (gpu := table.get("gpu")) in list_gpus() and gpu != inherited.get("gpu"):
         inherited |= {key: getattr(load_gpu(gpu), key) for key in OF_GPU}
     sms, now = inherited.get("n_sms"), table.get("n_sms")
-    if kind == "clusters" and isinstance(now, int) and now > 0:
-        peaks: ByName = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
-        if not peaks.keys() & table.keys():
-            inherited |= peaks
+    peaks = ("fp8_TFLOPS", "bf16_TFLOPS")
+    if kind == "clusters" and isinstance(now, int) and now > 0 and table.keys().isdisjoint(peaks):
+        inherited |= {key: inherited[key] * now / sms for key in peaks}
     return _merged(inherited, table)
 
 

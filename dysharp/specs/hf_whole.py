@@ -85,10 +85,9 @@ def _plain(model: WholeModel, words: list[str]) -> WholeModel:
     full = next((at + 1 for at, word in enumerate(words) if "M" not in word), 1)
     slides = [at for at, word in enumerate(words) if "w" in word]
     every = slides[1] if len(slides) > 1 else max(1, len(words))
-    linear = full if model.linear else 1
     attention = replace(model.attention, window_every=every if slides else 1)
     try:
-        plain = replace(model, stack="", dense_layers=dense, full_every=linear, attention=attention)
+        plain = replace(model, stack="", dense_layers=dense, full_every=full if model.linear else 1, attention=attention)
         same = [plain.kind(n) for n in range(plain.n_layers)] == words
     except ConfigError:
         same = False

@@ -247,8 +247,7 @@ def _conflicts(m: WholeModel) -> list[str]:
     if m.stack:
         leading = [*("-" in word for word in m.stack.split()), False].index(False)
         beside = {"full_every": m.full_every - 1, "attention.window_every": m.attention.window_every - 1}
-        if m.dense_layers not in (0, leading):
-            faults.append(f"dense_layers: found {m.dense_layers}, expected {leading} as in stack, or none")
+        faults += [f"dense_layers: found {m.dense_layers}, expected {leading} as in stack, or none"] * (m.dense_layers not in (0, leading))
         faults += [f"{key}: found it, expected no such key beside stack" for key, n in beside.items() if n]
         if m.moe_layers != m.stack.count("E"):
             faults.append(f"stack: found {m.stack.count('E')} layers with experts, expected n_layers = {m.moe_layers}")
