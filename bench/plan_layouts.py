@@ -139,7 +139,7 @@ def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
 def fine(case: Case, one: Costed) -> dict[str, float]:
     """Microseconds of a step by part, computing by piece of a layer (means over ranks)."""
     pieces, letters = case.coster.pieces(one.values), case.coster.letters()
-    parts = {name: us for name, us in one.parts.items() if name not in ("computing", "launches", "EP communication")}
+    parts = {name: us for name, us in one.parts.items() if name not in ("computing", "launches", "EP communication", "collectives")}
     for letter in letters:
         for name, us in pieces.merged[letter].parts.items():
             term = "EP communication" if name in ("dispatch and combine", "hidden") else name

@@ -267,9 +267,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     machine = load_cluster(cluster)
     tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in _shapes_of(load_whole(name.strip()), list(asked["vary"]))]
-    if any(shape.linear or shape.stack for shape in shapes):
-        found = "linear attention or a stack of layers in turn"
-        raise ConfigError(f"plan {models}: found {found}, expected attention everywhere, and experts behind dense layers: step takes it")
+    if any(shape.linear or shape.dense_layers + shape.moe_layers < shape.n_layers for shape in shapes):
+        raise ConfigError(f"plan {models}: found linear attention, or dense layers behind experts, expected neither: step takes it")
     own, given = machine_of(machine), _given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]

@@ -29,6 +29,7 @@ from dysharp.specs.hf_whole import lines_on
 from dysharp.training import NOT_MODELLED, SINGLE, Block, BlockTimes, Dispatcher, EpTimes, Kind, PassCost, StepCosts, TrainingRecipe, step_costs
 from dysharp.training.answers import (
     BUBBLE,
+    COLLECTIVES,
     DATA_PARALLEL,
     EP,
     LAUNCHES,
@@ -44,6 +45,7 @@ from dysharp.training.answers import (
     peak_flops_per_us,
     split_step,
 )
+from dysharp.training.cost import PassWaits
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, slot_name, step_graph
 from dysharp.training.megatron import arguments_from
 from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
@@ -56,19 +58,20 @@ if TYPE_CHECKING:
 BLOCKS = CLOSED, MERGED = "closed", "merged"
 WORDS = {
     COMPUTE: "computing", EP: "EP communication that nothing hides", LAUNCHES: "waiting for launches", BUBBLE: "the pipeline's bubble",
-    SEND: "sends between stages", DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
+    COLLECTIVES: "tensor and context parallel collectives that nothing hides", SEND: "sends between stages",
+    DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
 }  # fmt: skip
 """Part of a step -> how a sentence names it."""
 
 FRAMEWORK_GEMMS = (*IN_TURN, "deepep-ll")
 """Systems between whose kernels the framework computes the experts. The others have kernels of their own, which start as rows come."""
-_QUICK_COLUMNS = 6
+_QUICK_COLUMNS = 7
 WORTH = 0.001
 """Gain from which a sentence names a change."""
 COLUMNS = Columns(
     "system=system", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "MFU\n%=mfu:.1%", "step\nms=step_us/1e3:,.1f",
-    f"compute\n%={COMPUTE}:.1%", f"exposed\nEP %={EP}:.1%", f"launches\n%={LAUNCHES}:.1%", f"bubble\n%={BUBBLE}:.1%", f"send\n%={SEND}:.1%",
-    f"data\npar. %={DATA_PARALLEL}:.1%", f"optim.\n%={OPTIMIZER}:.1%",
+    f"compute\n%={COMPUTE}:.1%", f"exposed\nEP %={EP}:.1%", f"coll.\n%={COLLECTIVES}:.1%", f"launches\n%={LAUNCHES}:.1%",
+    f"bubble\n%={BUBBLE}:.1%", f"send\n%={SEND}:.1%", f"data\npar. %={DATA_PARALLEL}:.1%", f"optim.\n%={OPTIMIZER}:.1%",
 )  # fmt: skip
 
 
@@ -100,7 +103,7 @@ class Step:
         """Plain values for JSON."""
         ranks = [{name: ps / PS_PER_US for name, ps in rank.items()} for rank in self.split.ranks]
         path = {name: ps / PS_PER_US for name, ps in self.split.path.items()}
-        exposed = {name: self.shares[name] * self.step_us for name in (EP, SEND, DATA_PARALLEL)}
+        exposed = {name: self.shares[name] * self.step_us for name in (EP, COLLECTIVES, SEND, DATA_PARALLEL)}
         moe = None if self.ep is None else {"forward_us": self.ep.forward, "backward_us": self.ep.backward}
         found = named(self, "system", "step_us", "tokens_per_s_gpu", "tflops", "mfu") | {"bubble": self.shares[BUBBLE], "exposed_us": exposed}
         found |= {"shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path, "energy": plain(self.energy)}
@@ -250,11 +253,8 @@ def _cluster_of_group(layout: Layout, machine: Machine) -> Cluster:
 def _merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
     """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
     at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
-    told: ByName = {}
-    for name, costs in (("closed", closed), ("merged", merged)):
-        one = costs.stages[at]
-        told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
-    (turn, pair), (turn_merged, pair_merged) = told["closed"], told["merged"]
+    largest = (costs.stages[at] for costs in (closed, merged))
+    (turn, pair), (turn_merged, pair_merged) = ((one.forward + one.backward + one.weights, one.pair_with(one)) for one in largest)
     ways = f"both passes {turn_merged / turn - 1:+.1%}, a pair {pair_merged / pair - 1:+.1%}"
     return f"Blocks: merged Programs; against closed sums, the largest stage under {system}: {ways}."
 
@@ -272,8 +272,7 @@ def _quick_both_ways(
 
 def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
     flits = (forward.wire_bytes + backward.wire_bytes) / FLIT_BYTES
-    ways = [(one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward)]
-    (time, exposed, wire), (back, back_exposed, back_wire) = ways
+    (time, exposed, wire), (back, back_exposed, back_wire) = ((one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward))
     busiest = forward.busiest if forward.kind != BOUND and forward.form == "real" else 0.0
     return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))
 
@@ -351,8 +350,7 @@ def _order(layout: Layout, name: str | None) -> Schedule:
 
 def _ep_times(forward: Row, backward: Row) -> EpTimes:
     """A layer from the Rows of its passes."""
-    ways = [(row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward)]
-    (time, exposed, wire), (back, back_exposed, back_wire) = ways
+    (time, exposed, wire), (back, back_exposed, back_wire) = ((row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward))
     flits, sms = _link_flits(forward) + _link_flits(backward), forward.utilization
     busiest = sms["sm_max"] / sms["sm"] if forward.surroundings_us else 0.0  # a paper cluster has no framework
     return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits, *_computed_by(forward.system, busiest))
@@ -399,22 +397,22 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 
 
 def _waits_of(order: Schedule, costs: StepCosts) -> Waits:
-    """EP communication that nothing hides, launches, and shared weights, in every slot. Of a pair: what exceeds its computing."""
+    """`PassWaits` in every slot. Of a pair: what exceeds its computing."""
     found: dict[tuple[int, str], Amounts] = {}
     for rank, slots in enumerate(order.slots):
         for slot in slots:
             if us := costs.times.cells.of(slot) / PS_PER_US:
-                waits = zip((EP, LAUNCHES, DATA_PARALLEL), _waits_in(slot, costs.stages), strict=True)
+                waits = zip((EP, LAUNCHES, DATA_PARALLEL, COLLECTIVES), _waits_in(slot, costs.stages), strict=True)
                 found[rank, slot_name(slot)] = {part: wait / us for part, wait in waits}
     return found
 
 
-def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float, float]:
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> PassWaits:
     one = stages[slot[0].stage]
     if len(slot) == 2:
         return one.waits_in_pair(stages[slot[1].stage])
     if slot[0].kind == WGRAD:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0, 0.0, 0.0
     return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
 
 

@@ -239,14 +239,15 @@ class Coster:
         places = ranks_of(schedule, layout)
         own = "".join(runs[at] for at in places[slowest])
         part = mean / float(ranks[slowest]) / sum(len(one) for one in places) * layout.chunks
-        exposed, host, late = (part * sum(of(letter) for letter in own) for of in (pieces.exposed, pieces.host, pieces.shards))
+        exposed, host, late, shared = (part * sum(each) for each in zip(*map(pieces.waits, own), strict=True))
         widest, copies = RankParameters(*max(held_by_rank(self.task.model, layout, schedule), key=sum)), 1 + (schedule == "dualpipe")
         letters = "".join(runs)
         ways = [(us / p, 1 / p * wires) for us, wires in zip(pieces.passes(letters), pieces.wires(letters), strict=True)]
         return {
-            "computing": m * (mean - exposed - host - late),
+            "computing": m * (mean - exposed - host - late - shared),
             "launches": m * host,
             "EP communication": m * exposed,
+            "collectives": m * shared,
             "uneven stages": m * (steady - mean),
             "bubble": ramp.ramp + m * steady * (ramp.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)

@@ -45,17 +45,10 @@ class Pieces:
         own = [(letters.count(letter), cost) for letter, cost in self.merged.items()]
         return sum(n * cost.forward for n, cost in own), sum(n * (cost.backward + cost.weights) for n, cost in own)
 
-    def exposed(self, letter: str) -> float:
-        """EP communication of a piece that nothing hides in the steady state."""
-        return self.merged[letter].forward_exposed + self.merged[letter].backward_exposed
-
-    def host(self, letter: str) -> float:
-        """Time in which the GPU waits for launches of the host."""
-        return max(0.0, self.merged[letter].forward_host + self.merged[letter].backward_host)
-
-    def shards(self, letter: str) -> float:
-        """Time in which it waits for weights that ranks share."""
-        return self.merged[letter].forward_shards + self.merged[letter].backward_shards
+    def waits(self, letter: str) -> tuple[float, ...]:
+        """`PassWaits` of both passes of a piece in the steady state."""
+        one = self.merged[letter]
+        return tuple(map(sum, zip(one.waits(), one.waits_backward(), strict=True)))
 
 
 @frozen

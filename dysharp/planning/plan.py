@@ -14,7 +14,7 @@ from dysharp.model import MEGATRON, model_flops, parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import SearchResult, Tick, Told, first_answer, first_look, journal_of, search
+from dysharp.planning.search import NOT_LOOKED, SearchResult, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster, WholeModel
 from dysharp.training import TrainingRecipe, peak_flops_per_us
@@ -162,17 +162,15 @@ class Search:
 
 def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> Plan:
     """The best layouts of every task. Raises `ConfigError` where no task has one, with the constraint that binds and the least change that fits."""
-    done = [one for one in _searched(tasks, cluster, given, how) if one.found.best]
-    if not done and how.quick:
+    every = _searched(tasks, cluster, given, how)
+    done = [one for one in every if one.found.best]
+    if not done and any(NOT_LOOKED in one.found.counts for one in every):
         raise ConfigError("plan: found no layout that fits in a quick look, expected one: search without --quick")
     if not done and len(tasks) == 1:
-        machine = machine_of(cluster)
-        space = default_space(tasks[0], machine, given)
-        raise ConfigError(refusal(tasks[0], cluster, space, search(Coster(tasks[0], machine, space), 1)))
+        raise ConfigError(refusal(tasks[0], cluster, every[0].coster.space, every[0].found))
     if not done:
-        raise ConfigError(
-            f"plan: none of {len(tasks)} shapes has a layout that fits {tasks[0].gpus} GPUs of {cluster.name}; plan one of them for the reason"
-        )
+        where = f"{tasks[0].gpus} GPUs of {cluster.name}"
+        raise ConfigError(f"plan: none of {len(tasks)} shapes has a layout that fits {where}; plan one of them for the reason")
     done.sort(key=lambda one: one.found.best[0].step_us)
     return Plan(cluster, tuple(done))
 

@@ -13,6 +13,7 @@ from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut, cluster_of
 from dysharp.specs.fields import problems, raise_if
 from dysharp.specs.fitted import overrides_of
+from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.hf import DENSE, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
@@ -27,6 +28,8 @@ FIXED = ("base", "name", "source", "constants")
 
 INNER = ("scale_out", "whole", "attention")
 """Tables of a file whose keys replace those of its base one by one."""
+OF_GPU = ("n_sms", "fp8_TFLOPS", "bf16_TFLOPS", "hbm_GBps", "hbm_GB", "link_GBps")
+"""Keys that a file with another GPU than its base takes from the GPU."""
 NESTED = "scale_out."
 """Start of keys of the table [scale_out]."""
 
@@ -145,11 +148,9 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _scale_out_of(table: Any, where: str) -> ScaleOut:
+def _scale_out_of(table: ByName, where: str) -> ScaleOut:
     """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
-    values = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
+    values: ByName = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
     raise_if(problems(ScaleOut, values), f"{where}: scale_out")
     return ScaleOut(**values)
 
@@ -166,8 +167,7 @@ def _packaged_cluster(name: str) -> Cluster:
 
 
 def _packaged(kind: str, name: str) -> ByName:
-    path = DATA / kind / f"{name}.toml"
-    return read_toml(path)
+    return read_toml(DATA / kind / f"{name}.toml")
 
 
 def _in_file(build: Callable[[], Spec], where: str) -> Spec:
@@ -179,7 +179,8 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
 
 
 def _with_base(table: ByName, kind: str, where: str) -> ByName:
-    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one.
+    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one;
+    another GPU brings its own (`OF_GPU`).
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
     """
@@ -192,11 +193,12 @@ def _with_base(table: ByName, kind: str, where: str) -> ByName:
     inherited = _with_base(_packaged(kind, base), kind, f"{base}.toml")
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
+    if kind == "clusters" and (gpu := table.get("gpu")) in list_gpus() and gpu != inherited.get("gpu"):
+        inherited |= {key: getattr(load_gpu(gpu), key) for key in OF_GPU}
     sms, now = inherited.get("n_sms"), table.get("n_sms")
-    if kind == "clusters" and isinstance(now, int) and now > 0:
-        peaks: ByName = {key: inherited[key] * now / sms for key in ("fp8_TFLOPS", "bf16_TFLOPS") if key in inherited}
-        if not peaks.keys() & table.keys():
-            inherited |= peaks
+    peaks = ("fp8_TFLOPS", "bf16_TFLOPS")
+    if kind == "clusters" and isinstance(now, int) and now > 0 and table.keys().isdisjoint(peaks):
+        inherited |= {key: inherited[key] * now / sms for key in peaks}
     return _merged(inherited, table)
 
 
@@ -222,7 +224,7 @@ def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str
     path = Path(name_or_path)
     text = str(path)
     is_path = isinstance(name_or_path, os.PathLike) or os.sep in text or path.suffix in (".toml", ".json")
-    if is_path or _exists(path):
+    if is_path or (name_or_path and _exists(path)):  # the path of "" is this folder
         return path
     hint = nearest(text, names)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")

@@ -69,6 +69,8 @@ def model_from_config(config: AnyMapping, name: str, where: str) -> Model:
         faults.append(f"quantization_config: found {show(quant)}, expected an object")
     if faults and not speaks_of_experts(config):
         faults.append(DENSE)
+    elif not any(has_experts):
+        faults.append(f"n_layers: found 0 with experts: {DENSE.partition(': ')[2]}")
     if config.get("zero_expert_num"):
         faults.append(f"zero_expert_num: found {show(config['zero_expert_num'])}, experts that do nothing, expected none")
     raise_faults(faults, where)

@@ -28,7 +28,7 @@ def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
     faults: list[str] = []
     family, experts = hf.family_of(config), speaks_of_experts(config)
     words = _words(config, experts, faults)
-    layer = model_from_config(config, name, where) if experts and ("E" in "".join(words) or not family.get("blocks")) else None
+    layer = model_from_config(config, name, where) if experts and "E" in "".join(words) else None
     dense = sum("-" in word for word in words)
     hidden = integer(config, hf.ALIASES["hidden"], faults)
     latent = bool(layer and layer.hidden != hidden)
@@ -53,6 +53,8 @@ def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
     faults += [f"{key}: missing" for key in family.get("needs", ()) if config.get(key) is None]
     raise_faults(faults, where)
     known = "" if config.get("model_type") else "; a config without model_type is taken as Llama is"
+    if attention.get("window") and config.get("attention_chunk_size"):
+        known += "; its chunks of attention count as windows, which see up to twice as many keys"
     if isinstance(quant := config.get("quantization_config"), dict) and not values["checkpoint"]:
         known += f"; weights count as BF16: its quantization {show(quant.get('quant_method'))} is not known, and --precision names another"
     try:
@@ -78,18 +80,18 @@ def _check_family(config: AnyMapping, where: str) -> None:
 
 
 def _plain(model: WholeModel, words: list[str]) -> WholeModel:
-    """The model by its counts of layers where they say the same as its stack."""
+    """The model by its counts of layers where they say the same as its stack, else with its leading dense layers."""
     dense = [*("-" in word for word in words), False].index(False)
     full = next((at + 1 for at, word in enumerate(words) if "M" not in word), 1)
     slides = [at for at, word in enumerate(words) if "w" in word]
     every = slides[1] if len(slides) > 1 else max(1, len(words))
-    linear = full if model.linear else 1
     attention = replace(model.attention, window_every=every if slides else 1)
     try:
-        plain = replace(model, stack="", dense_layers=dense, full_every=linear, attention=attention)
+        plain = replace(model, stack="", dense_layers=dense, full_every=full if model.linear else 1, attention=attention)
+        same = [plain.kind(n) for n in range(plain.n_layers)] == words
     except ConfigError:
-        return model
-    return plain if [plain.kind(n) for n in range(plain.n_layers)] == words else model
+        same = False
+    return plain if same else replace(model, dense_layers=dense)
 
 
 def _words(config: AnyMapping, experts: bool, faults: list[str]) -> list[str]:
@@ -191,7 +193,7 @@ def _window(config: AnyMapping, faults: list[str]) -> int:
     if config.get("use_sliding_window") is False or 0 < integer(config, WHOLE["context"], []) <= window:
         return 0
     names = hf.layer_names(config)
-    return window if not isinstance(names, list) or "sliding_attention" in names else 0
+    return window if not isinstance(names, list) or any(MIXERS.get(str(name)) == "w" for name in names) else 0
 
 
 def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:

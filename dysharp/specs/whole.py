@@ -150,7 +150,7 @@ class WholeModel:
     """A word of letters for each layer where layers stand in another order: `*` attention, `w` attention with the window, `M` the table linear (two
     letters: side by side, behind one norm), then `E` experts or `-` a dense FFN, or neither: "M E *-". "": by the counts of this table."""
     dense_layers: SmallOrNone = 0
-    """Leading layers with a dense FFN."""
+    """Leading layers with a dense FFN; beside a stack all of them, or 0."""
     dense_hidden: WidthOrNone = 0
     """Inner width of a dense FFN."""
     dense_matrices: Small = 3
@@ -245,7 +245,9 @@ def _conflicts(m: WholeModel) -> list[str]:
     if (m.dense_layers or "-" in letters) and not m.dense_hidden:
         faults.append(f"dense_hidden: missing, expected the inner width of {m.dense_layers or m.stack.count('-')} dense layers")
     if m.stack:
-        beside = {"dense_layers": m.dense_layers, "full_every": m.full_every - 1, "attention.window_every": m.attention.window_every - 1}
+        leading = [*("-" in word for word in m.stack.split()), False].index(False)
+        beside = {"full_every": m.full_every - 1, "attention.window_every": m.attention.window_every - 1}
+        faults += [f"dense_layers: found {m.dense_layers}, expected {leading} as in stack, or none"] * (m.dense_layers not in (0, leading))
         faults += [f"{key}: found it, expected no such key beside stack" for key, n in beside.items() if n]
         if m.moe_layers != m.stack.count("E"):
             faults.append(f"stack: found {m.stack.count('E')} layers with experts, expected n_layers = {m.moe_layers}")

@@ -20,7 +20,7 @@ from dysharp.training.schedules import Schedule, make_schedule
 
 Span = tuple[float, float]
 MFU_LINE = "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type."
-BUBBLE, DATA_PARALLEL, EP, LAUNCHES = "bubble", "data_parallel", "exposed EP", "launches"
+BUBBLE, COLLECTIVES, DATA_PARALLEL, EP, LAUNCHES = "bubble", "collectives", "data_parallel", "exposed EP", "launches"
 PARTS = (COMPUTE, OPTIMIZER, DATA_PARALLEL, SEND, BUBBLE)
 Waits = Mapping[tuple[int, str], Mapping[str, float]]
 """(rank, name of a slot) -> {part: share of the slot's time in which the rank does not compute}."""

@@ -11,7 +11,7 @@ from dysharp.base import frozen
 from dysharp.model import CORE, DENSE, NORMS, POSITIONS, ROUTER, SHARED, UP, LayerOperator, MemoryOp, RowExchange, Sum, Weight
 from dysharp.model.operators import CONTEXT, CONVOLUTION, COUNTS, EXCHANGE, RESIDUAL, TENSOR, is_routed, operators
 from dysharp.model.weights import head_weights, mtp_weights
-from dysharp.training.cost import EpTimes, PassCost, passes
+from dysharp.training.cost import EpTimes, PassCost, collectives
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, LOADED, Basis, exchange, expert_tensor, routed
 from dysharp.training.recipe import MODULES, MOE_PIECES, SINGLE, Dispatcher, TrainingRecipe
@@ -199,15 +199,15 @@ class Block(Basis):
             return PassCost()
         if rows := self.training_recipe.tensor:
             pair = int(op.piece != TENSOR)
-            return passes(TENSOR, rows.forward[pair], rows.backward[pair])
+            return collectives(TENSOR, rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (op.gathered, op.scattered))
         ways = self.machine.collective("all_gather", before, t), self.machine.collective("reduce_scatter", behind, t)
         if self.training_recipe.overlap_tp:
             *first, last = (one.forward for one in products)
             beside = (sum(first), last, sum(one.backward + one.weights for one in products))
             gather, scatter, back = (us - (1 - 1 / t) * own for us, own in zip((*ways, ways[0] + sum(ways)), beside, strict=True))
-            return passes(TENSOR, max(ways[0] / t, gather) + max(ways[1] / t, scatter), max(ways[1] / t, back))
-        return passes(TENSOR, sum(ways), ways[0] + sum(ways))
+            return collectives(TENSOR, max(ways[0] / t, gather) + max(ways[1] / t, scatter), max(ways[1] / t, back))
+        return collectives(TENSOR, sum(ways), ways[0] + sum(ways))
 
 
 def _context_exchange(block: Basis, core: PassCost) -> PassCost:
@@ -222,7 +222,6 @@ def _context_exchange(block: Basis, core: PassCost) -> PassCost:
     if block.training_recipe.context == "a2a":
         out = ELEMENT * a.heads * a.value_dim * tokens / layout.tp
         one = block.machine.collective("alltoall", queries + keys, c, stride) + block.machine.collective("alltoall", out, c, stride)
-        return PassCost(one, one, parts={"context parallel": 2 * one})
+        return collectives("context parallel", one, one)
     ring = block.machine.group(keys * c, c, stride)
-    late = max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward)
-    return PassCost(*late, parts={"context parallel": sum(late)})
+    return collectives("context parallel", max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward))

@@ -6,6 +6,9 @@ from dysharp.base import Amounts, frozen
 from dysharp.training.recipe import Dispatcher
 from dysharp.training.wires import NOTHING, WireTimes
 
+PassWaits = tuple[float, float, float, float]
+"""(EP communication that nothing hides, launches, shared weights, other collectives) inside a pass."""
+
 
 @frozen
 class EpTimes:
@@ -46,7 +49,8 @@ class PassCost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 
     `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs. `*_host` is the time
-    inside the passes in which the GPU waits for launches, `*_launches` all time that they take, `*_shards` the wait for weights that ranks share.
+    inside the passes in which the GPU waits for launches, `*_launches` all time that they take, `*_shards` the wait for weights that ranks share,
+    `*_collectives` that for tensor and context parallel ranks, and for copies to the host.
     `merged`: blocks with times of merged Programs; `saved`: what each of them saves in a pair, summed.
     """
 
@@ -65,6 +69,8 @@ class PassCost:
     backward_launches: float = 0.0
     forward_shards: float = 0.0
     backward_shards: float = 0.0
+    forward_collectives: float = 0.0
+    backward_collectives: float = 0.0
     parts: Amounts = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
     forward_wires: WireTimes = NOTHING
@@ -83,7 +89,8 @@ class PassCost:
 
     def recomputed(self) -> "PassCost":
         """The same with a forward pass before each backward pass."""
-        again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in ("", "_exposed", "_wire")}
+        own = ("", "_exposed", "_wire", "_collectives")
+        again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in own}
         return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
 
     def as_merged(self, block: BlockTimes) -> "PassCost":
@@ -138,19 +145,20 @@ class PassCost:
         behind = backward.backward - backward.backward_host - backward.backward_exposed + backward.weights
         return ahead + behind, max(ahead, self.forward_launches) + max(behind, backward.backward_launches)
 
-    def waits(self) -> tuple[float, float, float]:
-        """(EP communication that nothing hides, launches, shared weights) of a forward pass."""
-        return self.forward_exposed, self.forward_host, self.forward_shards
+    def waits(self) -> PassWaits:
+        """Of a forward pass."""
+        return self.forward_exposed, self.forward_host, self.forward_shards, self.forward_collectives
 
-    def waits_backward(self) -> tuple[float, float, float]:
+    def waits_backward(self) -> PassWaits:
         """The same of a backward pass, whose weight gradients may be separate."""
-        return min(self.backward_exposed, self.backward - self.backward_host), self.backward_host, self.backward_shards
+        exposed = min(self.backward_exposed, self.backward - self.backward_host)
+        return exposed, self.backward_host, self.backward_shards, self.backward_collectives
 
-    def waits_in_pair(self, backward: "PassCost") -> tuple[float, float, float]:
+    def waits_in_pair(self, backward: "PassCost") -> PassWaits:
         """The same of `pair_with`."""
         whole, (computed, launched) = self.pair_with(backward), self._in_pair(backward)
-        late = self.forward_shards + backward.backward_shards
-        return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed)), late
+        late = self.forward_shards + backward.backward_shards, self.forward_collectives + backward.backward_collectives
+        return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed)), *late
 
 
 def _waited(whole: float, computed: float, host: float) -> float:
@@ -161,3 +169,8 @@ def _waited(whole: float, computed: float, host: float) -> float:
 def passes(name: str, forward: float, backward: float, weights: float = 0.0) -> PassCost:
     """A part called `name`."""
     return PassCost(forward, backward, weights, parts={name: forward + backward + weights})
+
+
+def collectives(name: str, forward: float, backward: float) -> PassCost:
+    """A part in which nothing computes."""
+    return replace(passes(name, forward, backward), forward_collectives=forward, backward_collectives=backward)

@@ -13,7 +13,7 @@ from dysharp.costs import Machine, number
 from dysharp.model import Chunk, Layout, RankParameters, chunks_of, rank_parameters
 from dysharp.specs import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, EpTimes, PassCost, passes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost, collectives, passes
 from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.recipe import TrainingRecipe
@@ -57,7 +57,7 @@ def beside(
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
     late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else PassCost()
     late = replace(late, forward_shards=late.forward, backward_shards=late.backward)
-    late += passes("host copies", ahead[1], behind[1]) if offloaded else PassCost()
+    late += collectives("host copies", ahead[1], behind[1]) if offloaded else PassCost()
     return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
 
 

@@ -13,7 +13,7 @@ from dysharp.costs import exchange as costs
 from dysharp.model import COPIES, Formats, Layout, StepBatch, linears, prompt_batch
 from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, LayerOperator, Weight, is_routed, operators
 from dysharp.specs import Model, WholeModel
-from dysharp.training.cost import PassCost, passes
+from dysharp.training.cost import PassCost, collectives, passes
 from dysharp.training.recipe import SINGLE, SMS, TrainingRecipe
 
 ELEMENT = 2
@@ -137,4 +137,4 @@ def expert_tensor(block: Basis) -> dict[str, PassCost]:
         return {}
     moved = ELEMENT * layer.hidden * block.tokens / layout.tp * layer.topk * layout.etp
     both = sum(block.machine.collective(kind, moved, layout.etp, layout.stride("etp")) for kind in EXPERT_TENSOR)
-    return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
+    return {"expert tensor parallel": collectives("expert tensor parallel", both, both)}

@@ -134,7 +134,7 @@ def test_launches_are_no_computing_and_are_those_of_a_plan() -> None:
     model = load_whole("deepseek-v2-lite")
     args = (model, Machine(load_cluster("hw-dgx-h100")), done.layout, 256, "deepep", "none", TrainingRecipe(host=True), 1.0, one.ep)
     plan = pieces_of(*args)
-    assert rank["launches"] == pytest.approx(sum(plan.host("d" if n < model.dense_layers else "t") for n in range(model.n_layers)))
+    assert rank["launches"] == pytest.approx(sum(plan.waits("d" if n < model.dense_layers else "t")[1] for n in range(model.n_layers)))
 
 
 def test_five_systems_are_five_rows() -> None:

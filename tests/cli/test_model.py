@@ -20,6 +20,11 @@ def test_json_has_the_numbers(dysharp: Call) -> None:
     assert (round(done["model_gflop_per_token"]["megatron"], 2), done["memory"], done["layout"]) == (259.99, [], {})
 
 
+@pytest.mark.parametrize(("layout", "where"), [("dp=1", "On 1 GPU (1f1b"), ("dp=2", "On 2 GPUs (1f1b")])
+def test_one_gpu_is_no_gpus(layout: str, where: str, dysharp: Call) -> None:
+    assert where in dysharp("model", "llama3-8b", "--layout", layout).out
+
+
 def test_json_of_a_layout(dysharp: Call) -> None:
     done = json.loads(dysharp("model", "llama3-70b", "--layout", "tp=4,pp=4,vpp=5,gpus=64", "--fixed-gib", "2", "--json").out)
     assert (done["layout"]["dp"], done["layout"]["micro_batches"], done["layout"]["schedule"]) == (4, 16, "interleaved")

@@ -93,7 +93,7 @@ def plans(name: str, framework: str) -> Iterator[Row]:
         yield key, (done.step_us, *done.parts.values(), *done.memory, done.in_flight, done.limit, done.layout.stages)
         yield f"{key}, chunks", (us for chunk in one.chunks_us(done) for us in chunk)
         pieces = one.pieces(values)
-        yield f"{key}, pieces", (us for x in pieces.costs for us in (*pieces.one(x), pieces.exposed(x), pieces.host(x)))
+        yield f"{key}, pieces", (us for x in pieces.costs for us in (*pieces.one(x), *pieces.waits(x)[:2]))
         if at % 4 == 0 and not values["offload"]:
             given = one.cost_of(values, at, done.layout.stages)
             yield f"{key}, given", (given.step_us,)
@@ -225,7 +225,7 @@ def pieces() -> Iterator[Row]:
             training_recipe = replace(one.task.training_recipe, recompute=("moe_act",))
             asked = (one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, training_recipe, 1.25, ep, ("core_attn",), RECIPES["fp8"])
             made = pieces_of(*asked, block)
-            yield f"{name} {framework} {overlap} {ep is None} {block is None}", (us for x in made.costs for us in (*made.one(x), made.exposed(x)))
+            yield f"{name} {framework} {overlap} {ep is None} {block is None}", (us for x in made.costs for us in (*made.one(x), made.waits(x)[0]))
 
 
 def times() -> Iterator[Row]:

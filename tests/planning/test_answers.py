@@ -300,3 +300,9 @@ def test_python_has_the_limits_of_the_command(name: str, value: float) -> None:
 def test_a_batch_that_binds_gets_the_next_one() -> None:
     with pytest.raises(ConfigError, match="a batch of 8"):
         CliRunner().invoke(cli, [*SMALL, "--batch", "7", "--try", "pp=1"], catch_exceptions=False)
+
+
+def test_a_quick_look_at_nothing_says_what_a_search_says() -> None:
+    """A search is no help where no candidate is left to look at."""
+    with pytest.raises(ConfigError, match="binding: tp x cp x pp divides the GPUs"):
+        plan("llama3-8b", 8, "hw-dgx-h100", tries=["tp=3"], quick=True)

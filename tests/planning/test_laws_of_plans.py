@@ -33,7 +33,7 @@ def test_one_stage_takes_the_steps_of_all_layers_and_of_both_ends() -> None:
     one = coster(pp=(1,))
     values = one.space.candidate(0)
     done = one.cost_of(values)
-    parts = ("computing", "launches", "EP communication", "uneven stages")
+    parts = ("computing", "launches", "EP communication", "collectives", "uneven stages")
     assert sum(done.parts[name] for name in parts) == pytest.approx(done.layout.micro_batches * one._sums(values)[3])
     assert done.step_us == pytest.approx(sum(done.parts.values()))
 

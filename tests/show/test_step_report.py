@@ -63,7 +63,7 @@ def test_the_drawing_has_every_slot_once_and_in_its_place(done: Any, page: str) 
     cells = [span for work in WORK[:4] for span in found.get(work, [])]
     assert len(cells) >= 3 * 18
     assert len(found["weight gradients"]) == 18
-    computed = sum(rank[part] for rank in done.best.split.ranks for part in ("compute", "exposed EP", "launches"))
+    computed = sum(rank[part] for rank in done.best.split.ranks for part in ("compute", "exposed EP", "launches", "collectives"))
     assert sum(end - start for _, start, end in cells) == pytest.approx(computed / PS_PER_US / 1e3)
     assert max(end for own in found.values() for _, _, end in own) == pytest.approx(done.best.step_us / 1e3)
     boxes = [(float(x), float(w)) for x, w in re.findall(r"M([\d.]+) \d+h([\d.]+)v", page)]

@@ -10,11 +10,11 @@ import pytest
 import dysharp
 from dysharp.base.errors import ConfigError
 from dysharp.model.cache import cache_bytes
-from dysharp.model.flops import _contexts
+from dysharp.model.flops import _core_flops
 from dysharp.model.operators import WHOLE, Core, DeltaNetState, RowExchange, Sum, operators
 from dysharp.model.weights import counted_weights, parameters_of
-from dysharp.specs import load_model, load_whole
-from dysharp.specs.hf import FAMILIES
+from dysharp.specs import load_cluster, load_model, load_whole
+from dysharp.specs.hf import FAMILIES, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from tests.specs.test_huggingface_whole import LIKE
 
@@ -41,7 +41,8 @@ def test_a_layer_has_the_operators_of_its_letters() -> None:
     assert [type(op) for op in core if isinstance(op, (Core, DeltaNetState, RowExchange))] == [Core]
     assert sum(isinstance(op, RowExchange) for op in operators(model, 1)) == 2
     assert [model.kind(n) for n in (52, 53)] == ["*E", "*E"]  # layers of MTP
-    assert _contexts(model, 4096)[:7] == [0, 0, 0, 0, 0, 2048, 0]
+    seen = [sum(_core_flops(op, 4096) for op in operators(model, n) if isinstance(op, Core)) for n in range(7)]
+    assert seen == [0, 0, 0, 0, 0, 2 * 2048 * 32 * (128 + 128), 0]
 
 
 def test_two_mixers_stand_behind_one_norm() -> None:
@@ -100,7 +101,7 @@ def test_a_dense_stack_of_blocks_has_no_experts() -> None:
     [
         ({"stack": "M E x"}, "stack"),
         ({"stack": "E M"}, "stack: found 1 layers with experts, expected n_layers = 23"),
-        ({"dense_layers": 2, "dense_hidden": 8}, "dense_layers: found it, expected no such key beside stack"),
+        ({"dense_layers": 2, "dense_hidden": 8}, "dense_layers: found 2, expected 0 as in stack, or none"),
         ({"linear": None}, "expected M not in it"),
     ],
 )
@@ -127,8 +128,46 @@ def test_every_family_of_the_table_is_counted_somewhere() -> None:
 def test_verbs_answer_for_hybrid_models(name: str) -> None:
     served = dysharp.serve(name, "hw-dgx-h200", gpus=8)
     assert served.best is not None
-    with pytest.raises(ConfigError, match="found linear attention or a stack of layers in turn"):
+    with pytest.raises(ConfigError, match="found linear attention, or dense layers behind experts"):
         dysharp.plan(name, 8)
+
+
+def test_a_config_of_dense_layers_with_keys_of_experts_is_a_dense_model() -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "mlp_only_layers": [0, 1, 2, 3]}
+    model = read("qwen3_moe", head_dim=48, **experts)
+    assert (model.layer, model.dense_layers) == (None, 4)
+    with pytest.raises(ConfigError, match="found 0 with experts: of a dense model there is no MoE layer"):
+        model_from_config({**TABLE["common"], "model_type": "qwen3_moe", **experts}, "m", "f")
+
+
+@pytest.mark.parametrize("load", [load_model, load_whole, load_cluster])
+def test_no_name_is_no_folder(load: Any) -> None:
+    """As in `plan "a,"`."""
+    with pytest.raises(ConfigError, match=r"unknown (model|cluster) ''"):
+        load("")
+
+
+@pytest.mark.parametrize("named", [{}, {"layer_types": ["chunked_attention"] * 3 + ["full_attention"]}])
+def test_chunks_count_as_windows_and_a_line_says_so(named: dict[str, Any]) -> None:
+    """Of Llama 4: a query of three layers of four sees half a chunk in the mean; as whole layers they had 16 times as many keys."""
+    model, sequence, chunk = read("llama4_text", attention_chunk_size=8192, **named), 131072, 8192
+    keys = [_core_flops(op, sequence) / (2 * 6 * 2 * 48) for n in range(4) for op in operators(model, n) if isinstance(op, Core)]
+    assert (keys[3], keys[0]) == (sequence / 2, pytest.approx(chunk, rel=0.04))
+    assert sum(keys) < 1.15 * (sequence / 2 + 3 * chunk / 2)
+    assert "chunks of attention count as windows" in model.source
+    assert "chunks" not in read("llama4_text", **named).source
+
+
+def test_a_plan_takes_windows_in_any_order(tmp_path: Path) -> None:
+    """It counts layers of a kind, whichever comes first."""
+    sizes = {"num_hidden_layers": 4, "sliding_window": 512, "use_sliding_window": True}
+    ways = [["full_attention", "sliding_attention"] * 2, ["sliding_attention", "full_attention"] * 2]
+    first, second = (tmp_path / f"{way[0]}.json" for way in ways)
+    for file, way in zip((first, second), ways, strict=True):
+        file.write_text(json.dumps({**TABLE["common"], "head_dim": 48, "model_type": "qwen3", "layer_types": way, **sizes}))
+    assert (load_whole(first).stack, load_whole(first).dense_layers, load_whole(second).stack) == ("*- w- *- w-", 4, "")
+    one, other = (dysharp.plan(str(file), 8, "hw-dgx-h100", quick=True, sequence=2048).plan.first.found.best[0] for file in (first, second))
+    assert one.parts == other.parts
 
 
 def test_a_step_of_a_hybrid_model() -> None:

@@ -27,6 +27,15 @@ def test_more_sms_bring_their_flops(name: str) -> None:
     assert (named.fp8_flops_per_us, named.bf16_flops_per_us) == (1_000_000_000, base.bf16_flops_per_us)
 
 
+def test_another_gpu_brings_its_own_numbers() -> None:
+    """Its constants beside the peaks of another would be a machine that nobody sells. What the text gives stays."""
+    b200, other = load_cluster("hw-dgx-b200"), load_cluster("hw-dgx-h100,gpu=b200,hbm_GB=192")
+    for name in ("n_sms", "fp8_flops_per_us", "bf16_flops_per_us", "hbm_bytes_per_us", "link_bytes_per_us"):
+        assert getattr(other, name) == getattr(b200, name)
+    assert (other.own_gpu.fp4_TFLOPS, other.own_gpu.hbm_GB) == (b200.own_gpu.fp4_TFLOPS, 192)
+    assert load_cluster("hw-dgx-h100,gpu=b200,n_sms=74").bf16_flops_per_us == b200.bf16_flops_per_us / 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -125,7 +125,6 @@ def accounts(model: WholeModel) -> Iterator[Row]:
             done = flops.flops_of(model, sequence, mtp)
             yield f"flops, {sequence}, {mtp}", (*done.forward.values(), done.data_gradients, done.weight_gradients, done.executed)
         yield f"model flops, {sequence}", (flops.model_flops(model, sequence, one) for one in flops.CONVENTIONS.values())
-        yield f"contexts, {sequence}", flops._contexts(model, sequence)
     layout = layout_of(LAYOUTS[model.name][0])
     kinds = sorted({(model.is_moe(n), model.is_linear(n)) for n in range(model.n_layers)})
     for name, saving in SAVINGS.items():

@@ -183,14 +183,14 @@ def test_pieces_of_a_collective_hide_behind_their_products_alone(cluster: str, h
 
 def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
     one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
-    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2, 0), (3, 6, 0), (0, 0, 0))  # hidden exchanges leave launches time
+    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2, 0, 0), (3, 6, 0, 0), (0, 0, 0, 0))  # launches get time
     bound = replace(one, forward_launches=10, backward_launches=25)
-    assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15, 0))  # launches bind: no hidden exchange gains
-    assert replace(one, backward_exposed=18).waits_backward() == (14, 6, 0)  # the rest hides behind weight gradients, which are apart
-    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (15, 0, 0)
+    assert (bound.pair_with(bound), bound.waits_in_pair(bound)) == (35, (0, 15, 0, 0))  # launches bind: no hidden exchange gains
+    assert replace(one, backward_exposed=18).waits_backward() == (14, 6, 0, 0)  # the rest hides behind weight gradients, which are apart
+    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (15, 0, 0, 0)
     hidden, short = one.as_merged(BlockTimes(5, 21, 24)), one.as_merged(BlockTimes(3, 15, 18))
-    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1, 0), (0, 5, 0))  # computing takes 4 and 16
-    assert (short.waits(), short.waits_backward()) == ((0, 0, 0), (0, 0, 0))
+    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1, 0, 0), (0, 5, 0, 0))  # computing takes 4 and 16
+    assert (short.waits(), short.waits_backward()) == ((0, 0, 0, 0), (0, 0, 0, 0))
 
 
 def test_context_ranks_exchange_inside_their_domain() -> None:
@@ -396,3 +396,14 @@ def test_a_backward_pass_has_the_pairs_of_its_forward_pass(name: str, sequence: 
     batch, machine, formats = prompt_batch(sequence, sequence, 0), Counting(load_cluster(PAPER)), formats_of("bf16")
     (forward,) = [time.us for time in kernels(machine, core, batch, formats) if time.name == "attention prefill"]
     assert gradients(machine, core, batch, formats).inputs == 2 * forward
+
+
+@pytest.mark.parametrize(("recipe", "degrees"), [(TrainingRecipe(), "tp=8,m=2"), (TrainingRecipe(context="a2a"), "cp=8,m=2")])
+def test_collectives_that_nothing_hides_are_no_computing(recipe: TrainingRecipe, degrees: str) -> None:
+    """Over PCIe they take most of a layer, which no part of it says was computed; computed again, they are exchanged again."""
+    one = Block(load_whole("llama3-8b"), Machine(load_cluster("hw-pcie-l40s")), layout_of(degrees), 4096, recipe).layer(5, None)
+    moved = sum(us for name, us in one.parts.items() if name in ("tensor parallel", "context parallel"))
+    waits = [sum(way) for way in zip(one.waits(), one.waits_backward(), strict=True)]
+    assert 0 < moved < one.forward + one.backward
+    assert waits[3] == pytest.approx(moved)
+    assert one.recomputed().waits_backward()[3] == pytest.approx(moved)

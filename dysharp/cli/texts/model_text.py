@@ -46,12 +46,9 @@ def print_description(done: Description) -> None:
     from dysharp.model.flops import CONVENTIONS
 
     p = done.parameters
-    print_lines(
-        [
-            f"{done.model}: {p['total'] / GIGA:.3f} B parameters, of which a token uses {p['active'] / GIGA:.2f} B (head counted, embedding not).",
-            f"A token of a {done.sequence}-token sequence takes {done.model_gflop_per_token['megatron']:.2f} model GFLOP forward and backward.",
-        ]
-    )
+    size = f"{done.model}: {p['total'] / GIGA:.3f} B parameters, of which a token uses {p['active'] / GIGA:.2f} B (head counted, embedding not)."
+    work = f"A token of a {done.sequence}-token sequence takes {done.model_gflop_per_token['megatron']:.2f} model GFLOP forward and backward."
+    print_lines([size, work])
     if done.memory:
         _print_answer_of_layout(done)
         _print_memory(done)
@@ -63,13 +60,10 @@ def print_description(done: Description) -> None:
 
 
 def _print_answer_of_layout(done: Description) -> None:
-    fullest = max(done.memory, key=lambda row: row["allocated"])
-    print_lines(
-        [
-            f"On {done.layout['gpus']} GPUs ({done.layout['schedule']}, {done.layout['precision']}) pipeline rank {fullest['rank']} is the fullest: "
-            f"{fullest['allocated']:.1f} GiB allocated, {fullest['reserved']:.1f} GiB with the allocator's gaps and buffers."
-        ]
-    )
+    fullest, gpus = max(done.memory, key=lambda row: row["allocated"]), done.layout["gpus"]
+    where = f"On {gpus} GPU{'s' * (gpus > 1)} ({done.layout['schedule']}, {done.layout['precision']}) pipeline rank {fullest['rank']} is the fullest"
+    held = f"{fullest['allocated']:.1f} GiB allocated, {fullest['reserved']:.1f} GiB with the allocator's gaps and buffers"
+    print_lines([f"{where}: {held}."])
 
 
 def _print_parts(done: Description) -> None:
