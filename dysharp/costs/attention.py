@@ -120,10 +120,11 @@ def attention_flops(call: AttentionCall, direction: Direction = "forward") -> F6
 def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction: Direction = "forward") -> F64:
     """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
 
-    Unless `longest_first`, tiles start in order of their places (fmhaKernels.h, computeNumCtas): a longest one starts last, when SMs have no more
-    than what is left of theirs. Backward, a tile has keys, of which the first ones see most queries. A tile loads its queries before its first block
-    and stores its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a
-    cache few tiles are split as in decode.
+    Unless `longest_first`, tiles start in order of their places (TensorRT-LLM fmhaKernels.h, computeNumCtas; fmha_v2: FlashInfer pull request 3575;
+    cuDNN's open kernels before cudnn-frontend pull request 585): a longest one starts last, when SMs have no more than what is left of theirs.
+    Backward, a tile has keys, of which the first ones see most queries. A tile loads its queries before its first block and stores its outputs after
+    its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks. Behind a cache few tiles are split as
+    in decode.
     """
     b, n, past, window = map(f64, (call.batch, call.queries, call.past, call.window))
     shared, height, columns = sharing(call), f64(call.rows), f64(call.columns)

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike
 
 from dysharp.base import F64, f64
 from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, FP32_LANES, Problem, feed, hides_stores, promoted, tiles_of
+from dysharp.model.formats import FORMATS
 from dysharp.specs import Gpu, load_gpu
 
 Constants = Mapping[str, float]
-ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5 + 1 / 16}
+ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": FORMATS["nvfp4"].weight_bytes}
 """Bytes of a value. 16 values of NVFP4 share a scale of a byte, which goes through shared memory with them (PTX ISA, tcgen05.mma, scale_vec::4X)."""
 CAST_BYTES = 2.0 + 1.0
 """Bytes that a cast of one value moves: it reads BF16 and writes FP8."""

@@ -193,7 +193,7 @@ def _with_base(table: ByName, kind: str, where: str) -> ByName:
     inherited = _with_base(_packaged(kind, base), kind, f"{base}.toml")
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
-    if kind == "clusters" and (gpu := table.get("gpu")) in list_gpus() and gpu != inherited.get("gpu"):
+    if kind == "clusters" and (gpu := table.get("gpu")) not in (None, inherited.get("gpu")) and gpu in list_gpus():
         inherited |= {key: getattr(load_gpu(gpu), key) for key in OF_GPU}
     sms, now = inherited.get("n_sms"), table.get("n_sms")
     peaks = ("fp8_TFLOPS", "bf16_TFLOPS")

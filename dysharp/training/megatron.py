@@ -138,6 +138,7 @@ KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
 WHOLE = ("Found no --use-distributed-optimizer: Megatron-LM then holds the whole optimizer on each rank; memory here is of a sharded one.",)
+"""Note on arguments of Megatron-LM alone, whose default does not shard the optimizer."""
 QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 

@@ -21,6 +21,7 @@ NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
 XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 32.0, 128.0, 4.0
 """Limits of `_masked`: heads that share keys, cached tokens of a block, least blocks by SMs."""
 FLASHINFER = "vllm_flashinfer_trtllmprefill"
+"""Name in rows of vLLM's prompts by TensorRT-LLM's kernels in FlashInfer."""
 CAST, STORE = 3.0, 2.0
 """Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
 

@@ -25,6 +25,7 @@ from dysharp.specs import Gpu, WholeModel, list_whole_models, load_cluster, load
 MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
 FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
 CORES = ("attention decode", "attention prefill")
+"""Core attention among the operators of a serving step."""
 BESIDE = ("norms", "attention all-reduce")
 """Parts of a serving step that a measured block does not have."""
 NATIVE_NORM, NATIVE_ROPE = (8, 36.0), (14, 24.0)
