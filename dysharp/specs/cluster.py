@@ -177,8 +177,8 @@ class Cluster:
 
     @property
     def fitted(self) -> Amounts:
-        """The fitted constants of this machine by name."""
-        return fitted_values(self.constants)
+        """The fitted constants of this machine by name: its own before those of its GPU before the packaged ones."""
+        return fitted_values((*(load_gpu(self.gpu).constants if self.gpu else ()), *self.constants))
 
     @property
     def shared_memory_rate(self) -> int:

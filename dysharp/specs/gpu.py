@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from dysharp.base import ConfigError, check_word, frozen, nearest, read_toml, show
-from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if
+from dysharp.specs.fields import Constants, LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if
+from dysharp.specs.fitted import overrides_of
 
 GPUS = Path(__file__).parent / "data" / "gpus"
 Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|ada|hopper|blackwell|cdna3|cdna4)$")]
@@ -36,6 +37,8 @@ class Gpu:
     """GPUs reach each other over PCIe alone, at `link_GBps` of the slot."""
     power_W: float = 0.0
     """Power that throttles tensor cores, where no boost clock is known, and of B200, with which it is compared."""
+    constants: Constants = ()
+    """Fitted constants that published measurements of this GPU replace. No measured row of `measured` has a GEMM of an AMD GPU."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"gpu {show(self.name)}")
@@ -74,5 +77,6 @@ def load_gpu(name: str) -> Gpu:
     check_word(name, list_gpus(), f"unknown gpu {show(name)}")
     path = GPUS / f"{name}.toml"
     table = read_toml(path)
+    table["constants"] = overrides_of(table.get("constants", {}), path.name)
     raise_if(problems(Gpu, table), path.name)
     return Gpu(**table)
