@@ -4,7 +4,8 @@ import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.base import I64, PS_PER_US, ByName, Texts, frozen
-from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
+from dysharp.costs.gemm import narrow_bytes
+from dysharp.costs.operators import ELEMENT_BYTES
 from dysharp.program import PULLS, Program, Trace, owners
 from dysharp.specs import Cluster, Model
 from dysharp.workload import Routing, needed_gpus, rows_per_slot, two_hop

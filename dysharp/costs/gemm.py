@@ -1,17 +1,15 @@
 """One thread-block task of a grouped GEMM: its time on the tensor cores of an SM, and its memory bytes."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from dysharp.base import F64, I32, I64, PS_PER_US, frozen
 from dysharp.costs.gemm_tiles import hides_stores
-from dysharp.costs.operators import hbm_us, sustained_flops_per_us
+from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, sustained_flops_per_us
 from dysharp.model import FORMATS
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 
-ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
 ACCUMULATOR_BYTES = 4  # weight gradients are FP32 sums
 # Most tasks in the gang of a weight gradient: about twice the SMs of a GPU. More tasks would only slow the simulation.
 MOST_TASKS = 256

@@ -78,8 +78,8 @@ known; chosen with measured steps in sight. Blackwell BF16 is fitted: `attention
 def kept_part(gpu: Gpu, constants: Constants, dtype: str, library: str) -> float:
     """Part of the sustained rate that power leaves a GEMM in a run of hours, as training and serving are.
 
-    Published rates of AMD's GPUs are those of long runs. DeepGEMM's FP8 on Hopper adds sums on the FP32 lanes too (`gemm_tiles.promoted`), so power leaves it no more than Blackwell's BF16: chosen with
-    served rows and SGLang's table of operators in sight.
+    Published rates of AMD's GPUs are those of long runs. DeepGEMM's FP8 on Hopper adds sums on the FP32 lanes too (`gemm_tiles.promoted`), so power
+    leaves it no more than Blackwell's BF16: chosen with served rows and SGLang's table of operators in sight.
     """
     if gpu.arch.startswith("cdna"):
         return 1.0

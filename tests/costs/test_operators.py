@@ -13,6 +13,7 @@ from dysharp.costs.operators import (
     gemm_us,
     grouped_gemm_us,
     hbm_us,
+    kept_part,
     launch_us,
     light_us,
     memory_kernel_us,
@@ -20,6 +21,7 @@ from dysharp.costs.operators import (
     quantise_us,
     sustained_flops_per_us,
 )
+from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 
@@ -197,3 +199,26 @@ def test_more_sms_do_not_slow_a_gemm_of_one_tile(library):
     """An SM stores a tile at its share of the datasheet's memory rate; SMs without a tile take none of it."""
     few, many = (replace(H100, n_sms=n * H100.n_sms, bf16_TFLOPS=n * H100.bf16_TFLOPS) for n in (1, 4))
     assert gemm_us(many, fitted_values(), 64, 64, 512, "bf16", library=library) <= gemm_us(few, fitted_values(), 64, 64, 512, "bf16", library=library)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dtype", "published"),
+    [
+        ("hw-mi300x", "bf16", 708), ("hw-mi300x", "fp8", 1273), ("hw-mi325x", "bf16", 843), ("hw-mi325x", "fp8", 1519),
+        ("hw-mi350x", "bf16", 1445), ("hw-mi350x", "fp8", 3028), ("hw-mi355x", "bf16", 1613), ("hw-mi355x", "fp8", 2905),
+    ],
+)  # fmt: skip
+def test_amd_gpus_reach_what_amd_publishes(cluster: str, dtype: str, published: float) -> None:
+    """TFLOPS of large GEMMs under power (AMD, Measuring Max-Achievable FLOPs, part 2; TraceLens, arch/), in long runs too."""
+    machine = load_cluster(cluster)
+    gpu, n = machine.own_gpu, 16384.0
+    rate = sustained_flops_per_us(gpu, machine.fitted, dtype) * kept_part(gpu, machine.fitted, dtype, "cublas") / 1e6
+    assert rate == pytest.approx(published, rel=1e-3)
+    whole = 2 * n**3 / float(gemm_us(gpu, machine.fitted, n, n, n, dtype)) / 1e6
+    assert 0.85 * published < whole < 1.001 * published
+
+
+def test_a_cluster_has_its_own_constants_before_those_of_its_gpu() -> None:
+    own = replace(load_cluster("hw-mi300x"), constants=(("hbm.fraction", 0.9),)).fitted
+    assert (own["hbm.fraction"], own["hopper.bf16_sustained"]) == (0.9, 0.5417)
+    assert load_cluster("hw-dgx-h100").fitted == fitted_values()

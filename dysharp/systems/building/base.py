@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 
 from dysharp.base import I32, I64, PS_PER_US, ByName, ConfigError, Ints, ProgramError, ns_to_ps
 from dysharp.costs import WIDENED_ROWS, Tiling, machine_of
-from dysharp.costs.gemm import ELEMENT_BYTES, narrow_bytes
+from dysharp.costs.gemm import narrow_bytes
+from dysharp.costs.operators import ELEMENT_BYTES
 from dysharp.program import REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, Tail, Template, runs, spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Landing, Returns, Sends, Transfers, ids, placed
