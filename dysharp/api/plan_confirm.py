@@ -10,7 +10,7 @@ from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
 from dysharp.base import PS_PER_US, ByName, Cells, DysharpError, frozen, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
-from dysharp.planning.names import SIMULATED, schedule_of
+from dysharp.planning.names import schedule_of, simulated
 from dysharp.planning.search import Tick
 from dysharp.training import Block, BlockTimes, EpTimes, Replay, Times, make_schedule, replay, step_costs, step_graph
 
@@ -53,7 +53,7 @@ def _asked(coster: Coster, one: Costed) -> ByName:
 
 def _rows(coster: Coster, one: Costed) -> tuple[Row, EpTimes]:
     """The Row of a forward pass of the routed experts, and the times of both passes."""
-    system = SIMULATED.get(one.values["system"])
+    system = simulated(one.values["system"], coster.machine.cluster)
     if system is None or one.values["etp"] > 1:
         raise DysharpError(f"no simulated system is {one.values['system']}" if system is None else "ranks of a simulated system have whole experts")
     asked = _asked(coster, one)

@@ -38,8 +38,9 @@ ANY_LAYOUT = ("blackwell",)
 nvte_is_non_tn_fp8_gemm_supported)."""
 
 
-NO_DEEPGEMM = {"cdna3": "ck", "ada": "cutlass"}
-"""What multiplies instead where DeepGEMM has no kernels (its README: Hopper and Blackwell with tensor memory)."""
+NO_DEEPGEMM = {"cdna3": "ck", "cdna4": "cublas", "ada": "cutlass"}
+"""What multiplies instead where DeepGEMM has no kernels (its README: Hopper and Blackwell with tensor memory). CDNA 4's matrix cores apply scales of
+blocks themselves (V_MFMA_SCALE of its ISA), as tiles of `cublas` have it."""
 
 
 WIDENED_ROWS = 16

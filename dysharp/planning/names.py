@@ -1,6 +1,7 @@
 """How a layout is written: for people, and as `dysharp step` and frameworks read it."""
 
 from dysharp.planning.cost import Costed
+from dysharp.specs import Cluster
 from dysharp.training import usual_schedule
 
 SIMULATED = {
@@ -8,6 +9,11 @@ SIMULATED = {
     "moe-hub": "moe-hub",
 }  # fmt: skip
 """EP system of a plan -> simulated system."""
+
+
+def simulated(system: str, cluster: Cluster) -> str | None:
+    """The simulated system of a plan's EP system, or None. Only MoRI's has a real form without a switch."""
+    return SIMULATED.get(system) if cluster.n_switches or not cluster.software_costs else "mori"
 
 
 def schedule_of(one: Costed) -> str:

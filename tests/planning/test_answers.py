@@ -306,3 +306,14 @@ def test_a_quick_look_at_nothing_says_what_a_search_says() -> None:
     """A search is no help where no candidate is left to look at."""
     with pytest.raises(ConfigError, match="binding: tp x cp x pp divides the GPUs"):
         plan("llama3-8b", 8, "hw-dgx-h100", tries=["tp=3"], quick=True)
+
+
+def test_a_plan_without_a_switch_prints_a_command_that_step_takes() -> None:
+    """No system but MoRI's sends rows between GPUs without a switch, so `deepep` of a plan is simulated as `mori`."""
+    asked = ["plan", "qwen3-30b", "--gpus", "8", "--batch", "64", "--cluster", "hw-mi355x", "--quick", "--try", "ep=8"]
+    said = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout.replace("\\\n", "")
+    options = shlex.split(said[said.index("dysharp step ") : said.index("\n\nCandidates")], comments=True)
+    assert options[options.index("--systems") + 1] == "mori"
+    done = CliRunner().invoke(cli, [*options[1:], "--quick"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Quick answer, closed form: mori:")

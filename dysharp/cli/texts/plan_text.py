@@ -4,11 +4,11 @@ import click
 
 from dysharp.api.planning import CHECKED, COUNTS, MOVED, RANKED, SERVED, SHAPES, Answer
 from dysharp.planning.cost import Costed
-from dysharp.planning.names import SIMULATED, schedule_of, short_of, text_of
+from dysharp.planning.names import schedule_of, short_of, simulated, text_of
 from dysharp.planning.plan import LAYOUTS, NOT_CONSIDERED
 from dysharp.planning.space import Task
 from dysharp.show.output import print_columns, print_header, print_lines
-from dysharp.specs import load_whole
+from dysharp.specs import Cluster, load_whole
 
 
 def print_plan(done: Answer, models: str, cluster: str) -> None:
@@ -18,7 +18,8 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
     name = next((text for text in map(str.strip, models.split(",")) if load_whole(text).name == one.task.model.name), "MODEL")
-    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {_for_step(one.found.best[0], one.task, done.precision)}")
+    options = _for_step(one.found.best[0], one.task, one.coster.machine.cluster, done.precision)
+    click.echo(f"\ndysharp step {name} --cluster {cluster} \\\n  {options}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_columns(SHAPES, done.shape_rows())
@@ -43,7 +44,7 @@ def print_plan(done: Answer, models: str, cluster: str) -> None:
     print_lines(["Not considered: " + "; ".join(NOT_CONSIDERED) + "."])
 
 
-def _for_step(one: Costed, task: Task, precision: str) -> str:
+def _for_step(one: Costed, task: Task, machine: Cluster, precision: str) -> str:
     """Options of `dysharp step` for a layout, in lines of a shell that say where offload is missing. `precision`: as it was asked for, or ""."""
     stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
     again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
@@ -55,7 +56,8 @@ def _for_step(one: Costed, task: Task, precision: str) -> str:
         hot, loads = task.imbalance or 1.0, f"normal-cv:{task.spread:g}" if task.spread and task.imbalance is None else "uniform"
         loads += ":group-limited" * (layer.topk_group < layer.n_group)
         asked += f" --routing {f'hot-rank:share={hot / one.layout.ep:.4g}' if hot > 1 else loads}"
-        asked += f" \\\n  --systems {SIMULATED[one.values['system']]}" * (one.values["system"] in SIMULATED)
+        system = simulated(one.values["system"], machine)
+        asked += f" \\\n  --systems {system}" if system else ""
     return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {order}{again}{asked}{'  # which does not offload' * bool(one.values['offload'])}"
 
 
