@@ -243,15 +243,11 @@ def preload() -> None:
 
 
 def _compile_kernels() -> int:
-    """Fill the cache of kernels, so that no test is charged for it."""
-    from dysharp.engine.burst.run import run_burst
-    from dysharp.engine.flit.network import NetworkConfig, Protocol, Traffic, measure
-    from dysharp.engine.packet.program import run_packet
-    from tests.interpreters.random_programs import random_program
+    """Fill the cache of kernels, so that no test is charged for it, and none is cut while numba holds its lock."""
+    from tests.conftest import COMPILES
 
-    for run in (run_burst, run_packet):
-        run(random_program(0))
-    measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(50))
+    for code in COMPILES:
+        exec(code, {})
     return 0
 
 

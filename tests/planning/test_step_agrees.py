@@ -63,7 +63,7 @@ def stepped(cell: Cell, *more: str) -> tuple[float, float]:
     """Seconds of a step by the plan, and by the command that it prints."""
     model, cluster, precision, *_ = cell
     one = planned(cell).plan.first
-    options = shlex.split(_for_step(one.found.best[0], one.task, precision).replace("\\\n", " "))
+    options = shlex.split(_for_step(one.found.best[0], one.task, one.coster.machine.cluster, precision).replace("\\\n", " "))
     done = CliRunner().invoke(cli, ["step", model, "--cluster", cluster, *options, *more, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
