@@ -28,7 +28,7 @@ FULL_AT = 3
 
 
 @frozen
-class Estimate:
+class _Estimate:
     """A step. `slope_us`: one more micro-batch. `costs`: the stages, by part."""
 
     step_us: float
@@ -45,7 +45,7 @@ class Estimate:
         return {name: layout.micro_batches * sum(one.parts.get(name, 0.0) for one in slowest) for name in names}
 
 
-def estimate(model: WholeModel, machine: Machine, layout: Layout, sequence: int, training_recipe: TrainingRecipe, schedule: str = "") -> Estimate:
+def estimate(model: WholeModel, machine: Machine, layout: Layout, sequence: int, training_recipe: TrainingRecipe, schedule: str = "") -> _Estimate:
     """The step of `model` on `machine`. `schedule`: default 1f1b, interleaved with several chunks. Raises ConfigError for what is not modelled."""
     costs = step_costs(model, machine, layout, sequence, None, training_recipe=training_recipe)
     name = schedule or usual_schedule(layout.vpp)
@@ -62,7 +62,7 @@ def estimate(model: WholeModel, machine: Machine, layout: Layout, sequence: int,
     else:
         total = step(m)
         slope = (total - step(m - group)) / group if m > group else total / m
-    return Estimate(total, slope, layout.global_batch * sequence / (total / 1e6) / layout.gpus, costs)
+    return _Estimate(total, slope, layout.global_batch * sequence / (total / 1e6) / layout.gpus, costs)
 
 
 GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
@@ -162,7 +162,7 @@ def measured_s(row: TrainingRow) -> float | None:
     return step if step else row.degree("gbs") * row.degree("seq") / (speed * row.degree("gpus")) if speed else None
 
 
-def estimate_row(row: TrainingRow, change: Callable[[Cluster], Cluster] | None = None) -> Estimate:
+def estimate_row(row: TrainingRow, change: Callable[[Cluster], Cluster] | None = None) -> _Estimate:
     """The prediction of a row's step, on the row's machine or what `change` makes of it. Raises `Unsupported` with the reason."""
     setting = setting_of(row)
     gpu, machine = machine_of(row)
