@@ -27,7 +27,7 @@ from mutant_draw import Mutant
 
 HERE = Path(__file__).resolve().parents[1]
 MEMORY_BYTES = 10 << 30
-PYTEST = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+PYTEST = ["-q", "--no-header", "--tb=native", "-p", "no:cacheprovider", "-p", "no:xdist"]  # a cut may fall where no line is
 PYTEST += ["-o", "addopts=--strict-markers --import-mode=importlib"]
 INSTALL = '''"""Probes of the mutants, also in processes that a test starts."""
 import builtins, os
