@@ -37,6 +37,9 @@ CLUSTER = 16.0
 """Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
 FEW, STEP, LONGEST = 16.0, 256.0, 1024.0
 """Heads of a tile of few; keys of a step, of which a part has one; keys of a part up to which more than 32 heads take such tiles (the same)."""
+UNSPLIT, MARGIN = 4.0, 1.1
+"""Blocks of keys that FlashAttention-3 does not split (hopper/heuristics.h); what an SM may have of an even share of all blocks
+(hopper/flash_prepare_scheduler.cu)."""
 MASKED_VALUES = 32 * 32 * 8 / 650
 """Keys' and values' numbers per clock and SM of masked multi-head attention: 32 warps by registers, a thread's vector of 8 numbers a wait
 (TensorRT-LLM, decoderMaskedMultiheadAttentionLaunch.h, ...Template.h), 650 clocks (RRZE gpu-benches, gpu-latency, H100)."""
@@ -146,8 +149,13 @@ def attention_us(gpu: Gpu, constants: Constants, call: AttentionCall, direction:
 
 
 def _parts(gpu: Gpu, tiles: F64, blocks: F64) -> F64:
-    """Parts of a tile's blocks of keys that different SMs take where tiles are fewer (FlashAttention, hopper/heuristics.h: num_splits_heuristic)."""
+    """Parts of a tile's blocks of keys that different SMs take where tiles are fewer (TensorRT-LLM, fmhaKernels.h: computeNumCtas)."""
     return np.asarray(np.minimum(blocks, np.maximum(1.0, np.floor(gpu.n_sms / tiles))))
+
+
+def _flash_parts(gpu: Gpu, tiles: F64, blocks: F64) -> F64:
+    """The same in FlashAttention-3's decode (docs/notebook/2026-11-30-parts-and-writes-found.md)."""
+    return np.where(blocks > UNSPLIT, np.ceil(blocks / np.ceil(MARGIN * tiles * blocks / gpu.n_sms)), 1.0)
 
 
 def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
@@ -174,7 +182,7 @@ def decode_us(gpu: Gpu, constants: Constants, call: AttentionCall) -> F64:
     rows = f64(call.rows if call.packed else np.clip(2 ** np.ceil(np.log2(queries)), *SWAPPED) if persistent else DECODE_ROWS)
     tiles, columns = b * kv * np.ceil(queries / rows), f64(call.columns)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
-    parts = _parts(gpu, tiles, blocks)
+    parts = (_flash_parts if call.packed else _parts)(gpu, tiles, blocks)
     block = _lanes_us(gpu, call) if call.lanes else _block_us(gpu, constants, call, rows, "forward")
     start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
     compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, _own_bytes(call))

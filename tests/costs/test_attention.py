@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dysharp.costs.attention import AttentionCall, _key_bytes, _own_bytes, attention_flops, attention_us, cached_us, decode_us, pairs
+from dysharp.costs.attention import AttentionCall, _flash_parts, _key_bytes, _own_bytes, attention_flops, attention_us, cached_us, decode_us, pairs
 from dysharp.costs.machine import Machine, number
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
@@ -72,6 +72,12 @@ def test_a_tile_of_few_queries_is_cheap_on_blackwell_and_parts_meet_in_a_cluster
     assert few < many
     ends = [float(decode_us(b200, v, AttentionCall(batch=1, queries=1, past=128 * n - 1, **HEAD | {"heads": 8, "kv_heads": 1}))) for n in (1, 16, 17)]
     assert ends[2] - ends[1] > v["attention.light_us"] > ends[1] - ends[0] >= 0
+
+
+def test_flash_attention_splits_no_four_blocks_and_gives_an_sm_a_tenth_more_than_an_even_share() -> None:
+    gpu = load_gpu("h100-sxm")
+    blocks, tiles = np.array([1.0, 4.0, 5.0, 128.0, 128.0, 128.0]), np.array([1.0, 1.0, 1.0, 1.0, 32.0, 200.0])
+    assert _flash_parts(gpu, tiles, blocks).tolist() == [1, 1, 5, 64, 4, 1]  # 132 SMs: 1, 2, 35 and 214 blocks each
 
 
 def test_the_backward_pass_multiplies_three_widths_of_keys_and_two_of_values() -> None:
