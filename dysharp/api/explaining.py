@@ -121,8 +121,10 @@ class Difference:
         """The answer."""
         a, b = self.first.span_us, self.second.span_us
         word = "shorter" if b < a else "longer"
-        named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3])
-        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}: {named} us"
+        one, other = self.first.steps, self.second.steps
+        steps = f"; it has {other} steps, the first {one}" if one and other and one != other else ""
+        named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3] if round(then - now))
+        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}" + f": {named} us" * bool(named) + steps
 
     def to_dict(self) -> ByName:
         """The answer as JSON has it."""
@@ -141,10 +143,11 @@ def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | D
     if not files:
         raise ConfigError("explain: found no file, expected profiles of torch.profiler")
     profiles = [read_profile(file) for file in files]
-    if len(profiles) == 1 or (profiles[0].ranks > 1 and len({(p.ranks, p.rank) for p in profiles}) == len(profiles)):
+    worlds, ranks = {p.ranks for p in profiles}, {p.rank for p in profiles}
+    if len(profiles) == 1 or (len(worlds) == 1 and worlds != {1} and len(ranks) == len(profiles)):
         return _explained(profiles, asked)
     if len(profiles) > 2:
-        raise ConfigError(f"explain: found {len(profiles)} files with equal ranks, expected the ranks of one run, or two runs")
+        raise ConfigError(f"explain: found {len(profiles)} files of several runs or with equal ranks, expected the ranks of one run, or two runs")
     first, second = (_explained([profile], asked) for profile in profiles)
     now, then = ({one.operator: one.us for one in run.operators} | {"idle": run.idle_us} for run in (first, second))
     rows = [(name, now.get(name, 0.0), then.get(name, 0.0)) for name in dict.fromkeys((*now, *then))]
@@ -167,6 +170,8 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     model, again = _of_model(machine, asked, lead, labels[0], layers)
     remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
     waited = find_waits(ranks)
+    if untold := [name for name in EXCHANGES if len(ranks) > 1 and name not in waited and any(r.of(name).any() for r in ranks)]:
+        remarks.append(f"ranks have unequal numbers of {', '.join(untold)}: who waits for whom is not told of them")
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
     losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
@@ -207,6 +212,8 @@ def _by_layer(rank: Rank, calls: list[float]) -> tuple[Amounts, ...]:
 def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]) -> tuple[ByModel | None, Texts]:
     """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
+        if said := next((name for name in ("layout", "batch", "sequence", "precision") if asked[name]), ""):  # type: ignore[literal-required]
+            raise ConfigError(f"explain: found --{said} without --model, expected both")
         return None, ()
     whole = load_whole(asked["model"])
     if asked["batch"]:
@@ -274,21 +281,23 @@ def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, l
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
     out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
     for row in rows:
+        beside = row.beside if row.operator in EXCHANGES else 0.0  # an exchange that is hidden gains nothing
+        hidden = f" ({beside:.0%} of it beside other streams)" * bool(round(100 * beside))
         if row.operator == WAITING and not waited:
-            out.append(Loss("wait", row.us, f"{row.kernels} kernels wait {row.us:,.0f} us for other ranks to say how many rows come; "
-                            "profiles of all ranks show whom they wait for"))  # fmt: skip
+            out.append(Loss("wait", (1 - beside) * row.us, f"{row.kernels} kernels wait {row.us:,.0f} us{hidden} for other ranks to say how many rows "
+                            "come; profiles of all ranks show whom they wait for"))  # fmt: skip
         elif row.operator == COPY:
             longest = max(ranks, key=lambda r: r.us[r.of(COPY)].max(initial=0.0))
             own = np.flatnonzero(longest.of(COPY))
             worst = int(own[np.argmax(longest.us[own])])
             where = f"{longest.us[worst]:,.0f} us at {longest.profile.start[worst] / 1e3:,.2f} ms"
             name = longest.profile.names[longest.profile.name[worst]][:60]
-            out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
+            out.append(Loss("copy", row.us, f"{row.kernels} cop{'ies take' if row.kernels != 1 else 'y takes'} {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
         elif row.expected and row.timed - (row.wait or 0.0) > row.expected:
             over = row.timed - (row.wait or 0.0) - row.expected
-            at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) == 1 else ""
-            out.append(Loss("slow", over, f"{row.operator}: {row.timed:,.0f} us where {machine.cluster.name} needs {row.expected:,.0f} "
-                            f"({row.low:,.0f} to {row.high:,.0f}): {over:,.0f} us{at_most}"))  # fmt: skip
+            at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) < max(2, ranks[0].profile.ranks) else ""
+            out.append(Loss("slow", (1 - beside) * over, f"{row.operator}: {row.timed:,.0f} us{hidden} where {machine.cluster.name} needs "
+                            f"{row.expected:,.0f} ({row.low:,.0f} to {row.high:,.0f}): {over:,.0f} us{at_most}"))  # fmt: skip
     return out
 
 
@@ -313,14 +322,15 @@ def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     if mean < WAIT_US:
         return []
     most = max(waited, key=lambda name: float(waited[name].sum()))
-    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
+    read = f" of the {len(ranks)} that were read" if len(ranks) < ranks[last].profile.ranks else ""
+    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}{read}, the others wait {mean:,.0f} us; {cause}")]
 
 
 def _host(ranks: list[Rank], span: float) -> list[Loss]:
     host, unknown, gaps = (_mean(getattr(r.idle, name) for r in ranks) for name in ("host", "unknown", "gaps"))
     worst = max((r.idle for r in ranks), key=lambda one: one.largest)
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
-    late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gaps, {longest}"
+    late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gap{'s' * (round(gaps) != 1)}, {longest}"
     idle = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"
     every = Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)
     return [loss for loss in every if loss.us]
@@ -337,7 +347,7 @@ def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
         return []
     over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
     over = min(over, took - float(lead.floors[own].sum()))
-    return [Loss("batch", max(0.0, over), f"{len(own)} GEMMs with few rows ({each[few].min()}) wait for weights: {over:,.0f} of {took:,.0f} us; "
+    return [Loss("batch", max(0.0, over), f"{len(own)} GEMM{'s' * (len(own) > 1)} with few rows ({each[few].min()}) wait for weights: {over:,.0f} of {took:,.0f} us; "
                  f"{np.median(lead.expected[own] / lead.floors[own]):.0f} times the rows take about as long")]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, ConfigError, Texts, frozen
+from dysharp.base import F64, Amounts, ConfigError, Texts, f64, frozen
 from dysharp.costs import AttentionCall, Machine, machine_of
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.measured.intervals import Asked, Interval, interval_of
@@ -129,8 +129,8 @@ class _ByShape:
             return None
         (*batch, m, k), n = call.shapes[first], call.shapes[first + 1][-1]
         dtype, groups = "fp8" if "loat8" in "".join(call.types) else "bf16", math.prod(batch)
-        if call.types[first : first + 1] == ("float",) or not m * n * k * groups:
-            return None  # FP32 has no clock here
+        if (dtype == "bf16" and BYTES.get("".join(call.types[first : first + 1]) or "c10::Half") != 2) or not m * n * k * groups:
+            return None  # FP32, FP64 and integers have no clock here
         us = self.machine.gemm(m, n, k, dtype, groups if batch else None)
         return _Expected(us, 2 * m * n * k * groups / (1e6 * self.machine.gpu.datasheet.peak_TFLOPS(dtype)))
 
@@ -256,13 +256,16 @@ def stepped(machine: Machine, model: WholeModel, layout: ServeLayout, batch: Ste
 
 
 def by_event(machine: Machine, profile: Profile, labels: Labels) -> tuple[F64, F64]:
-    """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them."""
+    """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them. Kernels of one call (split-K) share what it should take."""
     shapes, us, floor = _ByShape(machine), np.full(len(labels), math.nan), np.zeros(len(labels))
-    for at, (operator, call) in enumerate(zip(labels.tolist(), profile.call.tolist(), strict=True)):
-        one = _collective(machine, operator, profile.collectives[at]) if at in profile.collectives else None
-        one = one or (shapes.of(operator, profile.calls[call]) if call >= 0 else None)
-        if one:
+    asked, took = list(zip(labels.tolist(), profile.call.tolist(), strict=True)), Counter[tuple[str, int]]()
+    for key, own in zip(asked, profile.us.tolist(), strict=True):
+        took[key] += own
+    for at, (operator, call) in enumerate(asked):
+        if at in profile.collectives and (one := _collective(machine, operator, profile.collectives[at])):
             us[at], floor[at] = one.us, one.floor
+        elif call >= 0 and took[operator, call] and (one := shapes.of(operator, profile.calls[call])):
+            us[at], floor[at] = f64((one.us, one.floor)) * profile.us[at] / took[operator, call]
     return us, floor
 
 

@@ -86,8 +86,9 @@ def what_if(text: str, ranks: list[Rank], model: ByModel | None) -> tuple[str, f
     if word == "graph" and not value:
         return "launches from a graph", float(np.mean([r.profile.span - r.idle.host for r in ranks]))
     if word == "balanced" and not value:
-        if len(ranks) == 1 and not ranks[0].of(WAITING).any():
-            raise ConfigError("what-if: found balanced and one rank, whose waits its profile does not tell, expected profiles of several ranks")
+        if not find_waits(ranks) and (len(ranks) > 1 or not ranks[0].of(WAITING).any()):
+            what = "one rank" if len(ranks) == 1 else "ranks whose exchanges are not equally many"
+            raise ConfigError(f"what-if: found balanced and {what}, whose waits no profile tells, expected profiles of several ranks of a group")
         return "no rank waits for another", _replayed(ranks, {WAITING: 0.0} if len(ranks) == 1 else {}, keep=0.0)
     if word == "links" and value.replace(".", "", 1).isdecimal() and 0 < float(value) < math.inf:
         return f"links {value} times as fast", _replayed(ranks, {name: 1 / float(value) for name in EXCHANGES if name != WAITING or len(ranks) > 1})

@@ -93,11 +93,11 @@ def _print_explanation(done: Explanation) -> None:
     for number, loss in enumerate(done.losses, 1):
         out.print(f"{number}. {loss.text}", markup=False)
     if not done.losses:
-        out.print("no loss found: nothing is idle, and no operator takes longer than it should", markup=False)
+        out.print("no loss found: no launch is late, and no operator that is judged takes longer than it should", markup=False)
     out.print(f"\n{_run(done)}", markup=False)
     every = sum(one.us for one in done.operators)
     print_columns(OPERATORS, [one for one in done.operators if one.us >= FEWEST * every])
-    for line in (*(f"{name}: {us:,.0f} us" for name, us in done.what_if), *_notes(done)):
+    for line in _notes(done):
         out.print(line, markup=False)
 
 
@@ -111,20 +111,22 @@ def _run(done: Explanation) -> str:
 
 def _notes(done: Explanation) -> list[str]:
     wrong = [f"{one.operator} ({one.below_floor})" for one in done.operators if one.below_floor]
-    notes = [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
+    notes = [f"{name}: {us:,.0f} us" for name, us in done.what_if]
+    notes += [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
     if len(done.layer_us) > FEWEST_LAYERS:
         own = done.layer_us[:-1]  # what comes behind the last one is not a layer's
         worst, usual = max(own, key=lambda one: one["whole"]), statistics.median(one["whole"] for one in own)
         more = {name: us - statistics.median(one.get(name, 0.0) for one in own) for name, us in worst.items() if name != "whole"}
         why = max(more, key=lambda name: more[name])
         place = f"number {own.index(worst) + 1} of {len(done.layer_us)}"
-        notes.append(f"a layer takes {usual:,.0f} us; the longest, {place}, {worst['whole']:,.0f}: {why} {more[why]:+,.0f}")
+        notes += [f"a layer takes {usual:,.0f} us; the longest, {place}, {worst['whole']:,.0f}: {why} {more[why]:+,.0f}"] * bool(round(more[why]))
     return [*notes, *done.remarks]
 
 
 def _print_difference(done: Difference) -> None:
     """The answer, both runs, and operators."""
     out = console()
-    for line in (done.line, f"first: {_run(done.first)}", f"second: {_run(done.second)}\n"):
+    both = ("first", done.first), ("second", done.second)
+    for line in (done.line, *(f"{word}: {text}" for word, run in both for text in (_run(run), *_notes(run))), ""):
         out.print(line, markup=False)
     print_columns(DIFFERENCES, [row for row in done.rows if max(row[1:]) >= FEWEST * done.first.span_us])

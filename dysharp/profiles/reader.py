@@ -162,6 +162,8 @@ def read_profile(path: str | Path) -> Profile:
     if not kept.us:
         calls = f" in {len(kept.calls)} operators of the host" if kept.calls else ""
         raise ConfigError(f"{file}: found no kernel of a GPU{calls}, expected a profile of torch.profiler with ProfilerActivity.CUDA")
+    if len(gpus := {pid for pid, _ in kept.streams}) > 1:
+        raise ConfigError(f"{file}: found kernels of {len(gpus)} GPUs, expected one GPU a file")
     if not any(kept.us):
         raise ConfigError(f"{file}: found {len(kept.us)} events of a GPU without a duration, expected a profile with times")
     return _profile(str(file), kept, head)
