@@ -24,7 +24,7 @@ from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
-from dysharp.specs import Cluster
+from dysharp.specs import Cluster, load_gpu
 from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
 from dysharp.specs.fitted import constant_of, fitted
 
@@ -137,11 +137,14 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
         why = votes.skipped[0]["reason"] if votes.skipped else "no rows"
         raise ConfigError(f"{name}: found no row that is predicted on {base.name} ({why}), expected one")
     measured, costs = votes.measured(), votes.costs()
+    if not costs:
+        raise ConfigError(f"{name}: found {len(measured)} rows that depend on no cost, expected rows of several kinds")
     done = learn(votes.predict, measured, costs)
     first = votes.predict(lambda cluster: cluster) - np.log(measured)
     machine = done.change(base)
     told = [_told(cost, done, k, (base, machine), votes.ids) for k, cost in enumerate(costs)]
-    untouched = [cost.name for cost in COSTS if cost not in costs]
+    others = {"hopper", "blackwell"} - {load_gpu(base.gpu).arch}
+    untouched = [cost.name for cost in COSTS if cost not in costs and cost.of(base) and cost.name.partition(".")[0] not in others]
     far_off = np.abs(done.left) > FAR * done.noise
     errors = zip(votes.ids, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
     judged = [{"id": row, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]

@@ -46,6 +46,10 @@ def calibrate(
     from dysharp.api.calibration import Calibration
     from dysharp.api.calibration import calibrate as fit
 
+    if (diff or question) and out is not None:
+        raise ConfigError(f"calibrate: found -o beside --{'diff' if diff else 'next'}, which writes no file, expected one of them")
+    if among and (diff or not question):
+        raise ConfigError("calibrate: found --among without --next, expected both")
     verb, answer = _question(question) if question else ("", None)
     if diff:
         return _print_diff(files, answer, as_json)
@@ -73,6 +77,8 @@ def _question(line: str) -> tuple[str, Answer]:
     words = words[1:] if words[:1] == ["dysharp"] else words
     if not words or words[0] not in ANSWERS:
         raise ConfigError(f"--next: found {line[:60]!r}, expected a command line of {', '.join(ANSWERS)}")
+    if cluster := next((word for word in words if word.startswith("--cluster")), ""):
+        raise ConfigError(f"--next: found {cluster} in the question, expected --base with the machine")
 
     def answer(machine: str) -> tuple[float, Texts]:
         with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +86,10 @@ def _question(line: str) -> tuple[str, Answer]:
             path.write_text(machine)
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
                 every.main([*words, "--cluster", str(path), "--json"], prog_name="dysharp", standalone_mode=False)
-        found = json.loads(said.getvalue())
+        try:
+            found = json.loads(said.getvalue())
+        except ValueError:  # such as --help
+            raise ConfigError(f"--next: found no answer to {line[:60]!r}, expected a command line with one") from None
         kinds = found["formats"]["weights"] if words[0] == "serve" else {}
         return _number(found, ANSWERS[words[0]]), tuple(f"{KERNELS}{found['model']} {kinds[part]}" for part in ("experts", "dense") if part in kinds)
 
@@ -113,25 +122,30 @@ def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: 
     parts = ", ".join(f"{one['meaning']} +-{one['percent']:.1f} %" for one in done["costs"][:4])
     value = done["answer"]
     what = f"{ANSWERS[verb][0]} = {f'{value:,.0f}' if value >= 1000 else f'{value:.4g}'}"
-    print_lines([f"{what} +-{done['uncertainty']:.1f} %, by what is known of {base}: {parts}"])
+    print_lines([f"{what} +-{done['uncertainty']:.1f} % (one standard deviation), by what is known of {base}: {parts}"])
     print_columns(NEXT, done["measurements"])
 
 
 def _print_diff(files: Sequence[str], answer: Answer | None, as_json: bool) -> None:
     """Costs of two cluster files side by side."""
     from dysharp.api.asking import differences
+    from dysharp.specs import load_cluster
 
     if len(files) != 2:
         raise ConfigError(f"--diff: found {len(files)} files, expected two cluster files")
-    rows = differences(files[0], files[1], answer)
-    print_answer(rows) if as_json else print_columns(DIFFERENCES, rows)
+    rows, gpus = differences(files[0], files[1], answer), [load_cluster(file).gpu for file in files]
+    if as_json:
+        return print_answer(rows)
+    print_columns(DIFFERENCES, rows) if rows else print_lines(["no cost differs"])
+    if gpus[0] != gpus[1]:
+        print_lines([f"the GPUs differ, too, whose data sheets are no costs: {gpus[0]} and {gpus[1]}"])
 
 
 def _print_learning(done: Learning) -> None:
     """Errors, then costs, then what no row touches."""
     out, errors = console(), [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
     before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)
-    out.print(f"{len(done.rows)} run{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after", markup=False)
+    out.print(f"{len(done.rows)} row{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after", markup=False)
     print_columns(COSTS, done.costs)
     for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
         if names:
