@@ -17,8 +17,8 @@ from dysharp.base import F64, ByName, Cells, ConfigError, Rows, f64, frozen, sho
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
-from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, kernels_of, learn, touched
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.learned import COSTS, HOST, LEAST_EFFECT, NICS, NOISE, Change, Cost, Learned, kernels_of, learn, touched
+from dysharp.measured.measurements import TABLES, Measurement, Unsupported
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
@@ -145,7 +145,7 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
     told = [_told(cost, done, k, (base, machine), votes.ids) for k, cost in enumerate(costs)]
     others = {"hopper", "blackwell"} - {load_gpu(base.gpu).arch}
     untouched = [cost.name for cost in COSTS if cost not in costs and cost.of(base) and cost.name.partition(".")[0] not in others]
-    far_off = np.abs(done.left) > FAR * done.noise
+    far_off = np.abs(done.left) > FAR * min(done.noise, NOISE)  # rows that contradict raise the noise
     errors = zip(votes.ids, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
     judged = [{"id": row, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]
     return Learning(path, name, told, untouched, judged, votes.skipped, _posterior(done, votes)), machine
@@ -192,7 +192,8 @@ def learned_bar(own: Interval, cluster: object) -> str:
 
 
 def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> ByName:
-    most = np.argsort(-np.abs(done.gains[k]))[:MOVED]
+    gains = np.abs(done.gains[k])
+    most = [i for i in np.argsort(-gains)[:MOVED] if gains[i] > LEAST_EFFECT * gains.sum()]
     width, (before, after) = float(done.spread[k]), map(cost.of, machines)
     return {
         "name": cost.name, "meaning": cost.meaning, "before": before, "after": after, "prior": 100 * cost.spread,
@@ -203,9 +204,12 @@ def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], 
 def _refusal(row: TrainingRow | ServingRow, base: Cluster) -> str:
     try:
         if isinstance(row, TrainingRow):
-            gpu, _ = machine_of(row)
+            gpu, of = machine_of(row)
             if base.gpu != gpu:
                 return f"of {gpu}"
+            wide = not base.scale_out and row.degree("gpus") > base.n_gpus
+            if of.cluster.name != base.name and (wide or of.cluster.name in TABLES["efa_clusters"].values()):
+                return f"over a network that {base.name} does not have, expected --base {of.cluster.name}"
             estimate_row(row, lambda _: base)
         elif (gpu := setting_of(row).replica.machine.cluster.gpu) != base.gpu:
             return f"of {gpu}"

@@ -147,7 +147,7 @@ def _print_learning(done: Learning) -> None:
     before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)
     out.print(f"{len(done.rows)} row{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after", markup=False)
     print_columns(COSTS, done.costs)
-    for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
+    for title, names in (("no row touches", done.untouched), ("contradict the others or what is known", [row["id"] for row in done.rows if row["contradicts"]])):
         if names:
             out.print(f"{title}: {', '.join(names)}", markup=False)
     _print_skipped([(row["id"], row["reason"]) for row in done.skipped])

@@ -107,7 +107,7 @@ def learned(slower: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     rows.write_text(slower)
     with redirect_stdout(screen := io.StringIO()):
         assert ran("calibrate", str(rows), "--base", BASE.name, "-o", str(out)) == 0
-    assert screen.getvalue().startswith("5 runs: median error")
+    assert screen.getvalue().startswith("5 rows: median error")
     assert "no row touches: " in screen.getvalue()
     return out.read_text()
 
