@@ -89,6 +89,18 @@ def test_one_row_in_ten_that_is_wrong_by_three_moves_no_cost_by_its_width() -> N
         assert abs(other.left[bad]) > 3 * other.noise
 
 
+@pytest.mark.parametrize(("factors", "named"), [((1, 3, 1, 1, 1), ["r1"]), ((1000, 1, 1, 1, 1), ["r0"]), ((1, 1, 1, 1, 1), [])])
+def test_a_row_that_contradicts_is_named(factors: tuple[float, ...], named: list[str]) -> None:
+    """It raises the noise by itself, so that its distance counts in the noise of rows before it."""
+    rows = TrainingRow.from_csv(text_of([1.0] * len(CELLS)), "made")
+    times = [factor * estimate_row(row, lambda c: c).step_us / 1e6 for row, factor in zip(rows, factors, strict=True)]
+    found = rows_in(text_of(times), "made")
+    assert found is not None
+    done, _ = learning(found, BASE, "mine.toml", "mine")
+    assert [row["id"] for row in done.rows if row["contradicts"]] == named
+    assert not {"blackwell.bf16_sustained", "blackwell.fp8_sustained"} & {*done.untouched}
+
+
 def test_rows_that_tell_most_come_first() -> None:
     slope = np.array([[0.1, 0.0], [0.9, 0.1], [0.05, 0.8], [0.85, 0.1]])
     assert set(next_rows(slope, np.eye(2), np.diag([4.0, 4.0]), 2)) == {1, 2}
