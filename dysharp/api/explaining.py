@@ -95,17 +95,13 @@ class Explanation:
     @property
     def within(self) -> float:
         """Part of the time with an expectation that is within 15 % of it."""
-        return _near(self.operators)
+        judged = [one for one in self.operators if one.expected]
+        near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
+        return near / sum(one.timed for one in judged) if judged else math.nan
 
     def to_dict(self) -> ByName:
         """The answer as JSON has it."""
         return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
-
-
-def _near(operators: Sequence[OperatorTime]) -> float:
-    judged = [one for one in operators if one.expected]
-    near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
-    return near / sum(one.timed for one in judged) if judged else math.nan
 
 
 @frozen
@@ -121,10 +117,8 @@ class Difference:
         """The answer."""
         a, b = self.first.span_us, self.second.span_us
         word = "shorter" if b < a else "longer"
-        one, other = self.first.steps, self.second.steps
-        steps = f"; it has {other} steps, the first {one}" if one and other and one != other else ""
         named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3] if round(then - now))
-        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}" + f": {named} us" * bool(named) + steps
+        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}" + f": {named} us" * bool(named)
 
     def to_dict(self) -> ByName:
         """The answer as JSON has it."""
@@ -143,8 +137,8 @@ def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | D
     if not files:
         raise ConfigError("explain: found no file, expected profiles of torch.profiler")
     profiles = [read_profile(file) for file in files]
-    worlds, ranks = {p.ranks for p in profiles}, {p.rank for p in profiles}
-    if len(profiles) == 1 or (len(worlds) == 1 and worlds != {1} and len(ranks) == len(profiles)):
+    every = len({p.rank for p in profiles}) == len(profiles)
+    if len(profiles) == 1 or (len({p.ranks for p in profiles}) == 1 < profiles[0].ranks and every):
         return _explained(profiles, asked)
     if len(profiles) > 2:
         raise ConfigError(f"explain: found {len(profiles)} files of several runs or with equal ranks, expected the ranks of one run, or two runs")
@@ -212,7 +206,7 @@ def _by_layer(rank: Rank, calls: list[float]) -> tuple[Amounts, ...]:
 def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]) -> tuple[ByModel | None, Texts]:
     """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
-        if said := next((name for name in ("layout", "batch", "sequence", "precision") if asked[name]), ""):  # type: ignore[literal-required]
+        if said := next((name for name in ("layout", "batch", "sequence", "precision") if asked[name]), ""):
             raise ConfigError(f"explain: found --{said} without --model, expected both")
         return None, ()
     whole = load_whole(asked["model"])
@@ -284,15 +278,15 @@ def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, l
         beside = row.beside if row.operator in EXCHANGES else 0.0  # an exchange that is hidden gains nothing
         hidden = f" ({beside:.0%} of it beside other streams)" * bool(round(100 * beside))
         if row.operator == WAITING and not waited:
-            out.append(Loss("wait", (1 - beside) * row.us, f"{row.kernels} kernels wait {row.us:,.0f} us{hidden} for other ranks to say how many rows "
-                            "come; profiles of all ranks show whom they wait for"))  # fmt: skip
+            out.append(Loss("wait", (1 - beside) * row.us, f"{row.kernels} kernels wait {row.us:,.0f} us{hidden} for other ranks to say how many "
+                            "rows come; profiles of all ranks show whom they wait for"))  # fmt: skip
         elif row.operator == COPY:
             longest = max(ranks, key=lambda r: r.us[r.of(COPY)].max(initial=0.0))
             own = np.flatnonzero(longest.of(COPY))
             worst = int(own[np.argmax(longest.us[own])])
             where = f"{longest.us[worst]:,.0f} us at {longest.profile.start[worst] / 1e3:,.2f} ms"
             name = longest.profile.names[longest.profile.name[worst]][:60]
-            out.append(Loss("copy", row.us, f"{row.kernels} cop{'ies take' if row.kernels != 1 else 'y takes'} {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
+            out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
         elif row.expected and row.timed - (row.wait or 0.0) > row.expected:
             over = row.timed - (row.wait or 0.0) - row.expected
             at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) < max(2, ranks[0].profile.ranks) else ""
@@ -307,15 +301,13 @@ def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
         return []
     each = np.sum(list(waited.values()), axis=0)
     last = int(np.argmin(each))
-    others = [r for n, r in enumerate(ranks) if n != last]
-    more = {name: us - float(np.median([r.times.get(name, (0.0, 0))[0] for r in others])) for name, (us, _) in ranks[last].times.items()
-            if name not in EXCHANGES and name != UNKNOWN}  # fmt: skip
-    more["idle"] = ranks[last].idle.us - float(np.median([r.idle.us for r in others]))
-    why = max(more, key=lambda name: more[name])
-    usual = float(np.median([r.idle.us if why == "idle" else r.times.get(why, (0.0, 0))[0] for r in others]))
-    took = more[why] + usual
-    cause = (f"nothing runs on it for {more[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
-             else f"its {why} takes {took / usual if usual else math.inf:.1f} times as long ({took:,.0f} and {usual:,.0f} us)")  # fmt: skip
+    ours, *others = [{name: us for name, (us, _) in r.times.items() if name not in (*EXCHANGES, UNKNOWN)} | {"idle": r.idle.us}
+                     for r in (ranks[last], *(r for n, r in enumerate(ranks) if n != last))]  # fmt: skip
+    usual = {name: float(np.median([one.get(name, 0.0) for one in others])) for name in ours}
+    why = max(ours, key=lambda name: ours[name] - usual[name])
+    cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
+             else f"its {why} takes {ours[why] / usual[why] if usual[why] else math.inf:.1f} times as long ({ours[why]:,.0f} and "
+             f"{usual[why]:,.0f} us)")  # fmt: skip
     if why == "grouped GEMM":
         cause += ": its experts have more rows"
     mean = float(np.delete(each, last).mean())
@@ -330,7 +322,7 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
     host, unknown, gaps = (_mean(getattr(r.idle, name) for r in ranks) for name in ("host", "unknown", "gaps"))
     worst = max((r.idle for r in ranks), key=lambda one: one.largest)
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
-    late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gap{'s' * (round(gaps) != 1)}, {longest}"
+    late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gaps, {longest}"
     idle = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"
     every = Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)
     return [loss for loss in every if loss.us]
@@ -347,7 +339,7 @@ def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
         return []
     over, took = float((lead.expected - lead.floors)[own].sum()), float(lead.us[own].sum())
     over = min(over, took - float(lead.floors[own].sum()))
-    return [Loss("batch", max(0.0, over), f"{len(own)} GEMM{'s' * (len(own) > 1)} with few rows ({each[few].min()}) wait for weights: {over:,.0f} of {took:,.0f} us; "
+    return [Loss("batch", max(0.0, over), f"{len(own)} GEMMs with few rows ({each[few].min()}) wait for weights: {over:,.0f} of {took:,.0f} us; "
                  f"{np.median(lead.expected[own] / lead.floors[own]):.0f} times the rows take about as long")]  # fmt: skip
 
 

@@ -29,8 +29,7 @@ from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
 from dysharp.specs.fitted import constant_of, fitted
 
 Row = TrainingRow | ServingRow | Measurement
-KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
-KIND_OF = {"steps": TrainingRow, "serving": ServingRow}
+KIND_OF: dict[str, type[TrainingRow | ServingRow]] = {"steps": TrainingRow, "serving": ServingRow}
 """Kind of rows, as intervals have them, -> its runs."""
 WHOLE = ("decoder-block", "decode-step")
 """Families whose rows are votes: whole pieces of a model, which many costs share."""
@@ -70,7 +69,7 @@ class Learning:
 
 def rows_in(text: str, where: str) -> list[Row] | None:
     """Rows of training or serving; None for a file of another kind."""
-    kind = next((one for one in KINDS if one.columns.fit(text)), None)
+    kind = next((one for one in KIND_OF.values() if one.columns.fit(text)), None)
     return None if kind is None else list(kind.from_csv(text, where))
 
 
@@ -174,12 +173,11 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str, also: Sequence[Cost] 
     if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} and not constant_of(name)]:
         raise ConfigError(f"{cluster}: learned: found {show(unknown[0])}, expected a cost that calibrate writes")
     spread = np.array([*widths.values()]) / 100
-    if together.shape != (n, n) or not (np.abs(together) <= 1).all() or not (spread >= 0).all():
-        raise ConfigError(f"{where}.correlation: found shape {together.shape}, expected {n} x {n} numbers of -1 to 1 beside widths of 0 or more")
+    sizes = together.shape == (n, n) and (np.abs(together) <= 1).all() and (spread >= 0).all()
+    if not sizes or not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
+        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected {n} x {n} numbers of -1 to 1 as calibrate writes it")
     if not (0 < noise < 10 and 1 <= freedom < math.inf and 0 <= rows <= MOST_ROWS):
         raise ConfigError(f"{where}: found noise {noise:g}, freedom {freedom:g}, rows {rows:g}, expected 0 to 10, 1 or more, and 0 to {MOST_ROWS:,}")
-    if not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
-        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected a symmetric matrix as calibrate writes it")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
     more, covariance = tuple(cost for cost in also if cost.name not in widths), together * np.outer(spread, spread)
     covariance = np.block([[covariance, np.zeros((n, len(more)))], [np.zeros((len(more), n)), np.diag([cost.spread**2 for cost in more])]])

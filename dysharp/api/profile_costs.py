@@ -4,11 +4,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
-from dysharp.base import F64, Amounts, ConfigError, Texts, f64, frozen
+from dysharp.base import F64, Amounts, ConfigError, Texts, frozen
 from dysharp.costs import AttentionCall, Machine, machine_of
 from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.measured.intervals import Asked, Interval, interval_of
@@ -99,16 +99,10 @@ class _ByShape:
     """Expectations of single kernels by the shapes of the calls that launched them. Equal calls are asked once."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine, self._kept = machine, dict[tuple[str, Call], _Expected | None]()
-
-    def of(self, operator: str, call: Call) -> _Expected | None:
-        """None: its shapes do not say it."""
-        key = (operator, call)
-        if key not in self._kept:
-            self._kept[key] = self._of(operator, call)
-        return self._kept[key]
+        self.machine, self.of = machine, cache(self._of)
 
     def _of(self, operator: str, call: Call) -> _Expected | None:
+        """None: its shapes do not say it."""
         if operator == "GEMM" and call.name in GEMMS:
             return self._gemm(call)
         if operator == "attention" and call.name in ATTENTION:
@@ -256,17 +250,19 @@ def stepped(machine: Machine, model: WholeModel, layout: ServeLayout, batch: Ste
 
 
 def by_event(machine: Machine, profile: Profile, labels: Labels) -> tuple[F64, F64]:
-    """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them. Kernels of one call (split-K) share what it should take."""
+    """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them. Kernels of one call, as of a split, share its time."""
     shapes, us, floor = _ByShape(machine), np.full(len(labels), math.nan), np.zeros(len(labels))
-    asked, took = list(zip(labels.tolist(), profile.call.tolist(), strict=True)), Counter[tuple[str, int]]()
-    for key, own in zip(asked, profile.us.tolist(), strict=True):
-        took[key] += own
-    for at, (operator, call) in enumerate(asked):
-        if at in profile.collectives and (one := _collective(machine, operator, profile.collectives[at])):
+    for at, (operator, call) in enumerate(zip(labels.tolist(), profile.call.tolist(), strict=True)):
+        one = _collective(machine, operator, profile.collectives[at]) if at in profile.collectives else None
+        one = one or (shapes.of(operator, profile.calls[call]) if call >= 0 else None)
+        if one:
             us[at], floor[at] = one.us, one.floor
-        elif call >= 0 and took[operator, call] and (one := shapes.of(operator, profile.calls[call])):
-            us[at], floor[at] = f64((one.us, one.floor)) * profile.us[at] / took[operator, call]
-    return us, floor
+    call = profile.call.copy()
+    call[[*profile.collectives]] = -1
+    _, of = np.unique(np.unique(labels, return_inverse=True)[1] * (1 + len(profile.calls)) + call, return_inverse=True)
+    took = np.bincount(of, profile.us)[of]
+    part = np.divide(profile.us, took, np.ones(len(took)), where=(call >= 0) & (took > 0))
+    return us * part, floor * part
 
 
 def machine_for(cluster: Cluster, trains: bool) -> Machine:

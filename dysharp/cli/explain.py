@@ -15,7 +15,7 @@ from dysharp.base import KEPT, Column, Columns, ConfigError, Texts
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.cli.schema import schema_flag
-from dysharp.show.output import console, print_answer, print_columns, print_header
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.explaining import Difference, Explanation
@@ -89,22 +89,18 @@ def _write_files(done: Explanation, timeline: str | None, chakra: str | None, re
 
 def _print_explanation(done: Explanation) -> None:
     """The largest losses, then operators."""
-    out = console()
-    for number, loss in enumerate(done.losses, 1):
-        out.print(f"{number}. {loss.text}", markup=False)
-    if not done.losses:
-        out.print("no loss found: no launch is late, and no operator that is judged takes longer than it should", markup=False)
-    out.print(f"\n{_run(done)}", markup=False)
+    losses = [f"{number}. {loss.text}" for number, loss in enumerate(done.losses, 1)]
+    none = "no loss found: no launch is late, and no operator that is judged takes longer than it should"
+    print_lines([*(losses or [none]), "", _run(done)])
     every = sum(one.us for one in done.operators)
     print_columns(OPERATORS, [one for one in done.operators if one.us >= FEWEST * every])
-    for line in _notes(done):
-        out.print(line, markup=False)
+    print_lines(_notes(done))
 
 
 def _run(done: Explanation) -> str:
     """What was run, in a line."""
     hidden = f"; exchanges {done.exchange_us:,.0f} us, {done.hidden_us / done.exchange_us:.0%} beside computing" if done.exchange_us else ""
-    ranks = f"{len(done.files)} of {done.ranks} ranks, " if done.ranks > 1 else ""
+    ranks = f"{len(done.files)} of {done.ranks} ranks, " * (done.ranks > 1) + f"{done.steps} steps, " * (done.steps > 1)
     idle = f"idle {done.idle_us / done.span_us:.0%}{hidden}; {done.recognised:.1%} of the time recognised"
     return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us, {done.passes}; {idle}"
 
@@ -125,8 +121,6 @@ def _notes(done: Explanation) -> list[str]:
 
 def _print_difference(done: Difference) -> None:
     """The answer, both runs, and operators."""
-    out = console()
     both = ("first", done.first), ("second", done.second)
-    for line in (done.line, *(f"{word}: {text}" for word, run in both for text in (_run(run), *_notes(run))), ""):
-        out.print(line, markup=False)
+    print_lines([done.line, *(f"{word}: {text}" for word, run in both for text in (_run(run), *_notes(run))), ""])
     print_columns(DIFFERENCES, [row for row in done.rows if max(row[1:]) >= FEWEST * done.first.span_us])

@@ -130,11 +130,11 @@ def test_two_machines_differ_in_a_cost(dysharp: Call, files: list[str], tmp_path
         (["--next", "rtl al"], "--next: found 'rtl al', expected a command line of step, plan, serve, advise"),
         (["--diff", BASE], "--diff: found 1 files, expected two cluster files"),
         ([], "calibrate: found no file, expected FILES... -o OUT.toml, --next or --diff"),
-        (["--next", "step --help"], "--next: found no answer to 'step --help'"),
-        (["--next", "step qwen3-30b --cluster=hw-dgx-b200"], "found --cluster=hw-dgx-b200 in the question, expected --base"),
-        (["--next", STEP, "-o", "x.toml"], "found -o beside --next, which writes no file"),
-        (["--diff", BASE, BASE, "-o", "x.toml"], "found -o beside --diff, which writes no file"),
-        (["x.csv", "--among", "y.csv", "-o", "x.toml"], "found --among without --next"),
+        (["--next", "step --help"], "found --help in the question, expected a question about the machine of --base"),
+        (["--next", "step qwen3-30b --cluster=hw-dgx-b200"], "found --cluster=hw-dgx-b200 in the question, expected a question"),
+        (["--next", STEP, "-o", "x.toml"], "found -o, expected -o to write a file"),
+        (["--diff", BASE, BASE, "-o", "x.toml"], "found -o, expected -o to write a file"),
+        (["x.csv", "--among", "y.csv", "-o", "x.toml"], "found --among, expected -o to write a file, --among for --next alone"),
     ],
 )
 def test_wrong_questions(dysharp: Call, args: list[str], expected: str) -> None:

@@ -64,7 +64,7 @@ def test_a_slower_host_is_found(found: tuple[Learning, Cluster]) -> None:
     assert machine.host_factor == pytest.approx(1.5 * BASE.host_factor, rel=0.08)
     assert max(abs(row["after"]) for row in done.rows) < 4 < min(abs(row["before"]) for row in done.rows)
     assert all(one["now"] <= one["prior"] for one in done.costs)
-    assert {"serving.step_us", "blackwell.bf16_sustained"} <= set(done.untouched)
+    assert {"serving.step_us", "hopper.fp8_sustained"} <= set(done.untouched)
     assert next(one for one in done.costs if one["name"] == "host_factor")["now"] < 10
 
 

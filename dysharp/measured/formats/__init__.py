@@ -67,7 +67,7 @@ def _csv_of(log: Log, given: Mapping[str, str], where: str) -> str:
     if log.missing:
         raise ConfigError(f"{where}: found {log.name} that does not say {', '.join(log.missing)}, expected --set {log.missing[0]}=VALUE")
     if not log.rows:
-        raise ConfigError(f"{where}: found {log.name} without a result{': ' * bool(log.fault)}{log.fault}, expected one")
+        raise ConfigError(f"{where}: found {log.name} without a result, expected one")
     out = io.StringIO()
     writer = csv.DictWriter(out, list(log.rows[0]), lineterminator="\n")
     writer.writeheader()
