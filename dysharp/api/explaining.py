@@ -26,8 +26,8 @@ from dysharp.training import Block, Dispatcher, TrainingRecipe
 MOST_LOSSES = 3
 SMALL = 2.0
 """A GEMM that takes so many times as long as its products has too few rows for its weights."""
-WAIT_US = 1.0
-"""Waits below the resolution of a profile are none."""
+LEAST_US = 1.0
+"""Losses below the resolution of a profile are none."""
 EP_LIBRARIES: dict[str, tuple[str, Dispatcher]] = {"deepep": ("DeepEP", "deepep"), "nccl": ("NCCL and RCCL", "alltoall")}
 """EP library that was asked for -> the library of its kernels, and the dispatcher whose time is expected."""
 
@@ -168,7 +168,7 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
         remarks.append(f"ranks have unequal numbers of {', '.join(untold)}: who waits for whom is not told of them")
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
-    losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
+    losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
@@ -311,8 +311,6 @@ def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     if why == "grouped GEMM":
         cause += ": its experts have more rows"
     mean = float(np.delete(each, last).mean())
-    if mean < WAIT_US:
-        return []
     most = max(waited, key=lambda name: float(waited[name].sum()))
     read = f" of the {len(ranks)} that were read" if len(ranks) < ranks[last].profile.ranks else ""
     return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}{read}, the others wait {mean:,.0f} us; {cause}")]
@@ -324,8 +322,7 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
     late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gaps, {longest}"
     idle = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"
-    every = Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)
-    return [loss for loss in every if loss.us]
+    return [Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)]
 
 
 def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:

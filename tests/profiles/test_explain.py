@@ -152,9 +152,8 @@ def test_an_exchange_that_is_hidden_is_no_loss(tmp_path: Path) -> None:
     hidden |= {"name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "args": more}
     trace["traceEvents"] = [*(e for e in trace["traceEvents"] if e["name"] != KERNELS["notify"]), hidden]
     done = _explained(tmp_path, trace)
-    (loss,) = [one for one in done.losses if one.text.startswith("all-reduce")]
-    assert loss.us == pytest.approx(0.0)
-    assert "(100% of it beside other streams)" in loss.text
+    assert {row.operator: row.beside for row in done.operators}["all-reduce"] == 1.0
+    assert done.losses == ()
 
 
 def test_changes_are_told_of_both_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
