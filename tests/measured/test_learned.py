@@ -101,6 +101,15 @@ def test_a_row_that_contradicts_is_named(factors: tuple[float, ...], named: list
     assert not {"blackwell.bf16_sustained", "blackwell.fp8_sustained"} & {*done.untouched}
 
 
+def test_rows_that_agree_far_away_are_no_outliers() -> None:
+    """A cost whose prior has heavy tails follows three rows that say the same; one of ten is an outlier."""
+    costs, far = kernels_of(["kernels of one model"]), np.array([1.4, 1.39, 1.38])
+    done = solve(costs, np.ones((3, 1)), far)
+    assert done.mean[0] == pytest.approx(1.38, abs=0.1)
+    one = solve(costs, np.ones((10, 1)), np.r_[1.4, np.zeros(9)])
+    assert abs(one.mean[0]) < 0.05
+
+
 def test_rows_that_tell_most_come_first() -> None:
     slope = np.array([[0.1, 0.0], [0.9, 0.1], [0.05, 0.8], [0.85, 0.1]])
     assert set(next_rows(slope, np.eye(2), np.diag([4.0, 4.0]), 2)) == {1, 2}
