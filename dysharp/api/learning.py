@@ -175,7 +175,7 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str, also: Sequence[Cost] 
     spread = np.array([*widths.values()]) / 100
     sizes = together.shape == (n, n) and (np.abs(together) <= 1).all() and (spread >= 0).all()
     if not sizes or not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
-        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected {n} x {n} numbers of -1 to 1 as calibrate writes it")
+        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected {n} x {n} numbers of -1 to 1")
     if not (0 < noise < 10 and 1 <= freedom < math.inf and 0 <= rows <= MOST_ROWS):
         raise ConfigError(f"{where}: found noise {noise:g}, freedom {freedom:g}, rows {rows:g}, expected 0 to 10, 1 or more, and 0 to {MOST_ROWS:,}")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
