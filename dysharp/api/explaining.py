@@ -116,9 +116,8 @@ class Difference:
     def line(self) -> str:
         """The answer."""
         a, b = self.first.span_us, self.second.span_us
-        word = "shorter" if b < a else "longer"
         named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3] if round(then - now))
-        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}" + f": {named} us" * bool(named)
+        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {'shorter' if b < a else 'longer'}" + f": {named} us" * bool(named)
 
     def to_dict(self) -> ByName:
         """The answer as JSON has it."""
@@ -137,8 +136,7 @@ def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | D
     if not files:
         raise ConfigError("explain: found no file, expected profiles of torch.profiler")
     profiles = [read_profile(file) for file in files]
-    every = len({p.rank for p in profiles}) == len(profiles)
-    if len(profiles) == 1 or (len({p.ranks for p in profiles}) == 1 < profiles[0].ranks and every):
+    if len(profiles) == 1 or (len({p.ranks for p in profiles}) == 1 < profiles[0].ranks and len({p.rank for p in profiles}) == len(profiles)):
         return _explained(profiles, asked)
     if len(profiles) > 2:
         raise ConfigError(f"explain: found {len(profiles)} files of several runs or with equal ranks, expected the ranks of one run, or two runs")
@@ -230,8 +228,8 @@ def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: La
 
 
 def _remarks(profile: Profile) -> list[str]:
-    out = [f"{profile.path}: the file ends before its events do"] if profile.cut else []
-    return out + ([f"{profile.left_out} events without a finite time and duration were left out"] if profile.left_out else [])
+    left_out = f"{profile.left_out} events without a finite time and duration were left out"
+    return [f"{profile.path}: the file ends before its events do"] * profile.cut + [left_out] * (profile.left_out > 0)
 
 
 def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
@@ -273,7 +271,7 @@ def _overlap(ranks: list[Rank]) -> tuple[float, float]:
 
 def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
-    out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
+    out = [*(_late(ranks, waited) if waited else ()), *_host(ranks, span), *_small(ranks, machine), *(_library(found, library) if library else ())]
     for row in rows:
         beside = row.beside if row.operator in EXCHANGES else 0.0  # an exchange that is hidden gains nothing
         hidden = f" ({beside:.0%} of it beside other streams)" * bool(round(100 * beside))
@@ -297,8 +295,6 @@ def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, l
 
 def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     """The rank that comes last, what the others wait, and what it does longer than they do."""
-    if not waited:
-        return []
     each = np.sum(list(waited.values()), axis=0)
     last = int(np.argmin(each))
     ours, *others = [{name: us for name, (us, _) in r.times.items() if name not in (*EXCHANGES, UNKNOWN)} | {"idle": r.idle.us}
@@ -342,8 +338,6 @@ def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
 
 def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
     """Another library than the one that was asked for moved the rows."""
-    if not library:
-        return []
     moved = [found[name] for name in ("dispatch", "combine", "send and receive") if name in found]
     wrong = [row for row in moved if row.library != EP_LIBRARIES[library][0]]
     if not wrong:

@@ -90,8 +90,7 @@ def _write_files(done: Explanation, timeline: str | None, chakra: str | None, re
 def _print_explanation(done: Explanation) -> None:
     """The largest losses, then operators."""
     losses = [f"{number}. {loss.text}" for number, loss in enumerate(done.losses, 1)]
-    none = "no loss found: no launch is late, and no operator that is judged takes longer than it should"
-    print_lines([*(losses or [none]), "", _run(done)])
+    print_lines([*(losses or ["no loss found: no launch is late, and no operator that is judged takes longer than it should"]), "", _run(done)])
     every = sum(one.us for one in done.operators)
     print_columns(OPERATORS, [one for one in done.operators if one.us >= FEWEST * every])
     print_lines(_notes(done))
