@@ -37,7 +37,8 @@ class OperatorTime:
     """An operator of a run: means over the ranks that were read, in microseconds of the whole profile.
 
     `expected`, `low`, `high`: of the kernels that shapes or the model say, None where they say nothing; `timed`: what these kernels took.
-    `wait`: for other ranks, known where all ranks are read. `beside`: part of its time in which other streams compute or exchange.
+    `wait`: for other ranks, known where all ranks are read. `beside`: part of its time in which other streams run, of an exchange:
+    in which they compute.
     """
 
     operator: str
@@ -274,7 +275,7 @@ def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, l
     out = [*(_late(ranks, waited) if waited else ()), *_host(ranks, span), *_small(ranks, machine), *(_library(found, library) if library else ())]
     for row in rows:
         beside = row.beside if row.operator in EXCHANGES else 0.0  # an exchange that is hidden gains nothing
-        hidden = f" ({beside:.0%} of it beside other streams)" * bool(round(100 * beside))
+        hidden = f" ({beside:.0%} of it beside computing)" * bool(round(100 * beside))
         if row.operator == WAITING and not waited:
             out.append(Loss("wait", (1 - beside) * row.us, f"{row.kernels} kernels wait {row.us:,.0f} us{hidden} for other ranks to say how many "
                             "rows come; profiles of all ranks show whom they wait for"))  # fmt: skip

@@ -23,8 +23,9 @@ AT_BEST = {"dysharp": "in-switch"}
 class Rank:
     """One rank, read and recognised. Arrays have an entry per event of the GPU.
 
-    `expected`: microseconds by shapes, nan where these do not say them; `beside`: in which other streams compute or exchange; `own`: with equal parts
-    for kernels that compute at once; `waited`: for other ranks, 0 where that is not known; `should`: expected beside what ran, nan where nothing is.
+    `expected`: microseconds by shapes, nan where these do not say them; `beside`: in which other streams run, of exchanges: in which they compute;
+    `own`: with equal parts for kernels that compute at once; `waited`: for other ranks, 0 where that is not known; `should`: expected beside what
+    ran, nan where nothing is.
     """
 
     profile: Profile
@@ -59,10 +60,11 @@ def read_rank(machine: Machine, profile: Profile, labels: Labels) -> Rank:
     """Expectations by shape, gaps, and what runs beside each event on other streams."""
     expected, floors = by_event(machine, profile, labels)
     end, beside, own = profile.start + profile.us, np.zeros(len(labels)), profile.us.copy()
-    for number in np.unique(profile.stream):
-        line: Bools = profile.stream == number
-        beside[line] = covered(union(profile.start[~line], end[~line]), profile.start[line], end[line])
-    computes: Bools = (profile.what == 0) & ~np.isin(labels, EXCHANGES)
+    exchanges: Bools = np.isin(labels, EXCHANGES)
+    for line in (profile.stream == number for number in np.unique(profile.stream)):
+        for events, others in ((line & ~exchanges, ~line), (line & exchanges, ~line & ~exchanges)):
+            beside[events] = covered(union(profile.start[others], end[others]), profile.start[events], end[events])
+    computes: Bools = (profile.what == 0) & ~exchanges
     own[computes] = shares(profile.start[computes], end[computes])
     return Rank(profile, labels, expected, floors, beside, own)
 

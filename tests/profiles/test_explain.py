@@ -154,6 +154,9 @@ def test_an_exchange_that_is_hidden_is_no_loss(tmp_path: Path) -> None:
     done = _explained(tmp_path, trace)
     assert {row.operator: row.beside for row in done.operators}["all-reduce"] == 1.0
     assert done.losses == ()
+    trace["traceEvents"] += [hidden | {"ts": hidden["ts"] + 1e5, "args": more | {"stream": stream}} for stream in (20, 21)]
+    (loss,) = [one for one in _explained(tmp_path, trace).losses if one.kind == "slow"]  # beside another exchange nothing is hidden
+    assert "(33% of it beside computing)" in loss.text
 
 
 def test_changes_are_told_of_both_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
