@@ -10,12 +10,13 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dysharp
-from dysharp.api.explaining import Difference, Explanation, _near
+from dysharp.api.explaining import Difference, Explanation
 from dysharp.base.errors import ConfigError
 from dysharp.profiles.recognise import EXCHANGES
 from tests.profiles.made import run_of, write
@@ -43,7 +44,7 @@ def main() -> None:
         assert isinstance(done, Explanation)
         below = sum(one.below_floor for one in done.operators)
         computing = [one for one in done.operators if one.operator not in EXCHANGES]  # an exchange's time holds waits for other ranks
-        near = f"{done.within:.0%} of judged time ({_near(computing):.0%} of what computes)"
+        near = f"{done.within:.0%} of judged time ({replace(done, operators=tuple(computing)).within:.0%} of what computes)"
         print(f"{name}: recognised {done.recognised:.1%}, within 15 % {near}, {below} kernels below a floor; "
               f"{done.losses[0].text if done.losses else 'no loss'}")  # fmt: skip
         if name == DEEPSEEK:

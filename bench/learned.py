@@ -119,7 +119,7 @@ def serving(rows: list[ServingRow], seed: int) -> None:
             continue
         predict = lambda change, own=own: np.log([predict_row(row, change).tpot_ms for row in own])  # noqa: E731
         off = np.log([row.numbers["tpot_ms"] for row in own]) - predict(lambda cluster: cluster)
-        costs = SERVED + kernels_of(setting_of(row).replica for row in own)
+        costs = SERVED + kernels_of(setting_of(row).replica.own for row in own)
         slope = slopes(predict, costs, np.zeros(len(costs)))
         found[key] = slope, off, costs
         picked = next_rows(slope, slope, np.diag([cost.spread**-2.0 for cost in costs]), 3)

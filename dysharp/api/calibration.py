@@ -65,7 +65,7 @@ def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Ca
     """Fit the constants that the measurements of files determine, and write a cluster TOML with them to `out`.
 
     `data`: files with rows of kernels and collectives (docs/measurements.md), or of whole runs of training or serving, as CSV or as logs. With a run
-    or a whole layer among them all rows are votes about named costs.
+    or a whole layer among them, or where kernels fix no constant, all rows are votes about named costs.
 
     Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
@@ -77,20 +77,19 @@ def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Ca
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
     shown = ", ".join(_shown(Path(file).name) for file in _files(data))
     rows = rows_of_files(data, base, request["said"])
-    if begun is not None:
-        begun()
-    if any(not isinstance(row, Measurement) or row.kind.replace("_", "-") in WHOLE for row in rows):
+    own, fit = load_cluster(base).gpu, None
+    if all(isinstance(row, Measurement) and row.kind.replace("_", "-") not in WHOLE for row in rows):
+        if begun is not None:
+            begun()
+        fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], own, fitted())
+        if not fit.n_rows:
+            first = {reason: row.id for row, reason in reversed(fit.skipped)}  # one row of each reason
+            every = "; ".join(f"{row}: {reason}" for reason, row in reversed(first.items()))
+            raise ConfigError(f"{shown}: found no row that is predicted on {own} ({every}), {EXPECTED}")
+    if fit is None or not fit.fitted:  # kernels that fix no constant are votes, too
         learned, machine = learning(rows, load_cluster(base), str(path), called)
         write_text(path, toml_of(learned, machine, base, shown))
         return learned
-    own = load_cluster(base).gpu
-    fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], own, fitted())
-    if not fit.n_rows:
-        first = {reason: row.id for row, reason in reversed(fit.skipped)}  # one row of each reason
-        every = "; ".join(f"{row}: {reason}" for reason, row in reversed(first.items()))
-        raise ConfigError(f"{shown}: found no row that is predicted on {own} ({every}), {EXPECTED}")
-    if not fit.fitted:
-        raise ConfigError(f"{shown}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
     write_text(path, _toml(fit, called, base, shown))
     return Calibration(fit, str(path), called)
 
@@ -108,10 +107,13 @@ def _files(data: Files) -> list[AnyPath]:
 def rows_of_files(data: Files, base: str, said: Sequence[str]) -> list[Row]:
     """Rows of all files; of several, each name begins with its file. A log that names no GPU is of the machine `base`. Raises `ConfigError`."""
     _check_base(base)
-    files, rows = _files(data), list[Row]()
+    files, rows, given = _files(data), list[Row](), parse_set(tuple(said))
+    if len({os.path.realpath(file) for file in files}) < len(files):
+        raise ConfigError("calibrate: found a file twice, expected each file once: its rows would count as other rows")
+    known = [Given(os.fspath(file), {}).known if given and len(files) > 1 else () for file in files]
     for place, file in enumerate(files):
-        given = parse_set(tuple(said))
-        text, where = rows_text(Given(os.fspath(file), given, load_cluster(base).gpu)), os.fspath(file)
+        own = {name: value for name, value in given.items() if name in known[place] or not any(name in names for names in known)}
+        text, where = rows_text(Given(os.fspath(file), own, load_cluster(base).gpu)), os.fspath(file)
         found: Sequence[Row] | None = rows_in(text, where)
         if found is None:
             found = measurements_from_csv(text, where)

@@ -26,8 +26,8 @@ from dysharp.training import Block, Dispatcher, TrainingRecipe
 MOST_LOSSES = 3
 SMALL = 2.0
 """A GEMM that takes so many times as long as its products has too few rows for its weights."""
-WAIT_US = 1.0
-"""Waits below the resolution of a profile are none."""
+LEAST_US = 1.0
+"""Losses below the resolution of a profile are none."""
 EP_LIBRARIES: dict[str, tuple[str, Dispatcher]] = {"deepep": ("DeepEP", "deepep"), "nccl": ("NCCL and RCCL", "alltoall")}
 """EP library that was asked for -> the library of its kernels, and the dispatcher whose time is expected."""
 
@@ -37,7 +37,8 @@ class OperatorTime:
     """An operator of a run: means over the ranks that were read, in microseconds of the whole profile.
 
     `expected`, `low`, `high`: of the kernels that shapes or the model say, None where they say nothing; `timed`: what these kernels took.
-    `wait`: for other ranks, known where all ranks are read. `beside`: part of its time in which other streams compute or exchange.
+    `wait`: for other ranks, known where all ranks are read. `beside`: part of its time in which other streams run, of an exchange:
+    in which they compute.
     """
 
     operator: str
@@ -95,17 +96,13 @@ class Explanation:
     @property
     def within(self) -> float:
         """Part of the time with an expectation that is within 15 % of it."""
-        return _near(self.operators)
+        judged = [one for one in self.operators if one.expected]
+        near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
+        return near / sum(one.timed for one in judged) if judged else math.nan
 
     def to_dict(self) -> ByName:
         """The answer as JSON has it."""
         return {name: value for name, value in asdict(replace(self, events=())).items() if name != "events"}
-
-
-def _near(operators: Sequence[OperatorTime]) -> float:
-    judged = [one for one in operators if one.expected]
-    near = sum(one.timed for one in judged if abs(one.timed / (one.expected or 1.0) - 1) <= 0.15)
-    return near / sum(one.timed for one in judged) if judged else math.nan
 
 
 @frozen
@@ -120,9 +117,8 @@ class Difference:
     def line(self) -> str:
         """The answer."""
         a, b = self.first.span_us, self.second.span_us
-        word = "shorter" if b < a else "longer"
-        named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3])
-        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {word}: {named} us"
+        named = ", ".join(f"{name} {then - now:+,.0f}" for name, now, then in self.rows[:3] if round(then - now))
+        return f"the second run is {abs(b - a):,.0f} us ({abs(b / a - 1):.0%}) {'shorter' if b < a else 'longer'}" + f": {named} us" * bool(named)
 
     def to_dict(self) -> ByName:
         """The answer as JSON has it."""
@@ -141,10 +137,10 @@ def explain(*files: str | Path, **asked: Unpack[ExplainArgs]) -> Explanation | D
     if not files:
         raise ConfigError("explain: found no file, expected profiles of torch.profiler")
     profiles = [read_profile(file) for file in files]
-    if len(profiles) == 1 or (profiles[0].ranks > 1 and len({(p.ranks, p.rank) for p in profiles}) == len(profiles)):
+    if len(profiles) == 1 or (len({p.ranks for p in profiles}) == 1 < profiles[0].ranks and len({p.rank for p in profiles}) == len(profiles)):
         return _explained(profiles, asked)
     if len(profiles) > 2:
-        raise ConfigError(f"explain: found {len(profiles)} files with equal ranks, expected the ranks of one run, or two runs")
+        raise ConfigError(f"explain: found {len(profiles)} files of several runs or with equal ranks, expected the ranks of one run, or two runs")
     first, second = (_explained([profile], asked) for profile in profiles)
     now, then = ({one.operator: one.us for one in run.operators} | {"idle": run.idle_us} for run in (first, second))
     rows = [(name, now.get(name, 0.0), then.get(name, 0.0)) for name in dict.fromkeys((*now, *then))]
@@ -167,9 +163,11 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     model, again = _of_model(machine, asked, lead, labels[0], layers)
     remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
     waited = find_waits(ranks)
+    if untold := [name for name in EXCHANGES if len(ranks) > 1 and name not in waited and any(r.of(name).any() for r in ranks)]:
+        remarks.append(f"ranks have unequal numbers of {', '.join(untold)}: who waits for whom is not told of them")
     rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
-    losses = sorted(_losses(ranks, rows, machine, asked["ep_library"], waited), key=lambda loss: -loss.us)
+    losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
         _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
@@ -207,6 +205,8 @@ def _by_layer(rank: Rank, calls: list[float]) -> tuple[Amounts, ...]:
 def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: Labels, layers: tuple[int, int]) -> tuple[ByModel | None, Texts]:
     """Expectations of the model that was given, and modules that a training step computes again."""
     if not asked["model"]:
+        if said := next((name for name in ("layout", "batch", "sequence", "precision") if asked[name]), ""):
+            raise ConfigError(f"explain: found --{said} without --model, expected both")
         return None, ()
     whole = load_whole(asked["model"])
     if asked["batch"]:
@@ -229,8 +229,8 @@ def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: La
 
 
 def _remarks(profile: Profile) -> list[str]:
-    out = [f"{profile.path}: the file ends before its events do"] if profile.cut else []
-    return out + ([f"{profile.left_out} events without a finite time and duration were left out"] if profile.left_out else [])
+    left_out = f"{profile.left_out} events without a finite time and duration were left out"
+    return [f"{profile.path}: the file ends before its events do"] * profile.cut + [left_out] * (profile.left_out > 0)
 
 
 def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
@@ -272,11 +272,13 @@ def _overlap(ranks: list[Rank]) -> tuple[float, float]:
 
 def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
-    out = [*_late(ranks, waited), *_host(ranks, span), *_small(ranks, machine), *_library(found, library)]
+    out = [*(_late(ranks, waited) if waited else ()), *_host(ranks, span), *_small(ranks, machine), *(_library(found, library) if library else ())]
     for row in rows:
+        beside = row.beside if row.operator in EXCHANGES else 0.0  # an exchange that is hidden gains nothing
+        hidden = f" ({beside:.0%} of it beside computing)" * bool(round(100 * beside))
         if row.operator == WAITING and not waited:
-            out.append(Loss("wait", row.us, f"{row.kernels} kernels wait {row.us:,.0f} us for other ranks to say how many rows come; "
-                            "profiles of all ranks show whom they wait for"))  # fmt: skip
+            out.append(Loss("wait", (1 - beside) * row.us, f"{row.kernels} kernels wait {row.us:,.0f} us{hidden} for other ranks to say how many "
+                            "rows come; profiles of all ranks show whom they wait for"))  # fmt: skip
         elif row.operator == COPY:
             longest = max(ranks, key=lambda r: r.us[r.of(COPY)].max(initial=0.0))
             own = np.flatnonzero(longest.of(COPY))
@@ -286,34 +288,29 @@ def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, l
             out.append(Loss("copy", row.us, f"{row.kernels} copies take {row.us:,.0f} us ({row.us / span:.0%}); the longest, {where}: {name}"))
         elif row.expected and row.timed - (row.wait or 0.0) > row.expected:
             over = row.timed - (row.wait or 0.0) - row.expected
-            at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) == 1 else ""
-            out.append(Loss("slow", over, f"{row.operator}: {row.timed:,.0f} us where {machine.cluster.name} needs {row.expected:,.0f} "
-                            f"({row.low:,.0f} to {row.high:,.0f}): {over:,.0f} us{at_most}"))  # fmt: skip
+            at_most = " at most, or waits for other ranks" if row.operator in EXCHANGES and len(ranks) < max(2, ranks[0].profile.ranks) else ""
+            out.append(Loss("slow", (1 - beside) * over, f"{row.operator}: {row.timed:,.0f} us{hidden} where {machine.cluster.name} needs "
+                            f"{row.expected:,.0f} ({row.low:,.0f} to {row.high:,.0f}): {over:,.0f} us{at_most}"))  # fmt: skip
     return out
 
 
 def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     """The rank that comes last, what the others wait, and what it does longer than they do."""
-    if not waited:
-        return []
     each = np.sum(list(waited.values()), axis=0)
     last = int(np.argmin(each))
-    others = [r for n, r in enumerate(ranks) if n != last]
-    more = {name: us - float(np.median([r.times.get(name, (0.0, 0))[0] for r in others])) for name, (us, _) in ranks[last].times.items()
-            if name not in EXCHANGES and name != UNKNOWN}  # fmt: skip
-    more["idle"] = ranks[last].idle.us - float(np.median([r.idle.us for r in others]))
-    why = max(more, key=lambda name: more[name])
-    usual = float(np.median([r.idle.us if why == "idle" else r.times.get(why, (0.0, 0))[0] for r in others]))
-    took = more[why] + usual
-    cause = (f"nothing runs on it for {more[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
-             else f"its {why} takes {took / usual if usual else math.inf:.1f} times as long ({took:,.0f} and {usual:,.0f} us)")  # fmt: skip
+    ours, *others = [{name: us for name, (us, _) in r.times.items() if name not in (*EXCHANGES, UNKNOWN)} | {"idle": r.idle.us}
+                     for r in (ranks[last], *(r for n, r in enumerate(ranks) if n != last))]  # fmt: skip
+    usual = {name: float(np.median([one.get(name, 0.0) for one in others])) for name in ours}
+    why = max(ours, key=lambda name: ours[name] - usual[name])
+    cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
+             else f"its {why} takes {ours[why] / usual[why] if usual[why] else math.inf:.1f} times as long ({ours[why]:,.0f} and "
+             f"{usual[why]:,.0f} us)")  # fmt: skip
     if why == "grouped GEMM":
         cause += ": its experts have more rows"
     mean = float(np.delete(each, last).mean())
-    if mean < WAIT_US:
-        return []
     most = max(waited, key=lambda name: float(waited[name].sum()))
-    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}, the others wait {mean:,.0f} us; {cause}")]
+    read = f" of the {len(ranks)} that were read" if len(ranks) < ranks[last].profile.ranks else ""
+    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}{read}, the others wait {mean:,.0f} us; {cause}")]
 
 
 def _host(ranks: list[Rank], span: float) -> list[Loss]:
@@ -322,8 +319,7 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
     longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
     late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gaps, {longest}"
     idle = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"
-    every = Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)
-    return [loss for loss in every if loss.us]
+    return [Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)]
 
 
 def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
@@ -343,8 +339,6 @@ def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:
 
 def _library(found: Mapping[str, OperatorTime], library: str) -> list[Loss]:
     """Another library than the one that was asked for moved the rows."""
-    if not library:
-        return []
     moved = [found[name] for name in ("dispatch", "combine", "send and receive") if name in found]
     wrong = [row for row in moved if row.library != EP_LIBRARIES[library][0]]
     if not wrong:

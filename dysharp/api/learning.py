@@ -17,20 +17,19 @@ from dysharp.base import F64, ByName, Cells, ConfigError, Rows, f64, frozen, sho
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
-from dysharp.measured.learned import COSTS, HOST, NICS, Change, Cost, Learned, kernels_of, learn, touched
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.learned import COSTS, HOST, LEAST_EFFECT, NICS, NOISE, Change, Cost, Learned, kernels_of, learn, touched
+from dysharp.measured.measurements import TABLES, Measurement, Unsupported
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
-from dysharp.specs import Cluster
+from dysharp.specs import Cluster, load_gpu
 from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
 from dysharp.specs.fitted import constant_of, fitted
 
 Row = TrainingRow | ServingRow | Measurement
-KINDS: tuple[type[TrainingRow | ServingRow], ...] = (TrainingRow, ServingRow)
-KIND_OF = {"steps": TrainingRow, "serving": ServingRow}
+KIND_OF: dict[str, type[TrainingRow | ServingRow]] = {"steps": TrainingRow, "serving": ServingRow}
 """Kind of rows, as intervals have them, -> its runs."""
 WHOLE = ("decoder-block", "decode-step")
 """Families whose rows are votes: whole pieces of a model, which many costs share."""
@@ -70,7 +69,7 @@ class Learning:
 
 def rows_in(text: str, where: str) -> list[Row] | None:
     """Rows of training or serving; None for a file of another kind."""
-    kind = next((one for one in KINDS if one.columns.fit(text)), None)
+    kind = next((one for one in KIND_OF.values() if one.columns.fit(text)), None)
     return None if kind is None else list(kind.from_csv(text, where))
 
 
@@ -137,12 +136,15 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
         why = votes.skipped[0]["reason"] if votes.skipped else "no rows"
         raise ConfigError(f"{name}: found no row that is predicted on {base.name} ({why}), expected one")
     measured, costs = votes.measured(), votes.costs()
+    if not costs:
+        raise ConfigError(f"{name}: found {len(measured)} rows that depend on no cost, expected rows of several kinds")
     done = learn(votes.predict, measured, costs)
     first = votes.predict(lambda cluster: cluster) - np.log(measured)
     machine = done.change(base)
     told = [_told(cost, done, k, (base, machine), votes.ids) for k, cost in enumerate(costs)]
-    untouched = [cost.name for cost in COSTS if cost not in costs]
-    far_off = np.abs(done.left) > FAR * done.noise
+    others = {"hopper", "blackwell"} - {load_gpu(base.gpu).arch}
+    untouched = [cost.name for cost in COSTS if cost not in costs and cost.of(base) and cost.name.partition(".")[0] not in others]
+    far_off = np.abs(done.left) > FAR * min(done.noise, NOISE)  # rows that contradict raise the noise
     errors = zip(votes.ids, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)
     judged = [{"id": row, "measured": m, "before": 100 * b, "after": 100 * a, "contradicts": far} for row, m, b, a, far in errors]
     return Learning(path, name, told, untouched, judged, votes.skipped, _posterior(done, votes)), machine
@@ -171,12 +173,11 @@ def posterior_of(cluster: NameOrPath | Cluster, kind: str, also: Sequence[Cost] 
     if unknown := [name for name in widths if name not in {cost.name for cost in COSTS} and not constant_of(name)]:
         raise ConfigError(f"{cluster}: learned: found {show(unknown[0])}, expected a cost that calibrate writes")
     spread = np.array([*widths.values()]) / 100
-    if together.shape != (n, n) or not (np.abs(together) <= 1).all() or not (spread >= 0).all():
-        raise ConfigError(f"{where}.correlation: found shape {together.shape}, expected {n} x {n} numbers of -1 to 1 beside widths of 0 or more")
+    sizes = together.shape == (n, n) and (np.abs(together) <= 1).all() and (spread >= 0).all()
+    if not sizes or not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
+        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected {n} x {n} numbers of -1 to 1")
     if not (0 < noise < 10 and 1 <= freedom < math.inf and 0 <= rows <= MOST_ROWS):
         raise ConfigError(f"{where}: found noise {noise:g}, freedom {freedom:g}, rows {rows:g}, expected 0 to 10, 1 or more, and 0 to {MOST_ROWS:,}")
-    if not np.array_equal(together, together.T) or np.linalg.eigvalsh(together).min() < -n * 10.0**-DIGITS:
-        raise ConfigError(f"{where}.correlation: found correlations that no costs can have, expected a symmetric matrix as calibrate writes it")
     costs = tuple(Cost(name, width, "") for name, width in zip(widths, spread.tolist(), strict=True))
     more, covariance = tuple(cost for cost in also if cost.name not in widths), together * np.outer(spread, spread)
     covariance = np.block([[covariance, np.zeros((n, len(more)))], [np.zeros((len(more), n)), np.diag([cost.spread**2 for cost in more])]])
@@ -189,7 +190,8 @@ def learned_bar(own: Interval, cluster: object) -> str:
 
 
 def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], ids: list[str]) -> ByName:
-    most = np.argsort(-np.abs(done.gains[k]))[:MOVED]
+    gains = np.abs(done.gains[k])
+    most = [i for i in np.argsort(-gains)[:MOVED] if gains[i] > LEAST_EFFECT * gains.sum()]
     width, (before, after) = float(done.spread[k]), map(cost.of, machines)
     return {
         "name": cost.name, "meaning": cost.meaning, "before": before, "after": after, "prior": 100 * cost.spread,
@@ -200,9 +202,12 @@ def _told(cost: Cost, done: Learned, k: int, machines: tuple[Cluster, Cluster], 
 def _refusal(row: TrainingRow | ServingRow, base: Cluster) -> str:
     try:
         if isinstance(row, TrainingRow):
-            gpu, _ = machine_of(row)
+            gpu, of = machine_of(row)
             if base.gpu != gpu:
                 return f"of {gpu}"
+            wide = not base.scale_out and row.degree("gpus") > base.n_gpus
+            if of.cluster.name != base.name and (wide or of.cluster.name in TABLES["efa_clusters"].values()):
+                return f"over a network that {base.name} does not have, expected --base {of.cluster.name}"
             estimate_row(row, lambda _: base)
         elif (gpu := setting_of(row).replica.machine.cluster.gpu) != base.gpu:
             return f"of {gpu}"

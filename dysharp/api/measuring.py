@@ -252,6 +252,8 @@ def measure(
     todo = [row for part in only if rank == 0 or part == "collectives" for row in to_measure(d, part, models) if _key(row) not in done]
     if gpus > 1:
         torch.distributed.init_process_group("nccl" if cuda else "gloo", device_id=torch.device("cuda", rank) if cuda else None)
+    if gpus == 1 and set(only) == {"collectives"}:
+        raise ConfigError("measure: only: found collectives and one process, expected torchrun --nproc-per-node N -m dysharp measure")
     refused, left = Cells(), 0
     for place, row in enumerate(todo):
         late = minutes is not None and time.monotonic() - begun > 60 * minutes

@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -99,16 +99,10 @@ class _ByShape:
     """Expectations of single kernels by the shapes of the calls that launched them. Equal calls are asked once."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine, self._kept = machine, dict[tuple[str, Call], _Expected | None]()
-
-    def of(self, operator: str, call: Call) -> _Expected | None:
-        """None: its shapes do not say it."""
-        key = (operator, call)
-        if key not in self._kept:
-            self._kept[key] = self._of(operator, call)
-        return self._kept[key]
+        self.machine, self.of = machine, cache(self._of)
 
     def _of(self, operator: str, call: Call) -> _Expected | None:
+        """None: its shapes do not say it."""
         if operator == "GEMM" and call.name in GEMMS:
             return self._gemm(call)
         if operator == "attention" and call.name in ATTENTION:
@@ -129,8 +123,8 @@ class _ByShape:
             return None
         (*batch, m, k), n = call.shapes[first], call.shapes[first + 1][-1]
         dtype, groups = "fp8" if "loat8" in "".join(call.types) else "bf16", math.prod(batch)
-        if call.types[first : first + 1] == ("float",) or not m * n * k * groups:
-            return None  # FP32 has no clock here
+        if (dtype == "bf16" and BYTES.get("".join(call.types[first : first + 1]) or "c10::Half") != 2) or not m * n * k * groups:
+            return None  # FP32, FP64 and integers have no clock here
         us = self.machine.gemm(m, n, k, dtype, groups if batch else None)
         return _Expected(us, 2 * m * n * k * groups / (1e6 * self.machine.gpu.datasheet.peak_TFLOPS(dtype)))
 
@@ -256,14 +250,19 @@ def stepped(machine: Machine, model: WholeModel, layout: ServeLayout, batch: Ste
 
 
 def by_event(machine: Machine, profile: Profile, labels: Labels) -> tuple[F64, F64]:
-    """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them."""
+    """(expected microseconds, floors) of every event; nan and 0 where shapes do not say them. Kernels of one call, as of a split, share its time."""
     shapes, us, floor = _ByShape(machine), np.full(len(labels), math.nan), np.zeros(len(labels))
     for at, (operator, call) in enumerate(zip(labels.tolist(), profile.call.tolist(), strict=True)):
         one = _collective(machine, operator, profile.collectives[at]) if at in profile.collectives else None
         one = one or (shapes.of(operator, profile.calls[call]) if call >= 0 else None)
         if one:
             us[at], floor[at] = one.us, one.floor
-    return us, floor
+    call = profile.call.copy()
+    call[[*profile.collectives]] = -1
+    _, of = np.unique(np.unique(labels, return_inverse=True)[1] * (1 + len(profile.calls)) + call, return_inverse=True)
+    took = np.bincount(of, profile.us)[of]
+    part = np.divide(profile.us, took, np.ones(len(took)), where=(call >= 0) & (took > 0))
+    return us * part, floor * part
 
 
 def machine_for(cluster: Cluster, trains: bool) -> Machine:

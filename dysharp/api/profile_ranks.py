@@ -23,8 +23,9 @@ AT_BEST = {"dysharp": "in-switch"}
 class Rank:
     """One rank, read and recognised. Arrays have an entry per event of the GPU.
 
-    `expected`: microseconds by shapes, nan where these do not say them; `beside`: in which other streams compute or exchange; `own`: with equal parts
-    for kernels that compute at once; `waited`: for other ranks, 0 where that is not known; `should`: expected beside what ran, nan where nothing is.
+    `expected`: microseconds by shapes, nan where these do not say them; `beside`: in which other streams run, of exchanges: in which they compute;
+    `own`: with equal parts for kernels that compute at once; `waited`: for other ranks, 0 where that is not known; `should`: expected beside what
+    ran, nan where nothing is.
     """
 
     profile: Profile
@@ -59,10 +60,11 @@ def read_rank(machine: Machine, profile: Profile, labels: Labels) -> Rank:
     """Expectations by shape, gaps, and what runs beside each event on other streams."""
     expected, floors = by_event(machine, profile, labels)
     end, beside, own = profile.start + profile.us, np.zeros(len(labels)), profile.us.copy()
-    for number in np.unique(profile.stream):
-        line: Bools = profile.stream == number
-        beside[line] = covered(union(profile.start[~line], end[~line]), profile.start[line], end[line])
-    computes: Bools = (profile.what == 0) & ~np.isin(labels, EXCHANGES)
+    exchanges: Bools = np.isin(labels, EXCHANGES)
+    for line in (profile.stream == number for number in np.unique(profile.stream)):
+        for events, others in ((line & ~exchanges, ~line), (line & exchanges, ~line & ~exchanges)):
+            beside[events] = covered(union(profile.start[others], end[others]), profile.start[events], end[events])
+    computes: Bools = (profile.what == 0) & ~exchanges
     own[computes] = shares(profile.start[computes], end[computes])
     return Rank(profile, labels, expected, floors, beside, own)
 
@@ -86,8 +88,9 @@ def what_if(text: str, ranks: list[Rank], model: ByModel | None) -> tuple[str, f
     if word == "graph" and not value:
         return "launches from a graph", float(np.mean([r.profile.span - r.idle.host for r in ranks]))
     if word == "balanced" and not value:
-        if len(ranks) == 1 and not ranks[0].of(WAITING).any():
-            raise ConfigError("what-if: found balanced and one rank, whose waits its profile does not tell, expected profiles of several ranks")
+        if not find_waits(ranks) and (len(ranks) > 1 or not ranks[0].of(WAITING).any()):
+            what = "one rank" if len(ranks) == 1 else "ranks whose exchanges are not equally many"
+            raise ConfigError(f"what-if: found balanced and {what}, whose waits no profile tells, expected profiles of several ranks of a group")
         return "no rank waits for another", _replayed(ranks, {WAITING: 0.0} if len(ranks) == 1 else {}, keep=0.0)
     if word == "links" and value.replace(".", "", 1).isdecimal() and 0 < float(value) < math.inf:
         return f"links {value} times as fast", _replayed(ranks, {name: 1 / float(value) for name in EXCHANGES if name != WAITING or len(ranks) > 1})

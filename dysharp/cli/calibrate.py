@@ -16,7 +16,7 @@ import click
 from dysharp.api.arguments import CalibrateArgs
 from dysharp.base import AnyMapping, Column, Columns, ConfigError, Texts, by_key
 from dysharp.cli.flags import Json, Out, complete_files, options
-from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, print_table
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,8 @@ def calibrate(
     from dysharp.api.calibration import Calibration
     from dysharp.api.calibration import calibrate as fit
 
+    if (diff and (out or among)) or (out if question else among):
+        raise ConfigError(f"calibrate: found {'--among' if among else '-o'}, expected -o to write a file, --among for --next alone")
     verb, answer = _question(question) if question else ("", None)
     if diff:
         return _print_diff(files, answer, as_json)
@@ -73,6 +75,8 @@ def _question(line: str) -> tuple[str, Answer]:
     words = words[1:] if words[:1] == ["dysharp"] else words
     if not words or words[0] not in ANSWERS:
         raise ConfigError(f"--next: found {line[:60]!r}, expected a command line of {', '.join(ANSWERS)}")
+    if other := next((word for word in words if word.startswith(("--cluster", "--help", "-h"))), ""):
+        raise ConfigError(f"--next: found {other} in the question, expected a question about the machine of --base")
 
     def answer(machine: str) -> tuple[float, Texts]:
         with tempfile.TemporaryDirectory() as folder:
@@ -120,35 +124,38 @@ def _print_next(files: Sequence[str], verb: str, answer: Answer, n: int, among: 
 def _print_diff(files: Sequence[str], answer: Answer | None, as_json: bool) -> None:
     """Costs of two cluster files side by side."""
     from dysharp.api.asking import differences
+    from dysharp.specs import load_cluster
 
     if len(files) != 2:
         raise ConfigError(f"--diff: found {len(files)} files, expected two cluster files")
-    rows = differences(files[0], files[1], answer)
-    print_answer(rows) if as_json else print_columns(DIFFERENCES, rows)
+    rows, (one, other) = differences(files[0], files[1], answer), (load_cluster(file).gpu for file in files)
+    if as_json:
+        return print_answer(rows)
+    print_columns(DIFFERENCES, rows) if rows else print_lines(["no cost differs"])
+    print_lines([f"the GPUs differ, too, whose data sheets are no costs: {one} and {other}"] * (one != other))
 
 
 def _print_learning(done: Learning) -> None:
     """Errors, then costs, then what no row touches."""
-    out, errors = console(), [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
+    errors = [sorted(abs(row[when]) for row in done.rows) for when in ("before", "after")]
     before, after = (f"{median(one):.1f} % (largest {one[-1]:.1f})" for one in errors)
-    out.print(f"{len(done.rows)} run{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after", markup=False)
+    print_lines([f"{len(done.rows)} row{'s' * (len(done.rows) != 1)}: median error {before} before, {after} after"])
     print_columns(COSTS, done.costs)
-    for title, names in (("no row touches", done.untouched), ("contradict the others", [row["id"] for row in done.rows if row["contradicts"]])):
-        if names:
-            out.print(f"{title}: {', '.join(names)}", markup=False)
+    far = [row["id"] for row in done.rows if row["contradicts"]]
+    told = ("no row touches", done.untouched), ("contradict the others or what is known", far)
+    print_lines(f"{title}: {', '.join(names)}" for title, names in told if names)
     _print_skipped([(row["id"], row["reason"]) for row in done.skipped])
     click.echo(f"\nwritten: {done.path} (cluster {done.cluster}); use it with --cluster {done.path}")
 
 
 def _print_calibration(done: Calibration) -> None:
     """Errors before and after, constants, refusals."""
-
-    fit, out = done.fit, console()
-    out.print("error, median / 90th percentile, % of the measured value", markup=False)
+    fit = done.fit
+    print_lines(["error, median / 90th percentile, % of the measured value"])
     print_columns(FAMILIES, fit.errors)
-    out.print("\nfitted", markup=False)
+    print_lines(["", "fitted"])
     print_columns(CONSTANTS, done.constants)
-    out.print("\nnot fitted", markup=False)
+    print_lines(["", "not fitted"])
     reasons = by_key((why, constant) for constant, why in fit.refused.items())
     print_table(("why", "constants"), [(why, ", ".join(names)) for why, names in reasons.items()], left=2)
     _print_skipped([(f"{m.id} ({m.kind})", why) for m, why in fit.skipped])
@@ -158,7 +165,7 @@ def _print_calibration(done: Calibration) -> None:
 def _print_skipped(skipped: Sequence[tuple[str, str]]) -> None:
     """Rows by the reason for which they are not used: how many, and the first ones."""
     if skipped:
-        console().print("\nrows not used", markup=False)
+        print_lines(["", "rows not used"])
         by = by_key((reason, name) for name, reason in skipped)
         rows = [(why, str(len(names)), ", ".join(names[:3]) + " ..." * (len(names) > 3)) for why, names in by.items()]
         print_table(("why", "rows", "the first"), rows, text=("the first",))

@@ -15,7 +15,7 @@ from dysharp.base import KEPT, Column, Columns, ConfigError, Texts
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.cli.report import ReportFile, command_line, write_page
 from dysharp.cli.schema import schema_flag
-from dysharp.show.output import console, print_answer, print_columns, print_header
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.explaining import Difference, Explanation
@@ -89,42 +89,37 @@ def _write_files(done: Explanation, timeline: str | None, chakra: str | None, re
 
 def _print_explanation(done: Explanation) -> None:
     """The largest losses, then operators."""
-    out = console()
-    for number, loss in enumerate(done.losses, 1):
-        out.print(f"{number}. {loss.text}", markup=False)
-    if not done.losses:
-        out.print("no loss found: nothing is idle, and no operator takes longer than it should", markup=False)
-    out.print(f"\n{_run(done)}", markup=False)
+    losses = [f"{number}. {loss.text}" for number, loss in enumerate(done.losses, 1)]
+    print_lines([*(losses or ["no loss found: no launch is late, and no operator that is judged takes longer than it should"]), "", _run(done)])
     every = sum(one.us for one in done.operators)
     print_columns(OPERATORS, [one for one in done.operators if one.us >= FEWEST * every])
-    for line in (*(f"{name}: {us:,.0f} us" for name, us in done.what_if), *_notes(done)):
-        out.print(line, markup=False)
+    print_lines(_notes(done))
 
 
 def _run(done: Explanation) -> str:
     """What was run, in a line."""
     hidden = f"; exchanges {done.exchange_us:,.0f} us, {done.hidden_us / done.exchange_us:.0%} beside computing" if done.exchange_us else ""
-    ranks = f"{len(done.files)} of {done.ranks} ranks, " if done.ranks > 1 else ""
+    ranks = f"{len(done.files)} of {done.ranks} ranks, " * (done.ranks > 1) + f"{done.steps} steps, " * (done.steps > 1)
     idle = f"idle {done.idle_us / done.span_us:.0%}{hidden}; {done.recognised:.1%} of the time recognised"
     return f"{done.gpu or 'GPU without a name'} as {done.cluster}, {ranks}{done.span_us:,.0f} us, {done.passes}; {idle}"
 
 
 def _notes(done: Explanation) -> list[str]:
     wrong = [f"{one.operator} ({one.below_floor})" for one in done.operators if one.below_floor]
-    notes = [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
+    notes = [f"{name}: {us:,.0f} us" for name, us in done.what_if]
+    notes += [f"faster than their floor, so of another shape or from a cache: {', '.join(wrong)}"] if wrong else []
     if len(done.layer_us) > FEWEST_LAYERS:
         own = done.layer_us[:-1]  # what comes behind the last one is not a layer's
         worst, usual = max(own, key=lambda one: one["whole"]), statistics.median(one["whole"] for one in own)
         more = {name: us - statistics.median(one.get(name, 0.0) for one in own) for name, us in worst.items() if name != "whole"}
         why = max(more, key=lambda name: more[name])
         place = f"number {own.index(worst) + 1} of {len(done.layer_us)}"
-        notes.append(f"a layer takes {usual:,.0f} us; the longest, {place}, {worst['whole']:,.0f}: {why} {more[why]:+,.0f}")
+        notes += [f"a layer takes {usual:,.0f} us; the longest, {place}, {worst['whole']:,.0f}: {why} {more[why]:+,.0f}"] * bool(round(more[why]))
     return [*notes, *done.remarks]
 
 
 def _print_difference(done: Difference) -> None:
     """The answer, both runs, and operators."""
-    out = console()
-    for line in (done.line, f"first: {_run(done.first)}", f"second: {_run(done.second)}\n"):
-        out.print(line, markup=False)
+    both = ("first", done.first), ("second", done.second)
+    print_lines([done.line, *(f"{word}: {text}" for word, run in both for text in (_run(run), *_notes(run))), ""])
     print_columns(DIFFERENCES, [row for row in done.rows if max(row[1:]) >= FEWEST * done.first.span_us])

@@ -27,4 +27,4 @@ def measure(out: Annotated[str, {"type": Out()}], only: list[str] | None, minute
         return print_answer(done)
     print_lines([f"not measured: {job}: {why}" for job, why in done["refused"].items()])
     more = f"; {done['left']} left: run it again" if done["left"] else ""
-    click.echo(f"written: {done['path']}, {done['rows']} rows, {done['hardware']}{more}")
+    click.echo(f"{'written' if done['rows'] else 'nothing to write'}: {done['path']}, {done['rows']} rows, {done['hardware']}{more}")

@@ -167,8 +167,8 @@ def solve(costs: tuple[Cost, ...], slope: F64, off: F64) -> Learned:
     spread, far_off, noise, freedom = np.array([cost.spread for cost in costs]), np.array([cost.far for cost in costs]), NOISE, PRIOR_ROWS
     x: F64 = np.zeros(len(spread))
     inverse, weighted = np.diag(spread**2.0), slope.T
-    for _ in range(12):
-        left = off - slope @ x
+    for turn in range(12):
+        left = (off - slope @ x) * (turn > 0)  # first plain least squares: from the priors, rows that agree far away would all be outliers
         prior = np.diag(np.where(far_off, (FREEDOM + 1) / (FREEDOM + (x / spread) ** 2), 1.0) / spread**2)
         weighted = slope.T * ((FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2)
         inverse = f64(np.linalg.inv(weighted @ slope + prior))

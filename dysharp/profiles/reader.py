@@ -80,15 +80,10 @@ class Profile:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept while a file is read."""
+    """What is kept while a file is read. `times`: start and duration of every event; `numbers`: `[events]` name, kind, stream, launch, call."""
 
-    start: array[float] = field(default_factory=lambda: array("d"))
-    us: array[float] = field(default_factory=lambda: array("d"))
-    name: array[int] = field(default_factory=lambda: array("q"))
-    what: array[int] = field(default_factory=lambda: array("q"))
-    stream: array[int] = field(default_factory=lambda: array("q"))
-    launch: array[int] = field(default_factory=lambda: array("q"))
-    external: array[int] = field(default_factory=lambda: array("q"))
+    times: array[float] = field(default_factory=lambda: array("d"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
     names: Tally = field(default_factory=dict)
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
     launched: dict[int, float] = field(default_factory=dict)
@@ -121,12 +116,11 @@ class _Kept:
             self.launched[launch] = start + us
             return
         if named := {key: args[key] for key in NCCL if key in args}:
-            self.collectives[len(self.us)] = named
+            self.collectives[len(self.times) // 2] = named
         where = str(event.get("pid")), str(args.get("stream", event.get("tid")))
-        row = (start, us, self.names.setdefault(name, len(self.names)), ON_GPU[kind], self.streams.setdefault(where, len(self.streams)), launch,
-               _whole(args.get("External id")))  # fmt: skip
-        for column, value in zip((self.start, self.us, self.name, self.what, self.stream, self.launch, self.external), row, strict=True):
-            column.append(value)  # type: ignore[attr-defined]
+        self.times.extend((start, us))
+        self.numbers.extend((self.names.setdefault(name, len(self.names)), ON_GPU[kind], self.streams.setdefault(where, len(self.streams)), launch,
+                             _whole(args.get("External id"))))  # fmt: skip
 
 
 def _number(value: Any) -> float:
@@ -159,20 +153,20 @@ def read_profile(path: str | Path) -> Profile:
                 kept.take(value) if key is None else head.update({key: value})
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
-    if not kept.us:
+    if not kept.times:
         calls = f" in {len(kept.calls)} operators of the host" if kept.calls else ""
         raise ConfigError(f"{file}: found no kernel of a GPU{calls}, expected a profile of torch.profiler with ProfilerActivity.CUDA")
-    if not any(kept.us):
-        raise ConfigError(f"{file}: found {len(kept.us)} events of a GPU without a duration, expected a profile with times")
+    if len(gpus := {pid for pid, _ in kept.streams}) > 1:
+        raise ConfigError(f"{file}: found kernels of {len(gpus)} GPUs, expected one GPU a file")
+    if not any(kept.times[1::2]):
+        raise ConfigError(f"{file}: found {len(kept.times) // 2} events of a GPU without a duration, expected a profile with times")
     return _profile(str(file), kept, head)
 
 
 def _profile(path: str, kept: _Kept, head: ByName) -> Profile:
-    order = np.argsort(np.frombuffer(kept.start, np.float64), kind="stable")
-    start, us = (np.frombuffer(one, np.float64)[order] for one in (kept.start, kept.us))
-    name, what, stream, launch, external = (
-        np.frombuffer(one, np.int64)[order] for one in (kept.name, kept.what, kept.stream, kept.launch, kept.external)
-    )
+    times, numbers = np.frombuffer(kept.times, np.float64).reshape(-1, 2), np.frombuffer(kept.numbers, np.int64).reshape(-1, 5)
+    order = np.argsort(times[:, 0], kind="stable")
+    start, us, name, what, stream, launch, external = *times[order].T, *numbers[order].T
     places = {number: at for at, number in enumerate(kept.calls)}
     device, run = _first(head.get("deviceProperties")), _dict(head.get("distributedInfo"))
     at = {int(old): new for new, old in enumerate(order)}
@@ -234,18 +228,16 @@ class _Scanner:
             if mark == ",":
                 continue
             self.at -= 1
+            try:
+                event = mark and self._value()
+            except ConfigError:
+                if not (self.ended and number):
+                    raise
+                mark = ""  # a run that was stopped while it wrote
             if not mark:
                 self.at = len(self.text)
                 yield "", True
                 return
-            try:
-                event = self._value()
-            except ConfigError:
-                if self.ended and number:  # a run that was stopped while it wrote
-                    self.at = len(self.text)
-                    yield "", True
-                    return
-                raise
             number += 1
             yield None, event
 

@@ -12,13 +12,16 @@ import pytest
 
 import dysharp as ds
 from dysharp.api import asking
+from dysharp.costs import collective_us
 from dysharp.measured.learned import Cost, solve
 from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row
-from dysharp.specs import load_cluster
+from dysharp.specs import load_cluster, load_gpu
+from dysharp.specs.fitted import fitted_values
 
 Call = Callable[..., Any]
 BASE = "hw-aws-p5-x8"
+SAMPLES = Path(__file__).parents[1] / "measured" / "formats" / "samples"
 STEP = "step qwen3-30b --layout tp=8,pp=2,ep=16,dp=4,mbs=1,m=16 --quick"
 RUNS = "id,model,hardware,fabric,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,dispatcher,step_s\n" + "".join(
     f"r{mbs}-{ep},Qwen3-30B-A3B,H100,EFA,64,bf16,256,{mbs},4096,8,{pp},{ep},{8 // pp},alltoall,SECONDS\n"
@@ -127,12 +130,67 @@ def test_two_machines_differ_in_a_cost(dysharp: Call, files: list[str], tmp_path
         (["--next", "rtl al"], "--next: found 'rtl al', expected a command line of step, plan, serve, advise"),
         (["--diff", BASE], "--diff: found 1 files, expected two cluster files"),
         ([], "calibrate: found no file, expected FILES... -o OUT.toml, --next or --diff"),
+        (["--next", "step --help"], "found --help in the question, expected a question about the machine of --base"),
+        (["--next", "step qwen3-30b --cluster=hw-dgx-b200"], "found --cluster=hw-dgx-b200 in the question, expected a question"),
+        (["--next", STEP, "-o", "x.toml"], "found -o, expected -o to write a file"),
+        (["--diff", BASE, BASE, "-o", "x.toml"], "found -o, expected -o to write a file"),
+        (["x.csv", "--among", "y.csv", "-o", "x.toml"], "found --among, expected -o to write a file, --among for --next alone"),
     ],
 )
 def test_wrong_questions(dysharp: Call, args: list[str], expected: str) -> None:
     done = dysharp("calibrate", *args)
     assert done.code == 2
     assert expected in done.err
+
+
+def test_a_difference_says_what_is_no_cost(dysharp: Call) -> None:
+    assert dysharp("calibrate", "--diff", BASE, BASE).out == "no cost differs\n"
+    said = dysharp("calibrate", "--diff", BASE, "hw-dgx-b200-x8").out
+    assert "the GPUs differ, too, whose data sheets are no costs: h100-sxm and b200" in said
+
+
+def test_rows_of_another_network_are_refused(files: list[str], dysharp: Call, tmp_path: Path) -> None:
+    """64 GPUs over EFA are no rows of one node, nor of nodes on InfiniBand."""
+    for base in ("hw-dgx-h100", "hw-dgx-h100-x8"):
+        done = dysharp("calibrate", files[0], "--base", base, "-o", str(tmp_path / "mine.toml"))
+        assert done.code == 2
+        assert f"over a network that {base} does not have, expected --base {BASE}" in done.err
+
+
+NCCL = """# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 8 maxBytes 67108864 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+"""
+
+
+def _all_reduces(factor: float) -> str:
+    """nccl-tests on an H100 node whose all-reduces take `factor` times as long as predicted."""
+    lines = [f"#  Rank  {n} Group  0 Pid {n} on box device  {n} [0x{n}0] NVIDIA H100 80GB HBM3" for n in range(8)]
+    for size in (1 << n for n in range(24, 29)):
+        us = factor * float(collective_us(load_gpu("h100-sxm"), fitted_values(), "all_reduce", 8, size))
+        lines.append(f"{size} {size // 4} float sum -1 {us:.2f} {size / us / 1e3:.2f} {1.75 * size / us / 1e3:.2f} 0" + f" {us:.2f} 1 1 0")
+    return NCCL + "\n".join(lines) + "\n# Out of bounds values : 0 OK\n"
+
+
+def test_rows_that_fix_no_constant_are_votes(dysharp: Call, tmp_path: Path) -> None:
+    """Five all-reduces alone: the file has a posterior, and the rows are closer to what is predicted."""
+    (tmp_path / "n.log").write_text(_all_reduces(1.2))
+    found = json.loads(dysharp("calibrate", str(tmp_path / "n.log"), "-o", str(tmp_path / "mine.toml"), "--json").out)
+    assert [row["before"] for row in found["rows"]] == pytest.approx([-100 / 6] * 5, abs=0.1)
+    assert max(abs(row["after"]) for row in found["rows"]) < 8
+    assert all(one["now"] < one["prior"] for one in found["costs"])
+
+
+def test_each_log_takes_what_is_said_of_its_kind(dysharp: Call, tmp_path: Path) -> None:
+    """A model is said of a log of training beside one of nccl-tests, which has none; what no file takes is refused."""
+    log, sums = SAMPLES / "megatron.log", tmp_path / "n.log"
+    sums.write_text(_all_reduces(1.0))
+    args = ("calibrate", str(log), str(sums), "-o", str(tmp_path / "mine.toml"), "--set", "model=mixtral-8x7b", "--set", "hardware=H100")
+    assert len(json.loads(dysharp(*args, "--json").out)["rows"]) == 6
+    assert "--set: found 'modl' beside a log of Megatron-LM" in dysharp(*args, "--set", "modl=x").err
+    rows = tmp_path / "rows.csv"
+    rows.write_text(GEMMS)
+    assert "--set: found 'model' beside rows, expected a log" in dysharp("calibrate", str(rows), *args[3:]).err
+    assert "found a file twice" in dysharp("calibrate", str(rows), str(rows), *args[3:5]).err
 
 
 def test_many_rows_leave_an_interval_between_their_noise_and_the_prior() -> None:

@@ -167,6 +167,14 @@ def test_a_run_goes_on_where_it_stopped(dysharp: Call, tmp_path: Path, monkeypat
         calibrate(out, tmp_path / "mine.toml")
 
 
+def test_collectives_need_several_processes(dysharp: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = dysharp("measure", "--only", "collectives", "-o", str(tmp_path / "x.csv"))
+    assert done.code == 2
+    assert "found collectives and one process, expected torchrun" in done.err
+    assert "nothing to write" in dysharp("measure", "--only", "decode", "--minutes", "0", "-o", str(tmp_path / "x.csv")).out
+
+
 def test_without_torch_one_line_says_so(dysharp: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     done = dysharp("measure", "-o", str(tmp_path / "x.csv"))

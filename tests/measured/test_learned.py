@@ -64,7 +64,7 @@ def test_a_slower_host_is_found(found: tuple[Learning, Cluster]) -> None:
     assert machine.host_factor == pytest.approx(1.5 * BASE.host_factor, rel=0.08)
     assert max(abs(row["after"]) for row in done.rows) < 4 < min(abs(row["before"]) for row in done.rows)
     assert all(one["now"] <= one["prior"] for one in done.costs)
-    assert {"serving.step_us", "blackwell.bf16_sustained"} <= set(done.untouched)
+    assert {"serving.step_us", "hopper.fp8_sustained"} <= set(done.untouched)
     assert next(one for one in done.costs if one["name"] == "host_factor")["now"] < 10
 
 
@@ -89,6 +89,27 @@ def test_one_row_in_ten_that_is_wrong_by_three_moves_no_cost_by_its_width() -> N
         assert abs(other.left[bad]) > 3 * other.noise
 
 
+@pytest.mark.parametrize(("factors", "named"), [((1, 3, 1, 1, 1), ["r1"]), ((1000, 1, 1, 1, 1), ["r0"]), ((1, 1, 1, 1, 1), [])])
+def test_a_row_that_contradicts_is_named(factors: tuple[float, ...], named: list[str]) -> None:
+    """It raises the noise by itself, so that its distance counts in the noise of rows before it."""
+    rows = TrainingRow.from_csv(text_of([1.0] * len(CELLS)), "made")
+    times = [factor * estimate_row(row, lambda c: c).step_us / 1e6 for row, factor in zip(rows, factors, strict=True)]
+    found = rows_in(text_of(times), "made")
+    assert found is not None
+    done, _ = learning(found, BASE, "mine.toml", "mine")
+    assert [row["id"] for row in done.rows if row["contradicts"]] == named
+    assert not {"blackwell.bf16_sustained", "blackwell.fp8_sustained"} & {*done.untouched}
+
+
+def test_rows_that_agree_far_away_are_no_outliers() -> None:
+    """A cost whose prior has heavy tails follows three rows that say the same; one of ten is an outlier."""
+    costs, far = kernels_of(["kernels of one model"]), np.array([1.4, 1.39, 1.38])
+    done = solve(costs, np.ones((3, 1)), far)
+    assert done.mean[0] == pytest.approx(1.38, abs=0.1)
+    one = solve(costs, np.ones((10, 1)), np.r_[1.4, np.zeros(9)])
+    assert abs(one.mean[0]) < 0.05
+
+
 def test_rows_that_tell_most_come_first() -> None:
     slope = np.array([[0.1, 0.0], [0.9, 0.1], [0.05, 0.8], [0.85, 0.1]])
     assert set(next_rows(slope, np.eye(2), np.diag([4.0, 4.0]), 2)) == {1, 2}
@@ -107,7 +128,7 @@ def learned(slower: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     rows.write_text(slower)
     with redirect_stdout(screen := io.StringIO()):
         assert ran("calibrate", str(rows), "--base", BASE.name, "-o", str(out)) == 0
-    assert screen.getvalue().startswith("5 runs: median error")
+    assert screen.getvalue().startswith("5 rows: median error")
     assert "no row touches: " in screen.getvalue()
     return out.read_text()
 

@@ -18,6 +18,7 @@ import dysharp
 from dysharp.api.explaining import Difference, Explanation
 from dysharp.api.profile_costs import _ByShape, _collective, machine_for, replayed
 from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.cli.entry import main
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.profiles.reader import Call, _Scanner
@@ -78,7 +79,110 @@ def test_two_runs_are_compared_by_operator(tmp_path: Path) -> None:
     done = dysharp.explain(first, second)
     assert isinstance(done, Difference)
     assert done.rows[0] == ("copy", 0.0, 1500.0)
-    assert done.line == "the second run is 1,501 us (35%) longer: copy +1,500, idle +1, GEMM +0 us"
+    assert done.line == "the second run is 1,501 us (35%) longer: copy +1,500, idle +1 us"
+
+
+def test_two_runs_of_unlike_sizes_are_two_runs(tmp_path: Path) -> None:
+    """Rank 0 of 4 and rank 0 of 8 are no ranks of one run; equal runs name no operator."""
+    (tmp_path / "b").mkdir()
+    traces = [run_of(n)[0] for n in (4, 8)]
+    step = {"ph": "X", "cat": "user_annotation", "ts": 1, "dur": 1}
+    for number, trace in enumerate(traces, 1):
+        trace["traceEvents"] += [step | {"name": f"ProfilerStep#{n}"} for n in range(number)]
+    done = dysharp.explain(*write(tmp_path, traces[:1]), *write(tmp_path / "b", traces[1:]))
+    assert isinstance(done, Difference)
+    assert done.line == "the second run is 0 us (0%) longer"
+    assert (done.first.steps, done.second.steps) == (1, 2)
+    with pytest.raises(ConfigError, match="found 3 files of several runs or with equal ranks"):
+        dysharp.explain(*write(tmp_path, [*run_of(4)[:2], run_of(1)[0]]))
+
+
+def test_kernels_of_one_call_share_what_it_should_take(tmp_path: Path) -> None:
+    """A GEMM and the sum of its split: as long as predicted together, or twice as long."""
+    (trace,) = run_of(1)
+    events = trace["traceEvents"]
+    for event in [e for e in events if e["name"] == KERNELS["aten::mm"]]:
+        whole, event["dur"] = event["dur"], 0.9 * event["dur"]
+        events.append(event | {"name": "splitKreduce_kernel", "ts": event["ts"] + event["dur"], "dur": 0.1 * whole})
+    row = next(one for one in _explained(tmp_path, trace).operators if one.operator == "GEMM")
+    assert row.expected == pytest.approx(row.us)
+    assert row.below_floor == 0
+    for event in events:
+        event["ts"], event["dur"] = 2 * event["ts"], 2 * event["dur"]
+    slow = next(loss for loss in _explained(tmp_path, trace).losses if loss.text.startswith("GEMM"))
+    assert slow.us == pytest.approx(row.us)
+
+
+def _explained(folder: Path, trace: dict[str, Any], **asked: Any) -> Explanation:
+    done = dysharp.explain(*write(folder, [trace]), **asked)
+    assert isinstance(done, Explanation)
+    return done
+
+
+@pytest.mark.parametrize(("kind", "judged"), [("c10::Half", True), ("double", False), ("c10::complex<float>", False), ("signed char", False)])
+def test_products_without_a_clock_are_not_judged(tmp_path: Path, kind: str, judged: bool) -> None:
+    (trace,) = run_of(1)
+    for event in trace["traceEvents"]:
+        if event["name"] == "aten::mm":
+            event["args"]["Input type"] = [kind] * 2
+    rows = {row.operator: row.expected for row in _explained(tmp_path, trace).operators}
+    assert (rows["GEMM"] is not None) == judged
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"), [({"layout": "tp=8"}, "layout"), ({"batch": 8.0}, "batch"), ({"sequence": 9}, "sequence"), ({"precision": "fp8"}, "precision")]
+)
+def test_what_needs_a_model_is_not_ignored(tmp_path: Path, asked: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"found --{name} without --model, expected both"):
+        dysharp.explain(*write(tmp_path, run_of(1)), **asked)
+
+
+def test_kernels_of_two_gpus_in_a_file_are_refused(tmp_path: Path) -> None:
+    (trace,) = run_of(1)
+    trace["traceEvents"] += [event | {"pid": 1} for event in trace["traceEvents"]]
+    with pytest.raises(ConfigError, match="found kernels of 2 GPUs, expected one GPU a file"):
+        dysharp.explain(*write(tmp_path, [trace]))
+
+
+def test_an_exchange_that_is_hidden_is_no_loss(tmp_path: Path) -> None:
+    """`links` gains nothing from it, either."""
+    (trace,) = run_of(1)
+    hidden = dict(next(event for event in trace["traceEvents"] if event["name"] == KERNELS["aten::mm"]))
+    more = {"Collective name": "allreduce", "In msg nelems": 1 << 20, "Group size": 8, "dtype": "BFloat16", "stream": 20}
+    hidden |= {"name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "args": more}
+    trace["traceEvents"] = [*(e for e in trace["traceEvents"] if e["name"] != KERNELS["notify"]), hidden]
+    done = _explained(tmp_path, trace)
+    assert {row.operator: row.beside for row in done.operators}["all-reduce"] == 1.0
+    assert done.losses == ()
+    trace["traceEvents"] += [hidden | {"ts": hidden["ts"] + 1e5, "args": more | {"stream": stream}} for stream in (20, 21)]
+    (loss,) = [one for one in _explained(tmp_path, trace).losses if one.kind == "slow"]  # beside another exchange nothing is hidden
+    assert "(33% of it beside computing)" in loss.text
+
+
+def test_changes_are_told_of_both_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = write(tmp_path, run_of(1))
+    with pytest.raises(SystemExit):
+        main(["explain", file, file, "--what-if", "graph"])
+    said = capsys.readouterr().out
+    assert "first: launches from a graph: 4,305 us" in said
+    assert "second: launches from a graph: 4,305 us" in said
+
+
+def test_waits_of_unequal_ranks_are_not_told(tmp_path: Path) -> None:
+    traces = run_of(2)
+    traces[1]["traceEvents"] = [e for e in traces[1]["traceEvents"] if e["name"] not in (KERNELS["notify"], KERNELS["dispatch"], KERNELS["combine"])]
+    files = write(tmp_path, traces)
+    done = dysharp.explain(*files)
+    assert isinstance(done, Explanation)
+    assert done.remarks == ("ranks have unequal numbers of dispatch, combine, EP wait: who waits for whom is not told of them",)
+    with pytest.raises(ConfigError, match="found balanced and ranks whose exchanges are not equally many"):
+        dysharp.explain(*files, what_if=("balanced",))
+
+
+def test_some_ranks_of_a_run_do_not_say_who_comes_last_of_all(tmp_path: Path) -> None:
+    done = dysharp.explain(*write(tmp_path, run_of(4, planted="sleep"))[1:3])
+    assert isinstance(done, Explanation)
+    assert done.losses[0].text.startswith("rank 2 comes last to EP wait of the 2 that were read, the others wait 3,600 us")
 
 
 def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:

@@ -20,13 +20,12 @@ FEWEST = 2
 
 @frozen
 class Log:
-    """What a reader found: `rows` as cells of CSV, names that are `missing`, names that may be given (`known`), and why there is no row."""
+    """What a reader found: `rows` as cells of CSV, names that are `missing`, and names that may be given (`known`)."""
 
     name: str
     rows: list[Cells]
     missing: Sequence[str] = ()
     known: Sequence[str] = ()
-    fault: str = ""
 
 
 def number(text: str) -> float | None:

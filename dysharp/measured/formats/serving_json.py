@@ -21,6 +21,14 @@ LINES = {
     "Mean ITL (ms)": "mean_itl_ms", "Mean TPOT (ms)": "mean_tpot_ms", "Median TPOT (ms)": "median_tpot_ms", "Median TTFT (ms)": "median_ttft_ms",
 }  # fmt: skip
 """Line of the text block -> key of the JSON."""
+SUMMARY = {
+    "inter_token_latency": ("median_tpot_ms", "p50"), "time_to_first_token": ("median_ttft_ms", "p50"), "input_sequence_length": ("isl", "avg"),
+    "output_sequence_length": ("osl", "avg"), "request_count": ("completed", "avg"), "error_request_count": ("failed", "avg"),
+}  # fmt: skip
+"""Record of AIPerf -> key of the JSON, and which statistic of the record."""
+CONFIG = {"model_id": r'"(?:name|model_names)": \[?"([^"]+)', "max_concurrency": r'"concurrency": (\d{1,6})',
+          "scenario_type": r'"public_dataset": "([^"]+)'}  # fmt: skip
+"""Key of the JSON -> what AIPerf was asked for."""
 WORKER = ("tp", "attn_dp", "moe_tp", "moe_ep")
 KNOWN = (
     "id", "where", "model", "hardware", "gpus", "engine", "engine_version", "mode", "precision", "gemm_quant", "moe_quant", "isl", "osl",
@@ -56,22 +64,13 @@ def _objects(text: str) -> Rows:
 def _summary(one: ByName) -> ByName:
     """A summary of AIPerf with the keys of the others; its inter-token latency is the time per output token of a request."""
     records = one["records"] if isinstance(one.get("records"), dict) else one
-    config, keys = json.dumps(one["input_config"]), {"inter_token_latency": "tpot_ms", "time_to_first_token": "ttft_ms"}
-    found: ByName = {"inter_token_latency": None}
-    for name, key in (
-        keys.items()
-        | {"input_sequence_length": "isl", "output_sequence_length": "osl", "request_count": "completed", "error_request_count": "failed"}.items()
-    ):
-        stated = records.get(name)
-        if isinstance(stated, dict):
-            found |= {f"median_{key}": stated.get("p50")} if name in keys else {key: stated.get("avg")}
-    for key, pattern in (
-        ("model_id", r'"(?:name|model_names)": \[?"([^"]+)'),
-        ("max_concurrency", r'"concurrency": (\d{1,6})'),
-        ("scenario_type", r'"public_dataset": "([^"]+)'),
-    ):
-        if stated := re.search(pattern, config):
-            found[key] = int(stated[1]) if key == "max_concurrency" else stated[1]
+    config, found = json.dumps(one["input_config"]), ByName(inter_token_latency=None)
+    for name, (key, statistic) in SUMMARY.items():
+        if isinstance(stated := records.get(name), dict):
+            found[key] = stated.get(statistic)
+    for key, pattern in CONFIG.items():
+        if asked := re.search(pattern, config):
+            found[key] = int(asked[1]) if key == "max_concurrency" else asked[1]
     return found
 
 
