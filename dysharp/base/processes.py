@@ -192,8 +192,9 @@ class Processes:
             return
         if at_once:
             for process in list((pool._processes or {}).values()):
-                process.terminate()
-        pool.shutdown(cancel_futures=True)
+                process.kill()  # one that begins may lose SIGTERM
+        with suppress(RuntimeError):  # interrupted while its thread began, which then ends by itself
+            pool.shutdown(cancel_futures=True)
 
 
 def may_copy() -> bool:
@@ -212,7 +213,7 @@ def beside(work: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        copy.terminate()
+        copy.kill()
         raise
     finally:
         copy.join()

@@ -59,10 +59,12 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with a code: 0 done, 1 a check failed, 2 wrong input, 130 interrupted, 128 + N ended by signal N."""
     _open_streams()
     _end_on_signals()
-    code = _run(args)
-    for note in cache_notes():
-        warn(note)
-    _Ended.over = True
+    try:
+        code = _run(args)
+        for note in cache_notes():
+            warn(note)
+    finally:
+        _Ended.over = True  # no thread begins while Python ends
     sys.exit(code)
 
 

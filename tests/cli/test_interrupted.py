@@ -77,6 +77,49 @@ def test_a_dropped_signal_wakes_a_thread_that_waits() -> None:
     assert (done.returncode, done.stderr) == (130, "dysharp: interrupted\n")
 
 
+BEGINS = """
+import os, signal, time
+from concurrent.futures.process import _ExecutorManagerThread as Thread
+
+def start(self, begin=Thread.start):
+    begun = self._started.set
+    self._started.set = lambda: (time.sleep(0.5), begun())
+    self._started.wait = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    begin(self)
+
+Thread.start = start
+from dysharp.cli.entry import main
+main(["query", "select 1 as x", "--folder", "."])
+"""
+"""A signal arrives between the thread of a pool and its first act."""
+
+
+def test_a_signal_while_processes_begin_ends_them(tmp_path: Path) -> None:
+    """Python refuses to join a thread that has not begun; one question in a few hundred hung there, behind a traceback."""
+    done = subprocess.run([sys.executable, "-c", BEGINS], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.strip()) == (143, "dysharp: ended by SIGTERM")
+
+
+LEAVES = """
+from dysharp.cli import entry
+
+def main(*args, **options):
+    try:
+        raise entry._Ended(15)
+    except entry._Ended:
+        raise RuntimeError("another error on the way") from None
+
+entry.cli.main = main
+entry.main([])
+"""
+
+
+def test_python_ends_where_an_interruption_became_another_error() -> None:
+    """The interruption that is kept by the error comes again when Python drops it, and no thread begins at that time."""
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: another error on the way")
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_question_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
