@@ -144,6 +144,14 @@ def test_kernels_of_two_gpus_in_a_file_are_refused(tmp_path: Path) -> None:
         dysharp.explain(*write(tmp_path, [trace]))
 
 
+def test_a_copy_may_stand_on_a_process_of_its_own(tmp_path: Path) -> None:
+    """As ROCm's profiles may have it: only kernels say how many GPUs a file has."""
+    (trace,) = run_of(1)
+    kernel = next(event for event in trace["traceEvents"] if event.get("cat") == "kernel")
+    trace["traceEvents"].append(kernel | {"cat": "gpu_memcpy", "name": "CopyHostToDevice", "pid": 9})
+    assert _explained(tmp_path, trace).losses
+
+
 def test_an_exchange_that_is_hidden_is_no_loss(tmp_path: Path) -> None:
     """`links` gains nothing from it, either."""
     (trace,) = run_of(1)
