@@ -156,8 +156,8 @@ def read_profile(path: str | Path) -> Profile:
     if not kept.times:
         calls = f" in {len(kept.calls)} operators of the host" if kept.calls else ""
         raise ConfigError(f"{file}: found no kernel of a GPU{calls}, expected a profile of torch.profiler with ProfilerActivity.CUDA")
-    what, stream = np.frombuffer(kept.numbers, np.int64).reshape(-1, 5)[:, 1:3].T
-    gpus = {pid for (pid, _), at in kept.streams.items() if at in stream[what == 0]}  # a copy may stand on another process
+    what, lines = np.frombuffer(kept.numbers, np.int64).reshape(-1, 5)[:, 1:3].T
+    gpus = {pid for (pid, _), at in kept.streams.items() if at in lines[what == 0]}  # a copy may stand on another process
     if len(gpus) > 1:
         raise ConfigError(f"{file}: found kernels of {len(gpus)} GPUs, expected one GPU a file")
     if not any(kept.times[1::2]):
