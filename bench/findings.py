@@ -4,7 +4,7 @@
 
 Without options: the table of `bench/findings/*.csv`, and whether each row has what it needs. `--tests` runs the tests that the rows name; `--bars`
 runs the attack, the interruptions, the questions and the mutants (hours on two cores). Exits with 1 if anything is open or fails.
-What was expected of them stands in docs/notebook/2026-11-30-findings-closed-expected.md.
+What was expected of them stands in docs/notebook/2026-11-30-findings-closed-expected.md, what came out in 2026-11-30-findings-closed-found.md.
 """
 
 from __future__ import annotations
