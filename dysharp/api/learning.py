@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from dysharp.base import F64, ByName, Cells, ConfigError, Rows, f64, frozen, show
+from dysharp.costs import arch_of
 from dysharp.measured.cluster_fit import rows_of
 from dysharp.measured.family import Parsed
 from dysharp.measured.intervals import Interval
@@ -24,7 +25,7 @@ from dysharp.measured.serving.predictions import predict_row
 from dysharp.measured.serving.setting import ServingRow, setting_of
 from dysharp.measured.training.setting import TrainingRow, machine_of
 from dysharp.measured.training.step_time import estimate_row, measured_s
-from dysharp.specs import Cluster, load_gpu
+from dysharp.specs import Cluster
 from dysharp.specs.catalog import NameOrPath, learned_spreads, learned_table
 from dysharp.specs.fitted import constant_of, fitted
 
@@ -142,7 +143,7 @@ def learning(rows: Sequence[Row], base: Cluster, path: str, name: str) -> tuple[
     first = votes.predict(lambda cluster: cluster) - np.log(measured)
     machine = done.change(base)
     told = [_told(cost, done, k, (base, machine), votes.ids) for k, cost in enumerate(costs)]
-    others = {"hopper", "blackwell"} - {load_gpu(base.gpu).arch}
+    others = {"hopper", "blackwell"} - {arch_of(base.own_gpu)}
     untouched = [cost.name for cost in COSTS if cost not in costs and cost.of(base) and cost.name.partition(".")[0] not in others]
     far_off = np.abs(done.left) > FAR * min(done.noise, NOISE)  # rows that contradict raise the noise
     errors = zip(votes.ids, measured.tolist(), np.expm1(first).tolist(), np.expm1(-done.left).tolist(), far_off.tolist(), strict=True)

@@ -101,6 +101,14 @@ def test_a_row_that_contradicts_is_named(factors: tuple[float, ...], named: list
     assert not {"blackwell.bf16_sustained", "blackwell.fp8_sustained"} & {*done.untouched}
 
 
+def test_costs_of_hopper_are_those_of_gpus_without_constants_of_their_own() -> None:
+    """An AMD GPU takes the names of Hopper's costs, so BF16 rows leave FP8's rate untouched there, too."""
+    rows = rows_in(text_of([1.0] * len(CELLS)).replace("H100", "MI300X"), "made")
+    assert rows is not None
+    untouched = learning(rows, load_cluster("hw-mi300x-x2"), "mine.toml", "mine")[0].untouched
+    assert {name for name in untouched if name.endswith("_sustained")} == {"hopper.fp8_sustained"}
+
+
 def test_rows_that_agree_far_away_are_no_outliers() -> None:
     """A cost whose prior has heavy tails follows three rows that say the same; one of ten is an outlier."""
     costs, far = kernels_of(["kernels of one model"]), np.array([1.4, 1.39, 1.38])
