@@ -77,17 +77,18 @@ def calibrate(data: Files, out: AnyPath, **request: Unpack[CalibrateArgs]) -> Ca
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
     shown = ", ".join(_shown(Path(file).name) for file in _files(data))
     rows = rows_of_files(data, base, request["said"])
-    own, fit = load_cluster(base).gpu, None
+    machine, fit = load_cluster(base), None
     if all(isinstance(row, Measurement) and row.kind.replace("_", "-") not in WHOLE for row in rows):
         if begun is not None:
             begun()
-        fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], own, fitted())
+        packaged = {name: replace(constant, value=machine.fitted[name]) for name, constant in fitted().items()}
+        fit = fit_cluster([row for row in rows if isinstance(row, Measurement)], machine.gpu, packaged)
         if not fit.n_rows:
             first = {reason: row.id for row, reason in reversed(fit.skipped)}  # one row of each reason
             every = "; ".join(f"{row}: {reason}" for reason, row in reversed(first.items()))
-            raise ConfigError(f"{shown}: found no row that is predicted on {own} ({every}), {EXPECTED}")
+            raise ConfigError(f"{shown}: found no row that is predicted on {machine.gpu} ({every}), {EXPECTED}")
     if fit is None or not fit.fitted:  # kernels that fix no constant are votes, too
-        learned, machine = learning(rows, load_cluster(base), str(path), called)
+        learned, machine = learning(rows, machine, str(path), called)
         write_text(path, toml_of(learned, machine, base, shown))
         return learned
     write_text(path, _toml(fit, called, base, shown))

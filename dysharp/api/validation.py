@@ -22,7 +22,7 @@ from dysharp.measured.summary import summarise
 from dysharp.measured.trust import departures, scale_out_departures
 from dysharp.measured.validation import Validation, beyond_bars, validate_measurements
 from dysharp.runs import Progress, Step, takes
-from dysharp.specs import Cluster, load_cluster
+from dysharp.specs import Cluster, load_cluster, load_gpu
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 
@@ -147,13 +147,15 @@ def _name(data: AnyPath | None) -> str:
 
 
 def _classified(data: AnyPath | None, cluster: Cluster | None = None) -> Classified:
-    """The measurements of a file; None: the packaged measurements. With a cluster, only measurements of its GPU."""
+    """The measurements of a file; None: the packaged measurements. With a cluster, only measurements of its GPU; else a GPU's own constants stand."""
     measurements = read_measurements(data) + ([*read_operators(), *read_calls()] if data is None else [])
     check_values(measurements, _name(data))
     if not measurements:
         raise ConfigError(f"{_name(data)}: found a header and no rows, expected rows such as those of {PAGE}")
     own, others = (measurements, []) if cluster is None else measurements_of(measurements, cluster.gpu, _between(cluster))
     classified = classify(own)
+    if cluster is None:
+        classified = replace(classified, parsed=tuple(replace(entry, own=load_gpu(entry.case.gpu).constants) for entry in classified.parsed))
     elsewhere = tuple(Missing(m, family_of(m), reason, False) for m, reason in others)
     return Classified(classified.parsed, classified.missing + elsewhere)
 
@@ -193,12 +195,12 @@ def _between(cluster: Cluster) -> str:
 
 
 def _constants(constants: Mapping[str, Fitted] | AnyPath | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
-    """All constants: the caller's or the packaged ones, overridden by the cluster's constants."""
+    """All constants: the caller's or the packaged ones, overridden by those of the cluster's GPU and by its own."""
     if constants is None:
         constants = fitted()
     elif isinstance(constants, (str, os.PathLike)):
         constants = constants_from_file(Path(constants))
-    own = {} if cluster is None else dict(cluster.constants)
+    own = {} if cluster is None else dict((*load_gpu(cluster.gpu).constants, *cluster.constants))
     return {name: replace(constant, value=own.get(name, constant.value)) for name, constant in constants.items()}
 
 

@@ -22,7 +22,7 @@ from dysharp.costs import host_constant, moe, operators
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
-from dysharp.measured.measurements import GPUS, NO_DOMAIN, Measurement, Unsupported, gpu_of, is_weak, number, out_of_scope, spans_domains
+from dysharp.measured.measurements import GPUS, NO_DOMAIN, NO_SWITCH, Measurement, Unsupported, gpu_of, is_weak, number, out_of_scope, spans_domains
 from dysharp.measured.predictions import ClosedForms, Errors, errors_of, measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
 from dysharp.specs import Gpu, list_gpus, load_gpu
@@ -129,8 +129,7 @@ def measurements_of(
     for m in measurements:
         named = _gpu_named(m.hardware) or gpu
         reason = f"of {named}" if named != gpu else out_of_scope(m)
-        if reason == NO_DOMAIN:
-            reason = between
+        reason = {NO_DOMAIN: between, NO_SWITCH: ""}.get(reason, reason)  # without a switch, `parse` refuses kernels of several GPUs
         if reason:
             others.append((m, reason))
         else:

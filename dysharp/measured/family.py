@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dysharp.base import F64, AnyMapping, ByName, ConfigError, Texts, entry_of, frozen, frozen_keywords, import_all, read_toml
-from dysharp.measured.measurements import NO_DOMAIN, TABLES, TIMES, Measurement, Unsupported, out_of_scope
+from dysharp.measured.measurements import NO_DOMAIN, NO_SWITCH, TABLES, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.measured.regime import UNKNOWN
 from dysharp.specs import Gpu, Model
+from dysharp.specs.fitted import Overrides
 
 Constants = Mapping[str, float]
 Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
@@ -234,11 +235,12 @@ COMMIT = re.compile(r"@[0-9a-f]{7,40}\b")
 
 @frozen
 class Parsed:
-    """A measurement with its family and its case."""
+    """A measurement with its family and its case. `own`: constants of its GPU that stand before those asked."""
 
     measurement: Measurement
     family: Family
     case: Case
+    own: Overrides = ()
 
     def in_unit(self, us: float) -> float:
         """A time in us, converted to the unit of the measurement: a time, or work divided by time."""
@@ -308,8 +310,8 @@ def classify(measurements: Iterable[Measurement]) -> Classified:
 def parse(m: Measurement, family: Family | None) -> Parsed:
     """A measurement of `family` with its case. Raises `Unsupported` with the reason. Scope is checked first."""
     reason = out_of_scope(m)
-    any_domain = family is not None and (family.between or family.level == Level.GPU)  # one GPU alone needs no NVLink
-    if reason and not (reason == NO_DOMAIN and any_domain):
+    alone, between = (False, False) if family is None else (family.level == Level.GPU, family.between)  # one GPU alone needs no fabric
+    if reason and not ((alone and reason == NO_SWITCH) or ((alone or between) and reason == NO_DOMAIN)):
         raise Unsupported(reason)
     if family is None:
         raise Unsupported(NO_FAMILY)

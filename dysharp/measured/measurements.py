@@ -231,13 +231,13 @@ GPUS: tuple[tuple[str, str], ...] = tuple(TABLES["gpus"].items())
 NOT_PACKAGED = ("GH200", "L20")
 """Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
 OTHER_GPUS = ("Ascend", "L20")
-MESH_GPUS, MESH_KERNELS = ("MI300X", "MI308X", "MI325X", "MI355X", "gfx942"), "MoRI"
-"""Texts in `hardware` of machines without a switch, and the start of `system` of the kernels that are predicted there."""
+MESH_GPUS, MESH_KERNELS = ("mi300x", "mi308x", "mi325x", "mi350x", "mi355x", "gfx942"), "MoRI"
+"""Texts in `hardware`, in small letters, of machines without a switch, and the start of `system` of the kernels that are predicted there."""
 SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Texts in `hardware` of machines with several NVLink domains or without NVLink."""
 ONE_NODE = "1x"  # the start of `hardware` of one node, whose NICs carry nothing
 NO_GPU = "no packaged GPU of this kind"
-NO_SWITCH = "a fabric without a switch: only MoRI's kernels are predicted there"
+NO_SWITCH = "a fabric without a switch: only MoRI's kernels and kernels of one GPU are predicted there"
 NO_DOMAIN = "more than one NVLink domain"
 RETIRED = "its authors have withdrawn it"
 GPUS_PER_NODE = 8  # of machines whose text says "/node"
@@ -259,7 +259,7 @@ def out_of_scope(m: Measurement) -> str:
         return str(m.config["refused"])
     if any(text in m.hardware for text in OTHER_GPUS):
         return NO_GPU
-    if any(text in m.hardware for text in MESH_GPUS) and not m.system.startswith(MESH_KERNELS):
+    if any(text in m.hardware.lower() for text in MESH_GPUS) and not m.system.startswith(MESH_KERNELS):
         return NO_SWITCH
     return NO_DOMAIN if spans_domains(m) else ""
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dysharp.base import F64, I64, Bools, ByName, DysharpError, OnProgress, SimulationError, Task, by_key, frozen, here, in_processes
+from dysharp.base import F64, I64, Amounts, Bools, ByName, DysharpError, OnProgress, SimulationError, Task, by_key, frozen, here, in_processes
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.specs import load_gpu
 
@@ -83,17 +83,17 @@ class ClosedForms:
                 groups.setdefault(key, []).append(i)
         self.work = np.array([entry.case.work for entry in parsed], np.float64)
         self.us_per_unit = np.array([entry.measurement.us_per_unit for entry in parsed], np.float64)
-        self._groups: list[tuple[Any, Any, I64, Any]] = []
+        self._groups: list[tuple[Any, Any, I64, Any, Amounts]] = []
         for members in groups.values():
             first = parsed[members[0]]
             stacked = stack([parsed[i].case for i in members])
-            self._groups.append((first.family.closed_us, load_gpu(first.case.gpu), np.array(members), stacked))
+            self._groups.append((first.family.closed_us, load_gpu(first.case.gpu), np.array(members), stacked, dict(first.own)))
 
     def us(self, constants: Constants) -> F64:
         """`[n]` predicted times in us."""
         out = np.full(len(self.work), np.nan)
-        for closed_us, gpu, members, cases in self._groups:
-            out[members] = closed_us(cases, gpu, constants)
+        for closed_us, gpu, members, cases, own in self._groups:
+            out[members] = closed_us(cases, gpu, {**constants, **own})
         return out
 
     def values(self, constants: Constants) -> F64:
@@ -203,13 +203,14 @@ def _predict(
     values = np.full(len(parsed), np.nan)
     index, requests = list[int](), list[ProgramRequest]()
     for mask, constants in folds:
-        members, key = np.flatnonzero(mask).tolist(), hashable_constants(constants)
+        members = np.flatnonzero(mask).tolist()
+        keys = {own: hashable_constants({**constants, **dict(own)}) for own in {parsed[i].own for i in members}}
         values[members] = ClosedForms([parsed[i] for i in members]).values(constants)
         for i in members:
             program_us = parsed[i].family.program_us
             if program_us is not None:
                 index.append(i)
-                requests.append(ProgramRequest(program_us, parsed[i].case, key))
+                requests.append(ProgramRequest(program_us, parsed[i].case, keys[parsed[i].own]))
     refused = dict[int, str]()
     for i, us in zip(index, program_times(requests, jobs, on_progress), strict=True):
         if isinstance(us, str):

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dysharp.api.calibration import calibrate
 from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
 from dysharp.base.errors import ConfigError
-from tests.measured.csv_lines import HEADER, ep_line, line, write
+from tests.measured.csv_lines import GEMM, HEADER, ep_line, line, write
 
 
 def test_command_errors(tmp_path):
@@ -63,3 +64,21 @@ def test_rows_between_domains_of_a_cluster_file(tmp_path: Path, base: str, more:
         assert between["family"] == "deepep-notify-internode"
         assert between["hardware"] == "H100: our nodes, IB", "the text says that it is several domains"
         assert between["predicted"] > packaged["predicted"] + 9, "by the file's own constants"
+
+
+def test_rows_of_an_amd_gpu_take_its_own_rates(tmp_path):
+    """The same answer with and without the cluster; constants of the user's own cluster stand before those of the GPU; calibrate begins there."""
+    sizes = [(m, n) for m in (2048, 4096, 8192) for n in (4096, 8192)]
+    rows = [line(f"g-{m}-{n}", hardware="MI300X", value=2 * m * n * 8192 / 650e6, config=GEMM | {"m": m, "n": n, "k": 8192}) for m, n in sizes]
+    data = tmp_path / "rows.csv"
+    data.write_text("\n".join([HEADER, *rows]) + "\n")
+    (tmp_path / "own.toml").write_text('base = "hw-mi300x"\nname = "own"\nsource = "our machine"\n[constants]\n"hopper.bf16_sustained" = 0.7\n')
+    alone, named, own = (validate(data, cluster=one).overall["bias"] for one in (None, "hw-mi300x", tmp_path / "own.toml"))
+    assert alone == named
+    assert own < alone
+    fit = calibrate(data, tmp_path / "fit.toml", base="hw-mi300x").fit
+    assert fit.before["hbm.fraction"] == 0.7755
+    assert abs(alone) < 10
+    (tmp_path / "ep.csv").write_text(f"{HEADER}\n{ep_line('a-1', 128).replace('8xH100', 'MI300X')}\n")
+    with pytest.raises(ConfigError, match="only MoRI's kernels and kernels of one GPU"):
+        validate(tmp_path / "ep.csv", cluster="hw-mi300x")

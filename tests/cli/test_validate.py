@@ -13,7 +13,7 @@ from dysharp.cli.app import cli
 from dysharp.cli.texts.validate_text import FAMILIES, print_families, print_more, print_own_rows
 from dysharp.measured.family import all_families
 from dysharp.measured.validation import Validation
-from tests.measured.csv_lines import GEMM, line, write
+from tests.measured.csv_lines import GEMM, ep_line, line, write
 
 
 def test_command(tmp_path):
@@ -120,12 +120,12 @@ def test_own_rows_come_first_and_bars_on_request(tmp_path):
     path = write(tmp_path)
     odd = line("a-3", kind="routing_stat", metric="entropy", unit="bits")
     bare = line("b-1", kind="kernel_launch", system="torch add", config={"timing": "eager"}, value=4)
-    path.write_text(path.read_text() + f"{odd}\n{line('a-4').replace('H100-SXM', '8xMI300X')}\n{bare}\n")
+    path.write_text(path.read_text() + f"{odd}\n{ep_line('a-4', 128).replace('8xH100', '8xMI300X')}\n{bare}\n")
     run = CliRunner()
     shown = run.invoke(cli, ["validate", "--data", str(path)]).stdout
     assert " ".join(shown.split()).startswith(f"{path}: 2 of 5 rows are predicted; median error ")
     assert max(map(len, shown.replace(str(path), "m.csv").splitlines())) <= 100
-    for part in ("'routing_stat'", "a-3", "only MoRI's kernels are predicted there", "a-4", "`dysharp calibrate` reads it"):
+    for part in ("'routing_stat'", "a-3", "only MoRI's kernels and kernels of one GPU are predicted there", "a-4", "`dysharp calibrate` reads it"):
         assert part in shown
     assert "macro median" not in shown
     for flag in ("--bars", "--groups"):

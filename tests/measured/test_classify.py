@@ -62,7 +62,7 @@ def test_a_row_in_another_unit_has_no_prediction(changes: dict[str, str], reason
 def test_scope_is_told_before_any_number_is_read(changes: dict[str, object]) -> None:
     """A measurement of another machine has one reason, whatever else is wrong with it."""
     (missing,) = classify(read(line(kind="ep_dispatch", system="DeepEP", hardware="8xMI300X", **changes))).missing
-    assert missing.reason == "a fabric without a switch: only MoRI's kernels are predicted there"
+    assert missing.reason == "a fabric without a switch: only MoRI's kernels and kernels of one GPU are predicted there"
     assert not missing.counted
 
 

@@ -19,7 +19,7 @@ from tests.measured.csv_lines import line, read
         ({"system": "DeepEP-LL (pure RDMA)"}, "more than one NVLink domain"),
         ({"hardware": "8xH800/node", "config": {"ep": 16}}, "more than one NVLink domain"),
         ({"hardware": "8xH800/node", "config": {"ep": 8}}, ""),
-        ({"hardware": "8xMI300X"}, "a fabric without a switch: only MoRI's kernels are predicted there"),
+        ({"hardware": "8xMI300X"}, "a fabric without a switch: only MoRI's kernels and kernels of one GPU are predicted there"),
     ],
 )
 def test_scope(changes: dict[str, object], reason: str) -> None:
