@@ -11,8 +11,8 @@ import numpy as np
 
 from dysharp.api.arguments import ExplainArgs
 from dysharp.api.profile_costs import GEMMS, ByModel, cluster_of, interval, machine_for, replayed, stepped, trained
-from dysharp.api.profile_ranks import Rank, find_waits, read_rank, what_if
-from dysharp.base import F64, Amounts, Bools, ByName, ConfigError, Texts, check_word, frozen
+from dysharp.api.profile_ranks import Rank, Waits, find_waits, read_rank, what_if
+from dysharp.base import Amounts, Bools, ByName, ConfigError, Texts, by_key, check_word, frozen
 from dysharp.costs import Machine
 from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
@@ -163,9 +163,10 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     model, again = _of_model(machine, asked, lead, labels[0], layers)
     remarks = _remarks(lead) + ([f"computed again before the backward pass, by counts of kernels: {', '.join(again)}"] if again else [])
     waited = find_waits(ranks)
-    if untold := [name for name in EXCHANGES if len(ranks) > 1 and name not in waited and any(r.of(name).any() for r in ranks)]:
-        remarks.append(f"ranks have unequal numbers of {', '.join(untold)}: who waits for whom is not told of them")
-    rows = tuple(_operator(machine, ranks, name, model, waited) for name in times_by(labels[0], lead.us))
+    told = {name for name, _ in waited}
+    if untold := [name for name in EXCHANGES if len(ranks) > 1 and name not in told and any(r.of(name).any() for r in ranks)]:
+        remarks.append(f"ranks have unequal numbers of {', '.join(untold)}, or no group in common: who waits for whom is not told of them")
+    rows = tuple(_operator(machine, ranks, name, model, name in told) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
     losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
     return Explanation(
@@ -233,7 +234,7 @@ def _remarks(profile: Profile) -> list[str]:
     return [f"{profile.path}: the file ends before its events do"] * profile.cut + [left_out] * (profile.left_out > 0)
 
 
-def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, waited: Mapping[str, F64]) -> OperatorTime:
+def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | None, told: bool) -> OperatorTime:
     events = [r.of(name) for r in ranks]
     known = [own & ~np.isnan(r.expected) for r, own in zip(ranks, events, strict=True)]
 
@@ -254,7 +255,7 @@ def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | N
     count = round(_mean(own.sum() for own in events))
     low, high = interval(machine, name, expected / count).around(expected) if expected and machine.cluster.gpu else (None, None)
     libraries = Counter(kind_of(r.profile.names[n]).library or "driver" for r, own in zip(ranks, events, strict=True) for n in r.profile.name[own])
-    floor, wait = mean("floors"), float(waited[name].mean()) if name in waited else None
+    floor, wait = mean("floors"), mean("waited") if told else None
     return OperatorTime(name or "unknown", libraries.most_common(1)[0][0], count, us, timed, expected, low, high, floor, below, wait, beside)
 
 
@@ -270,7 +271,7 @@ def _overlap(ranks: list[Rank]) -> tuple[float, float]:
     return _mean(every), _mean(hidden)
 
 
-def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Mapping[str, F64]) -> list[Loss]:
+def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, library: str, waited: Waits) -> list[Loss]:
     span, found = _mean(r.profile.span for r in ranks), {row.operator: row for row in rows}
     out = [*(_late(ranks, waited) if waited else ()), *_host(ranks, span), *_small(ranks, machine), *(_library(found, library) if library else ())]
     for row in rows:
@@ -294,12 +295,13 @@ def _losses(ranks: list[Rank], rows: Sequence[OperatorTime], machine: Machine, l
     return out
 
 
-def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
+def _late(ranks: list[Rank], waited: Waits) -> list[Loss]:
     """The rank that comes last, what the others wait, and what it does longer than they do."""
-    each = np.sum(list(waited.values()), axis=0)
-    last = int(np.argmin(each))
+    sums = {members: np.sum(each, axis=0) for members, each in by_key((members, us) for (_, members), us in waited.items()).items()}
+    members, each = max(sums.items(), key=lambda one: float(one[1].sum()))
+    together, last = [ranks[n] for n in members], int(np.argmin(each))
     ours, *others = [{name: us for name, (us, _) in r.times.items() if name not in (*EXCHANGES, UNKNOWN)} | {"idle": r.idle.us}
-                     for r in (ranks[last], *(r for n, r in enumerate(ranks) if n != last))]  # fmt: skip
+                     for r in (together[last], *(r for n, r in enumerate(together) if n != last))]  # fmt: skip
     usual = {name: float(np.median([one.get(name, 0.0) for one in others])) for name in ours}
     why = max(ours, key=lambda name: ours[name] - usual[name])
     cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
@@ -308,9 +310,10 @@ def _late(ranks: list[Rank], waited: Mapping[str, F64]) -> list[Loss]:
     if why == "grouped GEMM":
         cause += ": its experts have more rows"
     mean = float(np.delete(each, last).mean())
-    most = max(waited, key=lambda name: float(waited[name].sum()))
-    read = f" of the {len(ranks)} that were read" if len(ranks) < ranks[last].profile.ranks else ""
-    return [Loss("wait", mean, f"rank {ranks[last].profile.rank} comes last to {most}{read}, the others wait {mean:,.0f} us; {cause}")]
+    most = max((name for name, own in waited if own == members), key=lambda name: float(waited[name, members].sum()))
+    read = f" of the {len(ranks)} that were read" if len(together) == len(ranks) < ranks[last].profile.ranks else ""
+    of = f" of ranks {', '.join(str(r.profile.rank) for r in together)}" if len(together) < len(ranks) else read
+    return [Loss("wait", mean, f"rank {together[last].profile.rank} comes last to {most}{of}, the others wait {mean:,.0f} us; {cause}")]
 
 
 def _host(ranks: list[Rank], span: float) -> list[Loss]:

@@ -1,6 +1,7 @@
 """What the kernels of a profile should take: by the shapes of the framework's calls, or by a model under a layout. Folds over `costs`."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from dysharp.measured.intervals import Asked, Interval, interval_of
 from dysharp.model import ROW_BYTES, Formats, StepBatch
 from dysharp.model.operators import NORMS, POSITIONS, RESIDUAL, ROUTER, UP, Core, LayerOperator, MemoryOp, Weight, is_routed, operators
 from dysharp.planning.space import SYSTEMS
-from dysharp.profiles.reader import Call, Profile
+from dysharp.profiles.reader import GROUP, Call, Profile
 from dysharp.profiles.recognise import Labels
 from dysharp.runs import row_options
 from dysharp.runs.run import run
@@ -138,12 +139,21 @@ class _ByShape:
 
 
 def _collective(machine: Machine, operator: str, named: dict[str, object]) -> _Expected | None:
-    """A collective of NCCL by what PyTorch says of it."""
-    count, ranks = named.get("In msg nelems"), named.get("Group size")
-    if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(ranks, int) or not 1 < ranks <= machine.domain:
+    """A collective of NCCL by what PyTorch says of it. Without the ranks of its group it lies in one domain."""
+    count, n = named.get("In msg nelems"), named.get("Group size")
+    if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(n, int) or n < 2:
         return None
-    moved = count * NCCL_BYTES.get(str(named.get("dtype")), 1) * (ranks if operator == "all-gather" else 1)
-    return _Expected(machine.all_reduce(ranks, moved) if operator == "all-reduce" else machine.collective(COLLECTIVES[operator], moved, ranks))
+    members, stride = [int(word) for word in re.findall(r"\d+", str(named.get(GROUP, "")))], 1
+    if members and members[0] // machine.domain != members[-1] // machine.domain:  # PyTorch writes the last one of a long list, too
+        stride = members[1] - members[0]
+        if stride < 1 or members[-1] != members[0] + stride * (n - 1) or n * stride <= machine.domain or not machine.cluster.scale_out:
+            return None
+    elif n > machine.domain:
+        return None
+    moved = count * NCCL_BYTES.get(str(named.get("dtype")), 1) * (n if operator == "all-gather" else 1)
+    if operator == "all-reduce":
+        return _Expected(machine.all_reduce(n, moved, stride=stride))
+    return _Expected(machine.collective(COLLECTIVES[operator], moved, n, stride))
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dysharp.api.profile_costs import ByModel, by_event
-from dysharp.base import F64, Bools, ConfigError, check_word
+from dysharp.base import F64, Bools, ConfigError, by_key, check_word
 from dysharp.costs import Machine
 from dysharp.planning.quick import IN_TURN
 from dysharp.planning.space import SYSTEMS
-from dysharp.profiles.reader import Profile
+from dysharp.profiles.reader import GROUP, Profile
 from dysharp.profiles.recognise import EXCHANGES, WAITING, Labels, times_by
 from dysharp.profiles.spans import Idle, covered, idle, replay, shares, union, waits
 
 AT_BEST = {"dysharp": "in-switch"}
 """System -> the bound of `planning.space.SYSTEMS` that stands for it."""
+
+
+Waits = dict[tuple[str, tuple[int, ...]], F64]
+"""(operator, places of the ranks that call it together) -> microseconds that each of them waited."""
 
 
 @dataclass(slots=True)
@@ -69,16 +73,18 @@ def read_rank(machine: Machine, profile: Profile, labels: Labels) -> Rank:
     return Rank(profile, labels, expected, floors, beside, own)
 
 
-def find_waits(ranks: list[Rank]) -> dict[str, F64]:
-    """Operator -> microseconds `[ranks]` that each rank waited in its exchanges, where all ranks have equally many. Fills `Rank.waited`."""
-    out: dict[str, F64] = {}
+def find_waits(ranks: list[Rank]) -> Waits:
+    """Waits of ranks that call an operator equally often, in one process group; kernels that name no group are of all ranks. Fills `Rank.waited`."""
+    out: Waits = {}
     for name in EXCHANGES if len(ranks) > 1 else ():
-        calls = [r.us[r.of(name)] for r in ranks]
-        if len(calls[0]) and len({len(one) for one in calls}) == 1:
-            each = waits(np.array(calls))
-            out[name] = each.sum(axis=1)
-            for rank, own in zip(ranks, each, strict=True):
-                rank.waited[rank.of(name)] = own
+        calls = ((n, r.profile.collectives, at) for n, r in enumerate(ranks) for at in np.flatnonzero(r.of(name)).tolist())
+        for group in by_key((str(said.get(at, {}).get(GROUP, "")), (n, at)) for n, said, at in calls).values():
+            events = by_key(group)
+            if len(events) > 1 and len({len(one) for one in events.values()}) == 1:
+                each = waits(np.array([ranks[n].us[own] for n, own in events.items()]))
+                out[name, tuple(events)] = out.get((name, tuple(events)), 0.0) + each.sum(axis=1)
+                for (n, own), waited in zip(events.items(), each, strict=True):
+                    ranks[n].waited[own] = waited
     return out
 
 

@@ -267,16 +267,17 @@ class Machine:
         """Wait for the last rank of a collective on which computing waits."""
         return self.constants[self.regime.wait] if self.cluster.gpu and self.regime.wait else 0.0
 
-    def all_reduce(self, n: int, n_bytes: float, reducers: Reducers = NCCL_AND_OWN) -> float:
-        """An all-reduce of `n_bytes` over `n` GPUs by the fastest allowed kernel."""
+    def all_reduce(self, n: int, n_bytes: float, reducers: Reducers = NCCL_AND_OWN, stride: int = 1) -> float:
+        """An all-reduce of `n_bytes` over `n` GPUs, ranks `stride` apart, by the fastest allowed kernel."""
         if n == 1:
             return 0.0
-        return self._once(("all-reduce", n, n_bytes, reducers), lambda: min(self.reducing(n, n_bytes, reducers).values()))
+        return self._once(("all-reduce", n, n_bytes, reducers, stride), lambda: min(self.reducing(n, n_bytes, reducers, stride).values()))
 
-    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> Amounts:
+    def reducing(self, n: int, n_bytes: float, reducers: Reducers, stride: int = 1) -> Amounts:
         """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl", alone over several domains: by its tree or rings."""
-        if n > self.domain:
-            far = self.gpu, self.domain, ceil(n / self.domain), n_bytes, self.nic / 1e3
+        if n * stride > self.domain:
+            inside = max(1, self.domain // stride)
+            far = self.gpu, inside, ceil(n / inside), n_bytes, self.nic / 1e3
             return {"nccl": min(tree_protocol(*far)[1], ring_tuned_us(*far)[1])}
         names = reducers.kernels if n_bytes <= reducers.most and (not self.gpu.pcie or n <= PCIE_OWN) else ()
         names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch and self.gpu.multicasts else ()

@@ -28,7 +28,8 @@ MOST_TEXT = 1 << 34
 """Bytes of text of a file, so that a small gzip file cannot keep a machine busy for hours."""
 ON_GPU = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
-NCCL = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
+GROUP = "Process Group Ranks"
+NCCL = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", GROUP)
 """Arguments of a kernel of NCCL that PyTorch names."""
 
 

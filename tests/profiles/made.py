@@ -67,7 +67,7 @@ def run_of(ranks: int = 4, tokens: int = TOKENS, planted: str = "") -> list[dict
             for one in every:
                 one.run("nccl", 400)
         else:
-            _together(every, "notify", 3)
+            together(every, "notify", 3)
             for one in every:
                 one.run("dispatch", 40)
         for one in every:
@@ -76,11 +76,11 @@ def run_of(ranks: int = 4, tokens: int = TOKENS, planted: str = "") -> list[dict
             for one in every:
                 one.run("nccl", 400)
         else:
-            _together(every, "combine", 50)
+            together(every, "combine", 50)
     return [one.trace for one in every]
 
 
-def _together(every: list[Rank], kernel: str, us: float) -> None:
+def together(every: list[Rank], kernel: str, us: float) -> None:
     """A kernel that ends on all ranks `us` after the last one begins it."""
     end = max(one.now for one in every) + BETWEEN + us
     for one in every:

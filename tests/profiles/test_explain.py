@@ -28,7 +28,7 @@ from dysharp.serving.layout import ServeLayout
 from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
 from dysharp.specs.catalog import load_cluster, load_whole
-from tests.profiles.made import KERNELS, LAYERS, TOKENS, run_of, write
+from tests.profiles.made import KERNELS, LAYERS, TOKENS, Rank, run_of, together, write
 
 PLANTED = {
     "sleep": ({}, "rank 2 comes last", "its host or a sleep"),
@@ -182,7 +182,9 @@ def test_waits_of_unequal_ranks_are_not_told(tmp_path: Path) -> None:
     files = write(tmp_path, traces)
     done = dysharp.explain(*files)
     assert isinstance(done, Explanation)
-    assert done.remarks == ("ranks have unequal numbers of dispatch, combine, EP wait: who waits for whom is not told of them",)
+    assert done.remarks == (
+        "ranks have unequal numbers of dispatch, combine, EP wait, or no group in common: who waits for whom is not told of them",
+    )
     with pytest.raises(ConfigError, match="found balanced and ranks whose exchanges are not equally many"):
         dysharp.explain(*files, what_if=("balanced",))
 
@@ -191,6 +193,56 @@ def test_some_ranks_of_a_run_do_not_say_who_comes_last_of_all(tmp_path: Path) ->
     done = dysharp.explain(*write(tmp_path, run_of(4, planted="sleep"))[1:3])
     assert isinstance(done, Explanation)
     assert done.losses[0].text.startswith("rank 2 comes last to EP wait of the 2 that were read, the others wait 3,600 us")
+
+
+def _sums_of_pairs() -> list[dict[str, Any]]:
+    """Ranks 0 and 1, and 2 and 3, sum 64 MiB together after each product; those of rank 3 take 300 us longer."""
+    every, count = [Rank(n, 4) for n in range(4)], 1 << 25
+    for _ in range(LAYERS):
+        for one in every:
+            one.run("aten::mm", 400 if one.rank == 3 else 100)
+            one.run("attention", 30)
+        for pair in (every[:2], every[2:]):
+            together(pair, "nccl", 190)
+            for one in pair:
+                one.events[-1]["name"] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+                said = {"Collective name": "allreduce", "In msg nelems": count, "Out msg nelems": count, "Group size": 2, "dtype": "BFloat16"}
+                one.events[-1]["args"] |= said | {"Process Group Ranks": f"[{pair[0].rank}, {pair[1].rank}]"}
+    return [one.trace for one in every]
+
+
+def test_ranks_wait_for_those_of_their_process_group(tmp_path: Path) -> None:
+    files = write(tmp_path, _sums_of_pairs())
+    done = dysharp.explain(*files)
+    assert isinstance(done, Explanation)
+    assert done.losses[0].text.startswith("rank 3 comes last to all-reduce of ranks 2, 3, the others wait 1,200 us; its GEMM takes 4.0 times as long")
+    (row,) = [one for one in done.operators if one.operator == "all-reduce"]
+    assert (row.us, row.wait) == (pytest.approx(LAYERS * (190 + 300 / 4)), pytest.approx(LAYERS * 300 / 4))
+    apart = dysharp.explain(files[0], files[2])
+    assert isinstance(apart, Explanation)
+    assert apart.remarks == ("ranks have unequal numbers of all-reduce, or no group in common: who waits for whom is not told of them",)
+
+
+@pytest.mark.parametrize(
+    ("operator", "n", "members", "cluster", "GBps"),
+    [
+        ("all-reduce", 2, "[0, 8]", "hw-dgx-h100-x2", 50), ("all-gather", 4, "[1, 5, 9, 13]", "hw-dgx-h100-x2", 100),
+        ("reduce-scatter", 64, "[0, 1, 2, 3, ..., 63]", "hw-dgx-h100-x8", 400), ("all-reduce", 2, "[0, 4]", "hw-dgx-h100-x2", 450),
+        ("all-reduce", 2, "[0, 8]", "hw-dgx-h100", 0), ("all-gather", 8, "[4, 5, 6, 7, 8, 9, 10, 11]", "hw-dgx-h100-x2", 0),
+    ],
+)  # fmt: skip
+def test_a_group_over_nodes_moves_rows_over_its_nics(operator: str, n: int, members: str, cluster: str, GBps: float) -> None:
+    """PyTorch names the ranks of a group. A time is 1 to 1.6 times what its bytes take on NICs or links of members in a node;
+    a group that no cluster or ring describes has none (GBps 0)."""
+    count = (1 << 30) // (n if operator == "all-gather" else 1)
+    named = {"In msg nelems": count, "Group size": n, "dtype": "BFloat16", "Process Group Ranks": members}
+    found = _collective(machine_for(load_cluster(cluster), True), operator, named)
+    if not GBps:
+        assert found is None
+    else:
+        floor = (2 if operator == "all-reduce" else 1) * 2 * (1 << 30) * (n - 1) / n / (1e3 * GBps)
+        assert found
+        assert floor < found.us < 1.6 * floor
 
 
 def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:
