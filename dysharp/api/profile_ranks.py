@@ -15,6 +15,8 @@ from dysharp.profiles.reader import GROUP, Profile
 from dysharp.profiles.recognise import EXCHANGES, WAITING, Labels, times_by
 from dysharp.profiles.spans import Idle, covered, idle, replay, shares, union, waits
 
+SENDS = ("send", "recv", "coalesced")
+"""What PyTorch calls sends from one rank to another: only these two end together, not all ranks of a larger group."""
 AT_BEST = {"dysharp": "in-switch"}
 """System -> the bound of `planning.space.SYSTEMS` that stands for it."""
 
@@ -77,8 +79,9 @@ def find_waits(ranks: list[Rank]) -> Waits:
     """Waits of ranks that call an operator equally often, in one process group; kernels that name no group are of all ranks. Fills `Rank.waited`."""
     out: Waits = {}
     for name in EXCHANGES if len(ranks) > 1 else ():
-        calls = ((n, r.profile.collectives, at) for n, r in enumerate(ranks) for at in np.flatnonzero(r.of(name)).tolist())
-        for group in by_key((str(said.get(at, {}).get(GROUP, "")), (n, at)) for n, said, at in calls).values():
+        calls = ((r.profile.collectives.get(at, {}), (n, at)) for n, r in enumerate(ranks) for at in np.flatnonzero(r.of(name)).tolist())
+        whole = ((said, call) for said, call in calls if said.get("Collective name") not in SENDS or said.get("Group size") == 2)
+        for group in by_key((str(said.get(GROUP, "")), call) for said, call in whole).values():
             events = by_key(group)
             if len(events) > 1 and len({len(one) for one in events.values()}) == 1:
                 each = waits(np.array([ranks[n].us[own] for n, own in events.items()]))

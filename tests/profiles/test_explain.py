@@ -183,7 +183,7 @@ def test_waits_of_unequal_ranks_are_not_told(tmp_path: Path) -> None:
     done = dysharp.explain(*files)
     assert isinstance(done, Explanation)
     assert done.remarks == (
-        "ranks have unequal numbers of dispatch, combine, EP wait, or no group in common: who waits for whom is not told of them",
+        "who waits for whom in dispatch, combine, EP wait is not told: unequal numbers, no group in common, or sends between two of more ranks",
     )
     with pytest.raises(ConfigError, match="found balanced and ranks whose exchanges are not equally many"):
         dysharp.explain(*files, what_if=("balanced",))
@@ -220,7 +220,13 @@ def test_ranks_wait_for_those_of_their_process_group(tmp_path: Path) -> None:
     assert (row.us, row.wait) == (pytest.approx(LAYERS * (190 + 300 / 4)), pytest.approx(LAYERS * 300 / 4))
     apart = dysharp.explain(files[0], files[2])
     assert isinstance(apart, Explanation)
-    assert apart.remarks == ("ranks have unequal numbers of all-reduce, or no group in common: who waits for whom is not told of them",)
+    assert apart.remarks[0].startswith("who waits for whom in all-reduce is not told: ")
+    traces = [json.loads(Path(file).read_text()) for file in files]
+    for event in (event for trace in traces for event in trace["traceEvents"] if "AllReduce" in event["name"]):
+        event["name"], event["args"] = KERNELS["nccl"], event["args"] | {"Collective name": "send", "Group size": 4, "Process Group Ranks": "[0, 1, 2, 3]"}
+    stages = dysharp.explain(*write(tmp_path, traces))
+    assert isinstance(stages, Explanation)
+    assert stages.remarks[0].startswith("who waits for whom in send and receive is not told: ")
 
 
 @pytest.mark.parametrize(
