@@ -165,7 +165,7 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     waited = find_waits(ranks)
     told = {name for name, _ in waited}
     if untold := [name for name in EXCHANGES if len(ranks) > 1 and name not in told and any(r.of(name).any() for r in ranks)]:
-        remarks.append(f"who waits for whom in {', '.join(untold)} is not told: unequal numbers, no group in common, or sends between two of more ranks")
+        remarks.append(f"who waits for whom in {', '.join(untold)} is not told: unequal numbers, no common group, or sends from rank to rank")
     rows = tuple(_operator(machine, ranks, name, model, name in told) for name in times_by(labels[0], lead.us))
     exchanged, hidden = _overlap(ranks)
     losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
