@@ -242,12 +242,13 @@ def no_rows(cluster: Cluster) -> str:
     """
     if cluster.family != "hw":
         return ""
+    rates = "published rates" if "sustained" in str(load_gpu(cluster.gpu).constants) else "datasheet"
     if cluster.gpu in KERNELS_ALONE:
-        return f"no GEMM rows: GEMMs of {cluster.gpu} from its datasheet and constants of {arch_of(cluster.own_gpu)} GPUs"
+        return f"no GEMM rows: GEMMs of {cluster.gpu} from its {rates} and constants of {arch_of(cluster.own_gpu)} GPUs"
     if any(gpu == cluster.gpu for _, gpu in family_errors()):
         return _none_between(cluster) if cluster.domains > 1 else ""
     other = "other " if cluster.own_gpu.arch == arch_of(cluster.own_gpu) else ""
-    return f"no rows: no measurement of {cluster.gpu} was used; datasheet values, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
+    return f"no rows: no measurement of {cluster.gpu} was used; its {rates}, and constants of {other}{arch_of(cluster.own_gpu)} GPUs"
 
 
 def _none_between(cluster: Cluster) -> str:

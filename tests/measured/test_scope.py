@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
-from dysharp.measured.measurements import Unsupported, check_cluster, gpu_of, out_of_scope
+from dysharp.measured.family import Level, family_of, parse
+from dysharp.measured.measurements import Unsupported, check_cluster, gpu_of, out_of_scope, read_measurements, read_operators
+from dysharp.measured.predictions import ClosedForms
+from dysharp.specs import list_gpus, load_gpu
+from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import line, read
 
 
@@ -45,3 +52,17 @@ def test_clusters_have_so_many_gpus() -> None:
     check_cluster("h100-sxm", 8)
     with pytest.raises(Unsupported, match="no packaged cluster of 16 h100-sxm"):
         check_cluster("h100-sxm", 16)
+
+
+def test_rows_of_one_gpu_are_predicted_or_refused_on_every_architecture() -> None:
+    """A row of each family, kind and kernel, as if it were of another GPU: a time, or a reason."""
+    gpus = {load_gpu(name).arch: name for name in list_gpus()}
+    rows = {(m.kind, m.system, str(m.config.get("kernel"))): m for m in (*read_measurements(), *read_operators())}
+    for gpu, m in product(gpus.values(), rows.values()):
+        family, row = family_of(m), replace(m, hardware=gpu)
+        if family is not None and family.level == Level.GPU and family.closed_us is not None:
+            try:
+                parsed = parse(row, family)
+            except Unsupported:
+                continue
+            assert ClosedForms([parsed]).us(fitted_values())[0] > 0, (gpu, m.id)

@@ -48,7 +48,7 @@ def test_a_gpu_without_measured_steps_gets_no_error_bar() -> None:
     one = ["plan", "llama3-8b", "--cluster", "hw-mi355x", "--gpus", "8", "--batch", "64", "--try", "tp=1", "--try", "pp=1", "--try", "cp=1"]
     done = CliRunner().invoke(cli, one, catch_exceptions=False)
     assert "no measured step on this machine checks them" in " ".join(done.stdout.split())
-    assert "no measurement of mi355x was used; datasheet values, and constants of hopper GPUs" in " ".join(done.stderr.split())
+    assert "no measurement of mi355x was used; its published rates, and constants of hopper GPUs" in " ".join(done.stderr.split())
 
 
 def test_a_cluster_of_one_domain_says_which_network_is_assumed() -> None:

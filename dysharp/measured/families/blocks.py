@@ -131,13 +131,16 @@ def _case(m: Measurement) -> BlockCase:
     check_cluster(gpu, 1)
     kernel, decodes, trtllm = str(config.get("kernel", "")).lower(), m.kind.endswith("generation"), sparse and m.system.startswith("TensorRT")
     few = m.system.startswith("SGLang") and not decodes and past + queries <= load_whole(model).attention.index_top
+    flash = sparse and not decodes and "flashmla" in kernel
+    if flash and load_gpu(gpu).arch not in FLASHMLA_HEADS:
+        raise Unsupported(f"FlashMLA's sparse kernel, which is of {' and '.join(FLASHMLA_HEADS)} GPUs")
     widened = kernel == "flash_attn" and not decodes  # prompts of vLLM's MLA (v1/attention/backends/mla/common.py): keys of the projection, in BF16
     kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" and not widened else "bf16"
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=decodes,
         indexer="" if not sparse or "skip_indexer" in kernel else "keys" if few else "whole",
         trtllm=trtllm and decodes, eager=sparse and not decodes and not trtllm,
-        flash=sparse and not decodes and "flashmla" in kernel,
+        flash=flash,
         places=load_gpu(gpu).arch == "hopper" and trtllm if decodes else sparse and _by_decode_kernel(m.system, kernel, kv, heads),
         native=m.system.startswith("vLLM") and (sparse or gpu != "b200"), weights=weights, kv=kv, dtypes=(weights, kv),
         shape=f"{m.kind} {model} heads={heads}",
