@@ -35,6 +35,8 @@ GEMMS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "a
 """Operators of PyTorch -> number of the first operand."""
 ATTENTION = ("aten::_scaled_dot_product_flash_attention", "aten::_flash_attention_forward", "aten::_scaled_dot_product_efficient_attention",
              "aten::_scaled_dot_product_cudnn_attention")  # fmt: skip
+MOST = 1 << 53
+"""Elements of a collective, and ranks: no profile has as many."""
 HEADS_FIRST = "scaled_dot"
 """Their operands are [batch, heads, tokens, width], those of the others [batch, tokens, heads, width]."""
 COLLECTIVES = {"all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter"}
@@ -141,7 +143,7 @@ class _ByShape:
 def _collective(machine: Machine, operator: str, named: dict[str, object]) -> _Expected | None:
     """A collective of NCCL by what PyTorch says of it. Without the ranks of its group it lies in one domain."""
     count, n = named.get("In msg nelems"), named.get("Group size")
-    if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(n, int) or n < 2:
+    if operator not in COLLECTIVES or not isinstance(count, int) or not isinstance(n, int) or not 0 < count < MOST or not 1 < n < MOST:
         return None
     members, stride = [int(word) for word in re.findall(r"\d+", str(named.get(GROUP, "")))], 1
     if members and members[0] // machine.domain != members[-1] // machine.domain:  # PyTorch writes the last one of a long list, too

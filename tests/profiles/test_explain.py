@@ -252,6 +252,16 @@ def test_a_group_over_nodes_moves_rows_over_its_nics(operator: str, n: int, memb
         assert floor < found.us < 1.6 * floor
 
 
+@pytest.mark.parametrize("key", ["In msg nelems", "Group size", "Process Group Ranks", "dtype", "Collective name"])
+def test_a_collective_may_say_anything(tmp_path: Path, key: str) -> None:
+    for value in (10**400, -5, 0, 1.5, "x", None, [], {}, True, 1 << 63, "[0, 8]", "[0]", "[8, 0]", "[0, 99999999999999999999]", "[0, 8, ..., 56]"):
+        traces = _sums_of_pairs()
+        for event in (event for trace in traces for event in trace["traceEvents"] if "AllReduce" in event["name"]):
+            event["args"][key] = value
+        for cluster in (None, "hw-dgx-h100-x2"):
+            assert isinstance(dysharp.explain(*write(tmp_path, traces), cluster=cluster), Explanation)
+
+
 def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:
     done = dysharp.explain(*write(tmp_path, run_of(planted="sleep")), what_if=("graph", "balanced", "links=2"))
     assert isinstance(done, Explanation)
