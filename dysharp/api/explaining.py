@@ -247,7 +247,7 @@ def _operator(machine: Machine, ranks: list[Rank], name: str, model: ByModel | N
     if model and name in model.us and timed < us / 2:
         timed, expected = us, model.us[name] / (1 - (0.0 if name in EXCHANGES else model.beside * min(1.0, beside)))
     if expected:
-        stretch = us / mean("own")
+        stretch = us / (mean("own") or us)
         expected *= stretch
         for r, own, by_shape in zip(ranks, events, known, strict=True):
             r.should[own] = r.us[own] * (expected / us) if timed == us else np.where(by_shape[own], r.expected[own] * stretch, math.nan)

@@ -26,6 +26,8 @@ MOST_EVENT = 1 << 26
 """Bytes of text at a time, and of one value of a profile at most."""
 MOST_TEXT = 1 << 34
 """Bytes of text of a file, so that a small gzip file cannot keep a machine busy for hours."""
+MOST_US = 1e18
+"""Microseconds of a clock: one that begins in 1970 has 2e15."""
 ON_GPU = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 GROUP = "Process Group Ranks"
@@ -109,7 +111,7 @@ class _Kept:
         if kind not in ON_GPU and kind not in LAUNCHES:
             return
         start, us = _number(event.get("ts")), _number(event.get("dur"))
-        if not (math.isfinite(start) and math.isfinite(us) and us >= 0):
+        if not (abs(start) < MOST_US and 0 <= us < MOST_US):
             self.left_out += 1
             return
         launch = _whole(args.get("correlation"))

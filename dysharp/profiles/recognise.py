@@ -78,4 +78,4 @@ def times_by(labels: Labels, us: F64) -> dict[str, tuple[float, int]]:
 
 def recognised(labels: Labels, us: F64) -> float:
     """Part of the time whose operator is known."""
-    return float(us[labels != UNKNOWN].sum() / us.sum())
+    return float(us[labels != UNKNOWN].sum() / us.sum()) if us.any() else 1.0

@@ -73,7 +73,7 @@ def idle(start: F64, us: F64, launched: F64) -> Idle:
 
 def causes(start: F64, us: F64, stream: Ints) -> tuple[Ints, Ints]:
     """Numbers of the events that each event begins behind, -1 for none: the one before it on its stream, and the last one that had ended anywhere."""
-    some = np.flatnonzero(us > 0)
+    some = np.flatnonzero(start + us > start)  # others are shorter than what a float of their start tells
     some = some[np.argsort((start + us)[some], kind="stable")]
     ended = np.searchsorted((start + us)[some], start, "right") - 1
     before: Ints = np.full(len(start), -1)

@@ -262,6 +262,21 @@ def test_a_collective_may_say_anything(tmp_path: Path, key: str) -> None:
             assert isinstance(dysharp.explain(*write(tmp_path, traces), cluster=cluster), Explanation)
 
 
+def test_events_may_be_shorter_than_their_clock_tells(tmp_path: Path) -> None:
+    """Microseconds since 1970 are floats 0.25 apart."""
+    start, us = np.full(3, 2e15), np.array([0.1, 0.1, 8.0])
+    assert replay(start, us, np.arange(3), us) == 2e15 + 8
+    (trace,) = run_of(1)
+    for event in trace["traceEvents"]:
+        event["ts"], event["dur"] = event["ts"] + 2e15, 0.1
+    done = dysharp.explain(*write(tmp_path, [trace]), model="qwen3-30b", layout="ep=4,gpus=4", what_if=("graph", "links=2"))
+    assert isinstance(done, Explanation)
+    trace["traceEvents"][0]["ts"] = 1e30
+    far = dysharp.explain(*write(tmp_path, [trace]))
+    assert isinstance(far, Explanation)
+    assert far.recognised == 1.0
+
+
 def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:
     done = dysharp.explain(*write(tmp_path, run_of(planted="sleep")), what_if=("graph", "balanced", "links=2"))
     assert isinstance(done, Explanation)
