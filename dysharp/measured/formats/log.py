@@ -39,7 +39,7 @@ def number(text: str) -> float | None:
 
 def whole(value: Any) -> str:
     """A cell of a whole number; "" without one."""
-    return "" if value is None else str(round(value))
+    return "" if value is None or value > 1e15 else str(round(value))
 
 
 def lacking(names: Sequence[str], cells: Mapping[str, str]) -> list[str]:

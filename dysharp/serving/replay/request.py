@@ -1,10 +1,12 @@
 """`Request`: what a user sends, and the fields of files that say so."""
 
 from collections.abc import Hashable, Mapping
-from math import inf
 from typing import Any, NamedTuple
 
 from dysharp.base.errors import ConfigError, show
+
+MOST = 1e18
+"""Of a time or a number of a file."""
 
 
 class Request(NamedTuple):
@@ -25,7 +27,7 @@ class Request(NamedTuple):
 def number(row: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     """A number from 0 on of a file. Raises `ConfigError`."""
     value = row.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST:
         raise ConfigError(f"{where}: {key}: found {show(value)}, expected a number from 0 on")
     return float(value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import random
 from pathlib import Path
 
@@ -110,6 +111,12 @@ def read_any(path: Path, said: dict[str, str]) -> None:
             assert row.model
         except Unsupported as reason:
             assert str(reason)
+
+
+def test_a_length_that_no_run_has_is_left_out(tmp_path: Path) -> None:
+    one = json.loads((SAMPLES / "bench.jsonl").read_text().splitlines()[0]) | {"completed": 1e-320, "total_input_tokens": 1e9}
+    (tmp_path / "a.json").write_text(json.dumps(one))
+    assert "isl" in rows_text(Given(str(tmp_path / "a.json"), SERVED))
 
 
 def test_five_hundred_broken_logs_are_one_line_each(tmp_path: Path) -> None:

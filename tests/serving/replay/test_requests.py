@@ -105,6 +105,7 @@ def test_servegen_draws_the_rate_and_the_tokens(tmp_path: Path) -> None:
         ([MOONCAKE[1], MOONCAKE[0]], "found times that go back, expected requests in order of arrival"),
         ([{**AIPERF[0], "session_id": None}], "line 1: session_id: found None, expected a name"),
         ([{**WEKA, "block_size": 16}], "line 1: block_size: found 16, expected 64"),
+        ([{**WEKA, "requests": [{**WEKA["requests"][0], "t": 10**400}]}], "line 1: t: found 1.*, expected a number from 0 on"),
         ([{**WEKA, "requests": 3}], "line 1: requests: found 3, expected a list of objects"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "yesterday,3,4"], "line 2: TIMESTAMP: found 'yesterday', expected a date and a time of day"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 23:59:59.9,3"], "line 2: found .*, expected 3 columns"),
