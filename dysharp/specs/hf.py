@@ -170,7 +170,7 @@ def layer_names(config: AnyMapping) -> list[Any] | None:
 def layers_with_experts(config: AnyMapping, faults: list[str]) -> list[bool]:
     """Of each layer, whether it has experts. Bad values are appended to `faults`; `Model` refuses a model without such layers."""
     if family_of(config).get("blocks"):
-        return [name in ("E", "moe") for name in layer_names(config) or []]
+        return [name in ("E", "moe") for name in names] if isinstance(names := layer_names(config), list) else []
     if isinstance(kinds := config.get("mlp_layer_types"), list):
         return [kind != "dense" for kind in kinds]
     n, prefix, from_1, from_0 = (integer(config, alias, faults) for alias in LAYERS.values())

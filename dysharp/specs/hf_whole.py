@@ -99,9 +99,10 @@ def _words(config: AnyMapping, experts: bool, faults: list[str]) -> list[str]:
     family, names = hf.family_of(config), hf.layer_names(config)
     if family.get("blocks"):
         known = {**MIXERS, "moe": "E", "mlp": "-", "E": "E", "-": "-"}
-        unknown = [name for name in names or [""] if str(name) not in known]
+        names = names if isinstance(names, list) and names else [names or ""]
+        unknown = [name for name in names if str(name) not in known]
         faults += [f"{hf.LAYER_NAMES[0]}: found {show(name)}, expected a pattern of M, E, * and -, or {hf.LAYER_NAMES[1]}" for name in unknown[:1]]
-        return [known.get(str(name), "") for name in names or []]
+        return [known.get(str(name), "") for name in names]
     layers = integer(config, hf.LAYERS["layers"], faults)
     with_experts = hf.layers_with_experts(config, faults)[:layers] if experts else [False] * layers
     if len(with_experts) < layers:

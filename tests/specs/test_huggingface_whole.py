@@ -186,6 +186,7 @@ BAD = {
     "f: model_type: found 'qwen3_moo', expected a family of dysharp/specs/data/families.toml; did you mean": {"model_type": "qwen3_moo"},
     "layer_types: missing": {"model_type": "cwm"},
     "hybrid_override_pattern: found 'X', expected a pattern of M, E, * and -": {"model_type": "nemotron_h", "hybrid_override_pattern": "MX*"},
+    "hybrid_override_pattern: found 40, expected a pattern of M, E, * and -": {"model_type": "nemotron_h", "hybrid_override_pattern": 40},
     "mamba_proj_bias: found True, expected none: no operator of it": {**BUILT["bamba"][0], "model_type": "bamba", "mamba_proj_bias": True},
     "attention_bias: found True, expected none beside kv_lora_rank": {**MLA, "model_type": "youtu", "attention_bias": True},
     "moe_intermediate_size: missing": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
