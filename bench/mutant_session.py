@@ -32,7 +32,7 @@ class Session:
     """Pytest plugin: tests are cut after twice `longest` CPU seconds, a mutant has `budget_s`. Tests of `done` are left out.
 
     Writes `<state>/<number>.killed` with the name of a test after `prefix`, `<number>.met` with one line for each test that ran the line,
-    and to `spent` the names of the tests that ended in time.
+    `<number>.late` with those that ran it when the budget was spent, and to `spent` the names of the tests that ended in time.
     """
 
     def __init__(
@@ -116,10 +116,13 @@ class Session:
         """Run the test again with the mutant, unless enough tests have."""
         killed, test = self.state / f"{number}.killed", item.nodeid.partition("[")[0]
         self.cases[number, test] += 1
-        if killed.is_file() or self.cases[number, test] > CASES or self.left[number] <= 0:
+        if killed.is_file() or self.cases[number, test] > CASES:
             return
-        with open(self.state / f"{number}.met", "a") as file:
+        late = self.left[number] <= 0
+        with open(self.state / f"{number}.{'late' if late else 'met'}", "a") as file:
             file.write(f"{item.nodeid}\t{spent:.3f}\n")
+        if late:
+            return
         if number not in self.swaps:
             self.swaps[number] = swap(self.tree, self.mutants, number)
         if self.swaps[number] is None or test in self.hung:

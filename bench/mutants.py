@@ -9,7 +9,8 @@ Lines are drawn at random over all folders; a later run with the same seed and a
 2. Kernels run as plain Python: random Programs against the oracle, then the same with tests/engine and tests/engine.
 3. What no quick test has noticed meets the rest of the gate's tests in the same way: the slow ones, and the quick ones that were cut.
    `by` then starts with "slow: ". Tests of more than SLOW_LONGEST CPU seconds are cut, and say nothing.
-4. A change that runs at import has a process of its own with the tests that meet its file, cheap ones first, for `--budget` CPU seconds.
+4. A change that runs at import has a process of its own with the tests that meet its file, cheap ones first, for `--budget` CPU seconds; one that
+   is met by more tests than its CPU seconds allowed has one with those that came late.
 5. A kernel's mutant that survives this is compiled, and the quick tests of `COMPILED` run: stored points, packets, flits.
 
 A mutant that no test runs counts as not noticed; a time-out (five times the CPU) counts as noticed. A test counts only if it passes twice
@@ -205,27 +206,33 @@ def in_quick_round(work: Path) -> frozenset[str]:
     return frozenset(name for path in (work / "state").glob("*.spent") for name in path.read_text().splitlines())
 
 
+def tests_of(file: Path) -> list[tuple[str, float]]:
+    """Names and CPU seconds of tests; none without the file."""
+    return [(n, float(s)) for n, s in (x.split("\t") for x in file.read_text().splitlines())] if file.is_file() else []
+
+
 def rest(numbered: tuple[int, Mutant], work: Path, budget: float) -> dict[str, Any]:
     """What is stored of a mutant, after the oracle or a process of its own where the sessions say nothing."""
     number, m = numbered
     worker = multiprocessing.current_process()._identity
     tree = work / f"tree{worker[0] if worker else ''}"
     sync(tree)
-    killed, seen = work / "state" / f"{number}.killed", work / "state" / f"{number}.met"
-    met = [(n, float(s)) for n, s in (x.split("\t") for x in seen.read_text().splitlines())] if seen.is_file() else []
+    killed = work / "state" / f"{number}.killed"
+    met, late = (tests_of(work / "state" / f"{number}.{kind}") for kind in ("met", "late"))
     result, by = ("killed", killed.read_text()) if killed.is_file() else ("survived", "")
     if result == "survived" and compared(m.file):
         with changed(m, tree):
             result, by = differs(tree)
-    if result == "survived" and not (work / "state" / f"{number}.swapped").is_file():
-        result, by = alone(m, met, tree, budget)
+    chosen = late if (work / "state" / f"{number}.swapped").is_file() else met + late
+    if result == "survived" and chosen:
+        result, by = alone(m, chosen, tree, budget)
         by = f"{SLOW}{by}" if "::" in by and by not in in_quick_round(work) else by
     if result == "survived" and m.file in kernel_files(tree):
         result, by = compiled(m, tree)
     if result != "survived":
         killed.write_text(by)
     record = {k: getattr(m, k) for k in ("id", "file", "line", "operator", "was", "became")}
-    return record | {"result": "timeout" if by.removeprefix(SLOW).startswith("timeout") else result, "by": by, "tests": len(met)}
+    return record | {"result": "timeout" if by.removeprefix(SLOW).startswith("timeout") else result, "by": by, "tests": len(met) + len(late)}
 
 
 def stored() -> dict[str, dict[str, Any]]:

@@ -11,7 +11,8 @@ from dysharp import specs
 from dysharp.base import units
 from dysharp.base.errors import ConfigError
 from dysharp.measured.trust import no_rows
-from dysharp.specs import list_clusters, load_cluster, load_model
+from dysharp.specs import list_clusters, list_gpus, load_cluster, load_model
+from dysharp.specs.fitted import conflicts_of
 from dysharp.specs.gpu import load_gpu
 from dysharp.specs.reading import DATA
 
@@ -266,3 +267,8 @@ def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_memory_is_what_programs_see(name: str, mib: int) -> None:
     """As nvidia-smi prints it; 288 GB of Blackwell Ultra are no GiB, and ECC takes a part of an L40S."""
     assert units.memory_to_bytes(load_gpu(name).hbm_GB) == pytest.approx(mib << 20, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", list_gpus())
+def test_constants_of_a_gpu_lie_in_their_ranges(name: str) -> None:
+    assert conflicts_of(load_gpu(name).constants) == []
