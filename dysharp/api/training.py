@@ -298,7 +298,8 @@ def _planned(
     formats = step_formats(request["precision"] or (written.precision if written else None), whole, machine)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
-    training_recipe = replace(usual, overlap_tp=(written or usual).overlap_tp, recompute=saving.recompute, tensor=shared)
+    said = written or usual
+    training_recipe = replace(usual, overlap_tp=said.overlap_tp, overlap_dp=said.overlap_dp, recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, training_recipe = in_formats(whole, training_recipe, formats, machine)

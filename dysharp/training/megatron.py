@@ -7,7 +7,7 @@ of texts. Names have underscores. In a file with sections (`model:`, `[train]`) 
 import ast
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,9 @@ def _python(content: str, name: str, where: str) -> Values:
     found: ByName = {}
     for node in ast.walk(functions[name]):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            found[node.targets[0].attr] = _constant(node.value)
+            found[node.targets[0].attr] = _constant(node.value, node.targets[0].attr)
         elif isinstance(node, ast.keyword) and node.arg:
-            found.setdefault(node.arg, _constant(node.value))
+            found.setdefault(node.arg, _constant(node.value, node.arg))
     return dict(_leaves(found))
 
 
@@ -111,13 +111,13 @@ def _preset(name: str, presets: Mapping[str, ast.expr]) -> ByName:
             chain.append(value)
             value = value.args[0] if value.args else value
         name = value.id if isinstance(value, ast.Name) and value.id != name else ""
-    return {word.arg: _constant(word.value) for call in reversed(chain) for word in call.keywords if word.arg}
+    return {word.arg: _constant(word.value, word.arg) for call in reversed(chain) for word in call.keywords if word.arg}
 
 
-def _constant(node: ast.expr) -> Any:
-    """The value of a constant; None for all else."""
+def _constant(node: ast.expr, name: str) -> Any:
+    """The value of a constant; of `mixed_precision`, which a call makes, the text of the call; None for all else."""
     try:
-        value = ast.literal_eval(node)
+        value = ast.unparse(node) if name == "mixed_precision" and isinstance(node, ast.Call) else ast.literal_eval(node)
         str(value)  # an integer of too many digits has no text
     except (ValueError, TypeError, RecursionError, MemoryError):  # TypeError: {[]: 1}
         return None
@@ -137,8 +137,6 @@ READ = (*DEGREES, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
-WHOLE = ("Found no --use-distributed-optimizer: Megatron-LM then holds the whole optimizer on each rank; memory here is of a sharded one.",)
-"""Note on arguments of Megatron-LM alone, whose default does not shard the optimizer."""
 QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
@@ -157,6 +155,8 @@ class _StepArguments:
     notes: Texts = ()
     overlap_tp: bool = False
     """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
+    overlap_dp: bool = True
+    """Gradients are reduced beside the passes (`overlap_grad_reduce`), as a recipe and sharded weights do unless they say no."""
 
 
 def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
@@ -165,34 +165,40 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
     values = _read_settings(text)
-    if not values:
-        raise ConfigError(f"arguments: found none in {show(text)}, expected --name value or a recipe of Megatron")
-    _check(values, model)
+    plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
+    _check(values, model, text, plain)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
     keys = _degrees(values, model)
     if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own} and not {"gbs", "m"} & {*own}:
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
     if {"m", "ga", "micro_batches"} & {*own}:
         keys.pop("gbs", None)
-    plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
+    tp = own.get("tp", "").partition("=")[2] or keys.get("tp", 1)
     if model.layer and plain:
-        keys.setdefault("etp", own.get("tp", "").partition("=")[2] or keys.get("tp", 1))  # Megatron-LM, arguments.py
+        keys.setdefault("etp", tp)  # Megatron-LM, arguments.py
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
-    if _sharded(values) and "fsdp" not in own:
+    sharded = _sharded(values)
+    if sharded and "fsdp" not in own:
         plan = layout_of(layout)
         layout += f",fsdp={plan.dp * plan.cp}"
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
-    whole = WHOLE if plain and not _sharded(values) and not values.get("use_distributed_optimizer") else ()
-    return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), _precision(values), (*_notes(values), *whole), overlap_tp)
+    overlap_dp = sharded or bool(values.get("overlap_grad_reduce", not plain))
+    matter = {"use_distributed_optimizer": not sharded, "sequence_parallel": str(tp) != "1"}
+    lacking = ((name, why) for name, why in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
+    unsaid = (f"Found no --{name.replace('_', '-')}: {why}." for name, why in lacking)
+    sequence = _number(values, "seq_length") or _number(values, "sequence_length") or _number(values, "encoder_seq_length")
+    return _StepArguments(layout, sequence, _recompute(values), _precision(values), (*_notes(values), *unsaid), overlap_tp, overlap_dp)
 
 
-def _check(values: Values, model: WholeModel) -> None:
+def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:
     if len(values) > MOST_NAMES:
         raise ConfigError(f"arguments: found {len(values)}, expected at most {MOST_NAMES}")
-    known = {*READ, *read_text(KNOWN).split()}
-    for name in values:
+    known, read = {*READ, *read_text(KNOWN).split()}, {*READ} & {*values}
+    for name in values if plain or read else ():
         if name not in known and (near := get_close_matches(name, READ, 1, ALIKE)):
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
+    if not read:
+        raise ConfigError(f"arguments: found none in {show(text)}, expected --name value, or a recipe, of Megatron")
     strategy = values.get("data_parallel_sharding_strategy")
     if _sharded(values) and strategy not in (None, "optim_grads_params"):
         raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, expected optim_grads_params or no sharded weights")
@@ -270,13 +276,17 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
 
 
 def _recompute(values: Values) -> Texts:
-    how, modules = values.get("recompute_granularity"), values.get("recompute_modules")
+    how = values.get("recompute_granularity")
     if how == "full":
         return (FULL,)
     if how != "selective" and not values.get("recompute_activations"):
         return ()
-    names: Iterable[str] = (modules,) if isinstance(modules, str) else modules if isinstance(modules, tuple) else ("core_attn",)
-    return tuple(name for name in names if name in MODULES)
+    return tuple(name for name in _modules(values) or ("core_attn",) if name in MODULES)
+
+
+def _modules(values: Values) -> Texts:
+    modules = values.get("recompute_modules")
+    return (modules,) if isinstance(modules, str) else modules if isinstance(modules, tuple) else ()
 
 
 FP8_RECIPES = {"blockwise": "fp8", "mxfp8": "mxfp8"}
@@ -304,9 +314,9 @@ def _precision(values: Values) -> str:
 
 def _notes(values: Values) -> Texts:
     """One line that names the arguments that change time and are not read."""
-    *how, modules = (values.get(f"recompute_{name}") for name in ("granularity", "method", "modules"))
+    how = [values.get(f"recompute_{name}") for name in ("granularity", "method")]
     timed = [name for name in TIMED if (*how, name[:9]) != ("full", "uniform", "recompute")]  # all layers, as `full` counts them
     named = [f"{name}={str(value)[:60]}" for name in timed if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
-    named += [f"recompute_modules {name[:60]}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
+    named += [f"recompute_modules {name[:60]}" for name in _modules(values) if name not in MODULES]
     named += ["pipelines without bf16"] if values.get("fp16") is True else []
     return (f"Arguments that change the time and are not read: {', '.join(named)}.",) if named else ()

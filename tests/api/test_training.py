@@ -159,7 +159,7 @@ def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None
 
 
 def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
-    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute"
+    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute --overlap-grad-reduce"
     ran = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", "--megatron-args", args, "--layout", "m=6", "--systems", "deepep", "--json"])
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
@@ -208,8 +208,10 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert kept.formats["sent"] == "fp8"  # as deepep sends to a layer in FP8, in a quick answer, too
     assert kept.memory.peak.allocated == dysharp.describe("qwen3-30b", layout="ep=8,gpus=64,m=4", recompute=["full"]).memory[0]["allocated"] * 2**30
     assert "formats: weights fp8-block (dense), bf16; products fp8 (dense), bf16; KV bf16; state fp8" in narrow.header  # collectives hide attention
-    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise"
+    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --overlap-grad-reduce"
     assert asked(megatron=f"{args} --tp-comm-overlap").best.step_us == narrow.best.step_us < asked(megatron=args).best.step_us
+    late = asked(megatron=args.replace("--overlap-grad-reduce", "--tp-comm-overlap")).best  # reduced behind the passes
+    assert late.shares["data_parallel"] > 3 * narrow.best.shares["data_parallel"]
 
 
 def test_the_best_plan_of_a_dense_model_takes_as_long_as_its_step() -> None:

@@ -72,7 +72,9 @@ def test_arguments_of_a_command_line() -> None:
     assert (found.sequence, found.recompute, found.precision) == (4096, ("mla_up_proj", "mlp"), "fp8-tensor,state=fp8-moments")
     assert found.notes[0] == "Arguments that change the time and are not read: overlap_moe_expert_parallel_comm=True."
     assert "no --use-distributed-optimizer" in found.notes[1]
-    assert len(arguments_from(ARGS + " --use-distributed-optimizer", V3).notes) == 1
+    assert "no --sequence-parallel" in found.notes[2]
+    assert len(arguments_from(ARGS + " --use-distributed-optimizer --sequence-parallel", V3).notes) == 1
+    assert "recompute_modules foo" in arguments_from("--recompute-activations --recompute-modules foo", V3).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,34 @@ def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
         _read_settings(f"{file}:big")
 
 
+NEMO = """
+def pretrain_recipe(dir=None, num_nodes=4):
+    trainer = make(tensor_parallelism=4, pipeline_parallelism=2, sequence_parallel=False, overlap_grad_reduce=False)
+    data = run.Config(MockDataModule, sequence_length=8192, global_batch_size=512, micro_batch_size=1)
+    cfg.mixed_precision = get_mixed_precision_config("bf16_with_mxfp8_mixed")
+"""
+
+
+def test_names_of_other_recipes_of_megatron_count(tmp_path: Path) -> None:
+    """NeMo's degrees and the sequence of a data set were not read: a step of 4,096 tokens without parallelism, in BF16."""
+    (tmp_path / "nemo.py").write_text(NEMO)
+    found = arguments_from(f"{tmp_path}/nemo.py:pretrain_recipe", load_whole("llama3-8b"), "gpus=32")
+    layout = layout_of(found.layout)
+    assert (layout.tp, layout.pp, layout.global_batch, found.sequence, found.precision) == (4, 2, 512, 8192, "mxfp8")
+    assert (len(found.notes), "--sequence-parallel" in found.notes[0], found.overlap_dp) == (1, True, False)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("titan.toml", "[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\ntensor_parallel_degree = 2\n"),
+    ("ds.json", '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'),
+])  # fmt: skip
+def test_a_recipe_of_another_framework_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    """A step of plain data parallelism came out, as if the file said it."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"arguments: found none in '.*{name}', expected --name value, or a recipe, of Megatron"):
+        arguments_from(str(tmp_path / name), V3, "gpus=32")
+
+
 def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
     file = tmp_path / "presets.py"
     file.write_text(
@@ -176,6 +206,7 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
         ("--mtp-num-layers 2", "", "mtp_num_layers: found '2', expected the 1 of deepseek-v3"),
         ("--mtp-num-layers 0", "", "mtp_num_layers: found '0', expected the 1 of deepseek-v3"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),
+        ("--zero-stage 3", "gpus=8", "arguments: found none in '--zero-stage 3', expected --name value, or a recipe, of Megatron"),
         ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
         ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
         ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 2", "", "expected chunks of whole layers on 4 x 1 chunks"),
