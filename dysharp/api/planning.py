@@ -269,6 +269,9 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     shapes = [shape for name in models.split(",") for shape in _shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear or shape.dense_layers + shape.moe_layers < shape.n_layers for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention, or dense layers behind experts, expected neither: step takes it")
+    odd = [name for name in ("spread", "imbalance", "what_if") if asked[name] is not None and asked[name] is not False]
+    if odd and not any(shape.layer for shape in shapes):
+        raise ConfigError(f"plan: {odd[0]}: found it with {models}, which has no experts, expected none")
     own, given = machine_of(machine), _given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]

@@ -200,6 +200,8 @@ def step(
     one_group = Machine(load_cluster(cluster))
     block, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
+    if not whole.layer and (odd := "systems" * (systems is not None) or "routing" * bool(request["routing"]) or "blocks" * merging):
+        raise ConfigError(f"{odd}: found it with {whole.name}, which has no experts, expected none")
     asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": _cluster_of_group(plan, machine), "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
@@ -230,9 +232,9 @@ def step(
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
     known = None if merging or tensor else posterior_of(cluster, "steps")
-    again = request.copy()
+    again, only = request.copy(), [best.system] if whole.layer else None
     again["quick"] = True
-    at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
+    at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, only, **again).best.step_us])  # noqa: E731
     learned = known.interval(at) if known else None
     interval = learned or step_interval(whole, plan, machine)
     bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
