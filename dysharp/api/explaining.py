@@ -217,6 +217,8 @@ def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: La
         steps = max(1, round(layers[0] / max(1, sum(not whole.is_linear(n) for n in range(whole.n_layers)))))
         return stepped(machine, whole, layout, batch, formats_of(asked["precision"] or published(whole), model=whole), steps), ()
     if asked["layout"]:
+        if not whole.layer and np.isin(labels, ("dispatch", "combine")).any():
+            raise ConfigError(f"explain: found {whole.name}, which has no experts, expected the model whose rows {profile.path} dispatches")
         found, formats = Counter(labels.tolist()), step_formats(asked["precision"], whole)
         norms = sum(not kind_of(profile.names[n]).backward for n in profile.name[labels == "norm"])
         again = replayed(whole, found, norms, layers[0]) if layers[1] else ()
