@@ -49,6 +49,7 @@ LATER = ("rows", "confirmed", "sensitive", "serve_slo", "what_if", "folder")
 SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
 """Part of a step -> its name in a table."""
 ASSUMED = "a part of the peak that GEMMs keep is assumed"
+LINKS = "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells."
 FREE = ("recompute", "offload", "swap", "overlap", "system", "schedule", "weights")
 """What `--check` says of a layout beside its degrees."""
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
@@ -316,16 +317,14 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> Texts:
     cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
     drawn = f"expert loads spread by {task.spread:g} of their mean, and the hottest rank of an EP group sets the time"
     hot = drawn if task.imbalance is None else f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
-    loads = hot if task.model.layer else "no experts"
     return (
         _formats_of_plan(first).line(task.model, machine.products),
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
-        f"Experts: {loads}.",
-        "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
+        *((f"Experts: {hot}.", LINKS) if task.model.layer else ()),
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
         CAP_LINE,
-        MFU_LINE,
+        MFU_LINE if task.model.layer else MFU_LINE.replace("the expert", "its"),
         f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 

@@ -429,13 +429,16 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
     least, most = (of(chunk.n_layers for chunk in chunks_of(model, layout)) for of in (min, max))
     split = f" {model.n_layers} layers in {layout.chunks} chunks of {least} or {most}: the ends have fewer."
     uneven = split if not layout.stages and most > least else ""
+    drawn = f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators"
+    layers, mfu = (drawn, MFU_LINE) if model.layer else ("Operators", MFU_LINE.replace("the expert", "its"))
+    batches = f"{layout.micro_batches} micro-batch{'es' * (layout.micro_batches > 1)}"
     return (
-        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.{uneven}",
+        f"{model.name}, {layout.gpus} GPUs, {order.name}, {batches} of {layout.micro_batch} x {sequence} tokens.{uneven}",
         formats,
         *lines_on(model),
-        f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators: {rates}{attention}.",
+        f"{layers}: {rates}{attention}.",
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(one for one in NOT_MODELLED if not block.training_recipe.overlap_tp or "tensor" not in one) + ".",
-        MFU_LINE,
+        mfu,
     )

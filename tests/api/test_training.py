@@ -115,6 +115,8 @@ def test_tensor_parallelism_beyond_a_domain_is_one_line() -> None:
 def test_a_dense_model_has_no_ep_system() -> None:
     dense = dysharp.step("llama3-8b", "hw-dgx-h100", "tp=4,pp=2,m=4", sequence=1024)
     assert [one.system for one in dense.steps] == ["no EP"]
+    assert not any("MoE" in line or "expert" in line for line in dense.header)
+    assert "MFU: Megatron's count of model FLOPs over the dense peak of its GEMMs' type." in dense.header
     assert dense.best.shares["exposed EP"] == 0
     assert 0.05 < dense.best.mfu < 0.8
     assert max(dense.gains, key=dense.gains.__getitem__) == "launches that cost nothing"  # they bound 1024 tokens
