@@ -199,9 +199,10 @@ def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
     if not read:
         raise ConfigError(f"arguments: found none in {show(text)}, expected --name value, or a recipe, of Megatron")
-    strategy = values.get("data_parallel_sharding_strategy")
+    strategy = values.get("data_parallel_sharding_strategy", "no_shard" if plain and not values.get("use_torch_fsdp2") else None)
     if _sharded(values) and strategy not in (None, "optim_grads_params"):
-        raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, expected optim_grads_params or no sharded weights")
+        what = "expected optim_grads_params (no_shard is Megatron-LM's default) or no sharded weights"
+        raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, {what}")
     layer = model.layer
     of = {"layers": model.n_layers, "hidden": model.hidden, "experts": layer.n_experts if layer else 0, "top-k": layer.topk if layer else 0}
     for name, what in MODEL.items():

@@ -206,6 +206,7 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
         ("--mtp-num-layers 2", "", "mtp_num_layers: found '2', expected the 1 of deepseek-v3"),
         ("--mtp-num-layers 0", "", "mtp_num_layers: found '0', expected the 1 of deepseek-v3"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),
+        ("--use-megatron-fsdp --num-gpus 8", "", r"found 'no_shard', expected optim_grads_params \(no_shard is Megatron-LM's default\)"),
         ("--zero-stage 3", "gpus=8", "arguments: found none in '--zero-stage 3', expected --name value, or a recipe, of Megatron"),
         ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
         ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
