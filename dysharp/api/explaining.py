@@ -170,12 +170,11 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
-        _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
-        min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
-        exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
+        _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks), min(recognised(r.labels, r.us) for r in ranks), layers, passes,
+        _by_layer(ranks[0], ahead if len(ahead) else back), exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
         tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
-        (serve_layout_of if asked["batch"] else layout_of)(asked["layout"]).ep if asked["layout"] else 1,
-        model.pair_bytes if model else {}, tuple(ranks),
+        (serve_layout_of if asked["batch"] else layout_of)(asked["layout"]).ep if asked["layout"] else 1, model.pair_bytes if model else {},
+        tuple(ranks),
     )  # fmt: skip
 
 

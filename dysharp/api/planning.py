@@ -291,15 +291,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     at = lambda to: np.log([Coster(first.task, machine_of(to(machine)), space).cost_of(chosen.values, chosen.number).step_us])  # noqa: E731
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
-        done,
-        _header(first, shapes),
-        _checked(done, asked["check"]) if asked["check"] is not None else None,
+        done, _header(first, shapes), _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=tick) if asked["rows"] else None,
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
         tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
-        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
-        asked["quick"], own_rows.interval(at) if own_rows else None, str(cluster), asked["precision"] or "",
+        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {}, asked["quick"],
+        own_rows.interval(at) if own_rows else None, str(cluster), asked["precision"] or "",
     )  # fmt: skip
 
 
