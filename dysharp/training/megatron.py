@@ -70,11 +70,11 @@ def _name(text: object) -> str:
 
 
 def _leaves(tree: AnyMapping) -> Iterator[tuple[str, Value]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
+    for key, value in sorted(tree.items(), key=lambda one: one[0] == "mixed_precision"):  # it replaces what the model says
+        if isinstance(value, Mapping) and str(value.get("_call_")).lower() != "false":
             yield from _leaves(value)
         elif value is not None:
-            words = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+            words = [str(one) for one in value] if isinstance(value, list) else [str(value["_target_"] if isinstance(value, Mapping) else value)]
             if not all(word in EMPTY for word in words):
                 yield _name(key), _plain(words) if len(words) == 1 else tuple(words)
 
@@ -115,9 +115,10 @@ def _preset(name: str, presets: Mapping[str, ast.expr]) -> ByName:
 
 
 def _constant(node: ast.expr, name: str) -> Any:
-    """The value of a constant; of `mixed_precision`, which a call makes, the text of the call; None for all else."""
+    """The value of a constant; the text of a type, and of a call without keywords that makes `mixed_precision`; None for all else."""
+    said = (type(node), name[-6:]) == (ast.Attribute, "_dtype") or (isinstance(node, ast.Call) and name == "mixed_precision" and not node.keywords)
     try:
-        value = ast.unparse(node) if name == "mixed_precision" and isinstance(node, ast.Call) else ast.literal_eval(node)
+        value = ast.unparse(node) if said else ast.literal_eval(node)
         str(value)  # an integer of too many digits has no text
     except (ValueError, TypeError, RecursionError, MemoryError):  # TypeError: {[]: 1}
         return None
@@ -184,8 +185,7 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
     overlap_dp = sharded or bool(values.get("overlap_grad_reduce", not plain))
     matter = {"use_distributed_optimizer": not sharded, "sequence_parallel": str(tp) != "1"}
-    lacking = ((name, why) for name, why in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
-    unsaid = (f"Found no --{name.replace('_', '-')}: {why}." for name, why in lacking)
+    unsaid = (line for name, line in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
     sequence = _number(values, "seq_length") or _number(values, "sequence_length") or _number(values, "encoder_seq_length")
     return _StepArguments(layout, sequence, _recompute(values), _precision(values), (*_notes(values), *unsaid), overlap_tp, overlap_dp)
 
@@ -302,7 +302,7 @@ def _precision(values: Values) -> str:
     def is_on(*names: str) -> bool:
         return any(values.get(name) not in (None, False) for name in names)
 
-    moments = values.get("exp_avg_dtype") in ("bf16", "bfloat16", "torch.bfloat16")
+    moments, gradients = (values.get(of) in ("bf16", "bfloat16", "torch.bfloat16") for of in ("exp_avg_dtype", "main_grads_dtype"))
     name = next((one for word, one in MIXED.items() if word in str(values.get("mixed_precision"))), "")
     if is_on("fp4_format", "fp4"):
         name = "fp4-all"
@@ -310,7 +310,8 @@ def _precision(values: Values) -> str:
         name = FP8_RECIPES.get(str(values.get("fp8_recipe")), "fp8-tensor")
     elif not name and (is_on("bf16") or moments):
         name = "bf16"
-    return f"{name},state={'bf16' if name == 'bf16' else 'fp8'}-moments" if moments else name
+    wide = "bf16-gradients" if gradients or is_on("grad_reduce_in_bf16") else "bf16-moments"
+    return f"{name},state={wide if name == 'bf16' else 'fp8-moments'}" if moments else name
 
 
 def _notes(values: Values) -> Texts:

@@ -87,6 +87,7 @@ def test_arguments_of_a_command_line() -> None:
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
         ("--fp4-format e2m1", "fp4-all"),
         ("--bf16 --exp-avg-dtype bf16", "bf16,state=bf16-moments"),
+        ("--bf16 --exp-avg-dtype bf16 --main-grads-dtype bf16", "bf16,state=bf16-gradients"),
         ("--mixed-precision bf16_with_fp8_subchannel_scaling_mixed", "fp8"),
         ("--mixed-precision bf16_with_mxfp8_mixed", "mxfp8"),
         ("--mixed-precision bf16_mixed", "bf16"),
@@ -162,6 +163,36 @@ def test_names_of_other_recipes_of_megatron_count(tmp_path: Path) -> None:
     layout = layout_of(found.layout)
     assert (layout.tp, layout.pp, layout.global_batch, found.sequence, found.precision) == (4, 2, 512, 8192, "mxfp8")
     assert (len(found.notes), "--sequence-parallel" in found.notes[0], found.overlap_dp) == (1, True, False)
+
+
+DUMP = """
+mixed_precision:
+  fp8: hybrid
+  fp8_recipe: blockwise
+model:
+  expert_model_parallel_size: 64
+  fp8: null
+  fp8_recipe: delayed
+optimizer:
+  exp_avg_dtype:
+    _call_: false
+    _target_: torch.bfloat16
+"""
+TYPES = """
+def pretrain():
+    cfg.model.expert_model_parallel_size = 64
+    cfg.mixed_precision = MixedPrecisionConfig(bf16=True, fp8=None, fp8_recipe="tensorwise", params_dtype=torch.bfloat16)
+    cfg.optimizer.exp_avg_dtype = torch.bfloat16
+    cfg.optimizer.main_grads_dtype = torch.bfloat16
+"""
+
+
+def test_types_of_whole_recipes_are_those_that_count(tmp_path: Path) -> None:
+    """What Megatron-Bridge writes of a run repeats precision under `model`, where it does not count, and names types by their target."""
+    (tmp_path / "dump.yaml").write_text(DUMP)
+    assert arguments_from(f"{tmp_path}/dump.yaml", V3, "gpus=64").precision == "fp8,state=fp8-moments"
+    (tmp_path / "types.py").write_text(TYPES)
+    assert arguments_from(f"{tmp_path}/types.py:pretrain", V3, "gpus=64").precision == "bf16,state=bf16-gradients"
 
 
 @pytest.mark.parametrize(("name", "text"), [
