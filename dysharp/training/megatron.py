@@ -44,7 +44,7 @@ def _arguments_of(text: str) -> Values:
     if len(text) > MOST:
         raise ConfigError(f"arguments: found {len(text)} characters, expected at most {MOST}")
     try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
+        words = shlex.split(re.sub(r"\n\s*\)", "\n--end ", text.replace("\\\n", " ")), comments=True)  # an array of a script ends its last argument
     except ValueError as error:
         raise ConfigError(f"arguments: found {error}, expected closed quotes") from None
     found: dict[str, list[str]] = {}
@@ -169,7 +169,7 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
     plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
     _check(values, model, text, plain)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
-    keys = _degrees(values, model)
+    keys = _degrees(values, model, sized=bool({"gpus", "dp"} & {*own}))
     if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own} and not {"gbs", "m"} & {*own}:
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
     if {"m", "ga", "micro_batches"} & {*own}:
@@ -229,9 +229,10 @@ def _number(values: Values, name: str) -> int | None:
     return int(text)
 
 
-def _degrees(values: Values, model: WholeModel) -> dict[str, int | str]:
-    keys: dict[str, int | str] = {key: found for name, key in DEGREES.items() if (found := _number(values, name)) is not None}
-    per_node, nodes = _number(values, "nproc_per_node"), _number(values, "nnodes")
+def _degrees(values: Values, model: WholeModel, *, sized: bool) -> dict[str, int | str]:
+    """Keys of a layout. `sized`: the number of GPUs is known, whatever variables stand for it."""
+    keys: dict[str, int | str] = {key: n for name, key in DEGREES.items() if not (sized and key == "gpus") and (n := _number(values, name))}
+    per_node, nodes = (None if sized else _number(values, name) for name in ("nproc_per_node", "nnodes"))
     if per_node or nodes:
         keys["gpus"] = (per_node or 1) * (nodes or 1)
     pp = int(keys.get("pp", 1))

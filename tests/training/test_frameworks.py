@@ -263,6 +263,19 @@ def test_arguments_with_dashes_in_values_and_equals() -> None:
     assert _arguments_of("run.py --lr=-1 --a b c --flag") == {"lr": "-1", "a": ("b", "c"), "flag": True}
 
 
+def test_arrays_of_a_script_end_their_last_arguments(tmp_path: Path) -> None:
+    """As in the examples of Megatron-LM; GPUs that variables say are not needed where the layout names them."""
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "GPUS=8\nDISTRIBUTED=(\n    --nproc_per_node $GPUS\n    --nnodes ${NODES:-1}\n)\nPARALLEL=(\n    --sequence-parallel\n    "
+        "--use-distributed-optimizer\n    --expert-model-parallel-size 8\n)\ntorchrun ${DISTRIBUTED[@]} pretrain_gpt.py ${PARALLEL[@]}\n"
+    )
+    found = arguments_from(str(file), QWEN, "gpus=64")
+    assert (layout_of(found.layout).ep, layout_of(found.layout).gpus, found.notes) == (8, 64, ())
+    with pytest.raises(ConfigError, match=r"nproc_per_node: found '\$GPUS', expected a number"):
+        arguments_from(str(file), QWEN)
+
+
 def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("model:\n  just words\n")
     with pytest.raises(ConfigError, match="line 2: found 'just words', expected a key and a value"):
