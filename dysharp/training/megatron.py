@@ -169,7 +169,7 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
     plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
     _check(values, model, text, plain)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
-    keys = _degrees(values, model, sized=bool({"gpus", "dp"} & {*own}))
+    keys = _degrees(values, model, own)
     if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own} and not {"gbs", "m"} & {*own}:
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
     if {"m", "ga", "micro_batches"} & {*own}:
@@ -229,13 +229,14 @@ def _number(values: Values, name: str) -> int | None:
     return int(text)
 
 
-def _degrees(values: Values, model: WholeModel, *, sized: bool) -> dict[str, int | str]:
-    """Keys of a layout. `sized`: the number of GPUs is known, whatever variables stand for it."""
+def _degrees(values: Values, model: WholeModel, own: Cells) -> dict[str, int | str]:
+    """Keys of a layout. `own`: parts of its text that count first: the number of GPUs, whatever variables stand for it, and the pipeline."""
+    sized, ranks = {"gpus", "dp"} & {*own}, own.get("pp", "").partition("=")[2].strip()
     keys: dict[str, int | str] = {key: n for name, key in DEGREES.items() if not (sized and key == "gpus") and (n := _number(values, name))}
     per_node, nodes = (None if sized else _number(values, name) for name in ("nproc_per_node", "nnodes"))
     if per_node or nodes:
         keys["gpus"] = (per_node or 1) * (nodes or 1)
-    pp = int(keys.get("pp", 1))
+    pp = int(ranks if re.fullmatch("[1-9][0-9]{0,6}", ranks) else keys.get("pp", 1))
     if each := _number(values, "num_layers_per_virtual_pipeline_stage"):
         if model.n_layers % (pp * each):
             raise ConfigError(f"num_layers_per_virtual_pipeline_stage: found {each}, expected a divisor of layers / pp = {model.n_layers / pp:g}")

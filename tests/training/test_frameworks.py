@@ -223,6 +223,9 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
     assert [chunk.n_layers for chunk in chunks_of(V3, layout_of(arguments_from(args, V3).layout))] == [13, 16, 16, 16]
     inner = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 47"
     assert layout_of(arguments_from(inner, QWEN).layout).vpp == 1
+    chunks = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 6 --expert-model-parallel-size 8 --num-layers 48"
+    found = layout_of(arguments_from(chunks, load_whole("qwen3-30b"), "pp=4").layout)
+    assert (found.pp, found.vpp) == (4, 2)  # chunks of 6 layers of the pipeline that counts, not of 3
 
 
 @pytest.mark.parametrize(
