@@ -66,9 +66,8 @@ class Load:
     def to_dict(self) -> ByName:
         """The fields as plain values. `pairs` is left out above `MOST_GPUS` GPUs."""
         values: ByName = {
-            "placement": self.placement, "note": self.note, "rows_max_mean": self.rows_max_mean,
-            "received_max_mean": self.received_max_mean, "pair_max_mean": self.pair_max_mean, "busiest_pair": list(self.busiest_pair),
-            "rows_per_gpu": self.rows.tolist(),
+            "placement": self.placement, "note": self.note, "rows_max_mean": self.rows_max_mean, "received_max_mean": self.received_max_mean,
+            "pair_max_mean": self.pair_max_mean, "busiest_pair": list(self.busiest_pair), "rows_per_gpu": self.rows.tolist(),
         }  # fmt: skip
         if self.nics is not None:
             values |= {"nic_max_mean": list(self.nics_max_mean or ()), "nic_out_rows": self.nics[0].tolist(), "nic_in_rows": self.nics[1].tolist()}

@@ -171,12 +171,11 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
-        _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks),
-        min(recognised(r.labels, r.us) for r in ranks), layers, passes, _by_layer(ranks[0], ahead if len(ahead) else back),
-        exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
+        _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks), min(recognised(r.labels, r.us) for r in ranks), layers, passes,
+        _by_layer(ranks[0], ahead if len(ahead) else back), exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
         tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
-        (serve_layout_of if asked["batch"] else layout_of)(asked["layout"]).ep if asked["layout"] else 1,
-        model.pair_bytes if model else {}, tuple(ranks),
+        (serve_layout_of if asked["batch"] else layout_of)(asked["layout"]).ep if asked["layout"] else 1, model.pair_bytes if model else {},
+        tuple(ranks),
     )  # fmt: skip
 
 
@@ -218,6 +217,8 @@ def _of_model(machine: Machine, asked: ExplainArgs, profile: Profile, labels: La
         steps = max(1, round(layers[0] / max(1, sum(not whole.is_linear(n) for n in range(whole.n_layers)))))
         return stepped(machine, whole, layout, batch, formats_of(asked["precision"] or published(whole), model=whole), steps), ()
     if asked["layout"]:
+        if not whole.layer and np.isin(labels, ("dispatch", "combine")).any():
+            raise ConfigError(f"explain: found {whole.name}, which has no experts, expected the model whose rows {profile.path} dispatches")
         found, formats = Counter(labels.tolist()), step_formats(asked["precision"], whole)
         norms = sum(not kind_of(profile.names[n]).backward for n in profile.name[labels == "norm"])
         again = replayed(whole, found, norms, layers[0]) if layers[1] else ()

@@ -49,6 +49,9 @@ LATER = ("rows", "confirmed", "sensitive", "serve_slo", "what_if", "folder")
 SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
 """Part of a step -> its name in a table."""
 ASSUMED = "a part of the peak that GEMMs keep is assumed"
+LINKS = "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells."
+FREE = ("recompute", "offload", "swap", "overlap", "system", "schedule", "weights")
+"""What `--check` says of a layout beside its degrees."""
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
@@ -97,16 +100,12 @@ class Answer:
         """The answer."""
         one = self.plan.first
         best = one.found.best[0]
-        shape = (
-            f"{one.task.model.name} trains fastest of {len(self.plan.shapes)} shapes, with"
-            if len(self.plan.shapes) > 1
-            else f"{one.task.model.name}:"
-        )
+        shape = f" trains fastest of {len(self.plan.shapes)} shapes, with" if len(self.plan.shapes) > 1 else ":"
         start = "Quick answer, a few layouts by closed forms; a search may find a faster one. " if self.quick else ""
         return (
-            f"{start}{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
-            f"{100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, {best.peak_bytes / GiB:.0f} GiB; "
-            f"{_rest(best)}. {self.trust()}"
+            f"{start}{one.task.model.name}{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} "
+            f"tokens/s per GPU, MFU {100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, "
+            f"{best.peak_bytes / GiB:.0f} GiB; {_rest(best)}. {self.trust()}"
         )
 
     def trust(self) -> str:
@@ -269,6 +268,11 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     shapes = [shape for name in models.split(",") for shape in _shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear or shape.dense_layers + shape.moe_layers < shape.n_layers for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention, or dense layers behind experts, expected neither: step takes it")
+    if len({shape.name for shape in shapes}) < len(shapes):
+        raise ConfigError(f"plan: found {', '.join(shape.name for shape in shapes)}, expected different models and shapes")
+    odd = [name for name in ("spread", "imbalance", "what_if") if asked[name] is not None and asked[name] is not False]
+    if odd and not any(shape.layer for shape in shapes):
+        raise ConfigError(f"plan: {odd[0]}: found it with {models}, which has no experts, expected none")
     own, given = machine_of(machine), _given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
@@ -287,15 +291,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     at = lambda to: np.log([Coster(first.task, machine_of(to(machine)), space).cost_of(chosen.values, chosen.number).step_us])  # noqa: E731
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
-        done,
-        _header(first, shapes),
-        _checked(done, asked["check"]) if asked["check"] is not None else None,
+        done, _header(first, shapes), _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=tick) if asked["rows"] else None,
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
         tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
-        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
-        asked["quick"], own_rows.interval(at) if own_rows else None, str(cluster), asked["precision"] or "",
+        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {}, asked["quick"],
+        own_rows.interval(at) if own_rows else None, str(cluster), asked["precision"] or "",
     )  # fmt: skip
 
 
@@ -311,22 +313,16 @@ def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Mac
 def _header(first: Planned, shapes: Iterable[WholeModel]) -> Texts:
     task, machine = first.task, first.coster.machine
     cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
-    loads = (
-        f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
-        if task.imbalance is not None
-        else f"expert loads spread by {task.spread:g} of their mean, and the hottest rank of an EP group sets the time"
-        if task.model.layer
-        else "no experts"
-    )
+    drawn = f"expert loads spread by {task.spread:g} of their mean, and the hottest rank of an EP group sets the time"
+    hot = drawn if task.imbalance is None else f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
     return (
         _formats_of_plan(first).line(task.model, machine.products),
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
-        f"Experts: {loads}.",
-        "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
+        *((f"Experts: {hot}.", LINKS) if task.model.layer else ()),
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
         CAP_LINE,
-        MFU_LINE,
+        MFU_LINE if task.model.layer else MFU_LINE.replace("the expert", "its"),
         f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 
@@ -395,12 +391,14 @@ def _checked(done: Plan, text: str) -> Costed:
     Raises `ConfigError` where it does not fit the model or the number of GPUs.
     """
     one = done.first
-    words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-    own = {key: words.pop(key) for key in ("recompute", "offload", "swap", "overlap", "system", "schedule") if key in words}
+    parts = {part.strip(): part.partition("=")[0].strip() for part in text.split(",") if part.strip()}
+    own = _given_of(free := [part for part, name in parts.items() if name in FREE])
+    if len(own) < len(free):
+        raise ConfigError(f"plan: --check: found {', '.join(free)}, expected each word once")
     for keys, n in ((("dp", "gpus"), one.task.gpus), (("m", "ga", "micro_batches", "gbs"), one.task.batch)):
-        if words.keys().isdisjoint(keys):
-            words[keys[-1]] = str(n)
-    layout = layout_of(",".join(f"{key}={value}" for key, value in words.items()))
+        if {*parts.values()}.isdisjoint(keys):
+            parts[f"{keys[-1]}={n}"] = keys[-1]
+    layout = layout_of(",".join(part for part, name in parts.items() if name not in FREE))
     if layout.gpus != one.task.gpus or layout.global_batch != one.task.batch:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")
@@ -408,7 +406,7 @@ def _checked(done: Plan, text: str) -> Costed:
     if layout.fsdp not in (1, layout.dp * layout.cp):
         raise ConfigError(f"plan: --check: found fsdp={layout.fsdp}, expected 1, or the {layout.dp * layout.cp} ranks of dp x cp")
     values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
-    values |= {key: value[0] for key, value in _given_of([f"{key}={value}" for key, value in own.items()]).items()}
+    values |= {key: value[0] for key, value in own.items()}
     coster = one.coster
     space = Space(**{key: (values[key],) if key in values else listed for key, listed in coster.space.lists.items()})
     done_one = _fastest_form(Coster(one.task, coster.machine, space), layout.stages)

@@ -224,7 +224,6 @@ def _serving_row(case: ServingCase) -> ByName:
     measured = case.row.numbers
     return {
         "id": case.id, "model": case.row.text("model"), "measured_tpot_ms": measured["tpot_ms"], "tpot_ms": case.tpot_ms,
-        "tpot_error": case.error(TPOT), "measured_step_ms": case.row.step_ms, "step_ms": case.step_ms,
-        "measured_ttft_ms": measured["ttft_ms"], "ttft_ms": case.ttft_ms, "ttft_error": case.error(TTFT),
-        "judged": case.scored, "note": case.note,
+        "tpot_error": case.error(TPOT), "measured_step_ms": case.row.step_ms, "step_ms": case.step_ms, "measured_ttft_ms": measured["ttft_ms"],
+        "ttft_ms": case.ttft_ms, "ttft_error": case.error(TTFT), "judged": case.scored, "note": case.note,
     } | intervals_of(case)  # fmt: skip

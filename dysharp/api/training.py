@@ -200,6 +200,8 @@ def step(
     one_group = Machine(load_cluster(cluster))
     block, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
+    if not whole.layer and (odd := "systems" * (systems is not None) or "routing" * bool(request["routing"]) or "blocks" * merging):
+        raise ConfigError(f"{odd}: found it with {whole.name}, which has no experts, expected none")
     asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": _cluster_of_group(plan, machine), "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
@@ -230,9 +232,9 @@ def step(
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
     known = None if merging or tensor else posterior_of(cluster, "steps")
-    again = request.copy()
+    again, only = request.copy(), [best.system] if whole.layer else None
     again["quick"] = True
-    at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, [best.system], **again).best.step_us])  # noqa: E731
+    at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, only, **again).best.step_us])  # noqa: E731
     learned = known.interval(at) if known else None
     interval = learned or step_interval(whole, plan, machine)
     bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
@@ -298,7 +300,8 @@ def _planned(
     formats = step_formats(request["precision"] or (written.precision if written else None), whole, machine)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
-    training_recipe = replace(usual, overlap_tp=(written or usual).overlap_tp, recompute=saving.recompute, tensor=shared)
+    said = written or usual
+    training_recipe = replace(usual, overlap_tp=said.overlap_tp, overlap_dp=said.overlap_dp, recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, training_recipe = in_formats(whole, training_recipe, formats, machine)
@@ -426,13 +429,16 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
     least, most = (of(chunk.n_layers for chunk in chunks_of(model, layout)) for of in (min, max))
     split = f" {model.n_layers} layers in {layout.chunks} chunks of {least} or {most}: the ends have fewer."
     uneven = split if not layout.stages and most > least else ""
+    drawn = f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators"
+    layers, mfu = (drawn, MFU_LINE) if model.layer else ("Operators", MFU_LINE.replace("the expert", "its"))
+    batches = f"{layout.micro_batches} micro-batch{'es' * (layout.micro_batches > 1)}"
     return (
-        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.{uneven}",
+        f"{model.name}, {layout.gpus} GPUs, {order.name}, {batches} of {layout.micro_batch} x {sequence} tokens.{uneven}",
         formats,
         *lines_on(model),
-        f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators: {rates}{attention}.",
+        f"{layers}: {rates}{attention}.",
         *((f"Between NVLink domains: {network}.",) if layout.gpus > machine.domain else ()),
         CAP_LINE,
         "Not modelled: " + "; ".join(one for one in NOT_MODELLED if not block.training_recipe.overlap_tp or "tensor" not in one) + ".",
-        MFU_LINE,
+        mfu,
     )

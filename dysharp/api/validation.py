@@ -115,9 +115,8 @@ def validate(data: AnyPath | None = None, **request: Unpack[ValidateArgs]) -> Va
     return replace(
         done, bars=[*done.bars, *beyond_bars(beyond_families, used, nodes), *calls.bars(everything.parsed, all_predicted)],
         hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_families, left_out=errors_left_out,
-        overall=done.overall | left_out.all_rows(in_bars, of_bars),
-        borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
-        calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
+        overall=done.overall | left_out.all_rows(in_bars, of_bars), borrowed=[row for out in held.values() for row in out.borrowed],
+        sources=disagreements(everything.parsed), calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
         out_of_sight=intervals.errors(intervals.residuals()) if data is None else [],
     )  # fmt: skip
 

@@ -161,10 +161,9 @@ class Words(click.ParamType[Any]):
 
 
 COMPLETE = {
-    "cluster": complete_clusters, "model": complete_models, "systems": complete_systems, "baseline": complete_systems,
-    "base": complete_clusters, "schedule": complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"),
-    "routing": _complete("routings"), "options": _complete("settings"),
-    "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots=", "exact"),
+    "cluster": complete_clusters, "model": complete_models, "systems": complete_systems, "baseline": complete_systems, "base": complete_clusters,
+    "schedule": complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"), "routing": _complete("routings"),
+    "options": _complete("settings"), "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots=", "exact"),
     "workload": complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
 }  # fmt: skip
 """Argument -> completion of its values."""
@@ -243,8 +242,7 @@ def _option(name: str, one: _Declared, typed: Mapping[str, str], attributes: ByN
     return click.option(*flags, *[name] * flags[-1].startswith("-"), **{
         **({"required": True} if default is ... else {"default": default}), "show_default": given, "metavar": shown or None,
         **({"is_flag": True} if one.kind is bool else {"type": _type(argument, one.kind)}),
-        **({"is_flag": False} if "flag_value" in attributes else {}),
-        "multiple": name == "options" or (default == () and shown[-3:] != "..."),
+        **({"is_flag": False} if "flag_value" in attributes else {}), "multiple": name == "options" or (default == () and shown[-3:] != "..."),
         "shell_complete": COMPLETE.get(name) or complete_words(*argument.words),
         "help": text[0].upper() + text[1:] + ("" if given or not otherwise else f"  [default: {otherwise.rstrip('.')}]"),
     } | attributes)  # fmt: skip

@@ -41,7 +41,7 @@ def plan(
         print_answer(done.to_dict() | said)
     else:
         with redirect_stdout(sys.stderr) if arguments else nullcontext():  # stdout is text to paste
-            print_check(done) if asked["check"] else print_plan(done, models, asked["cluster"])
+            print_check(done) if asked["check"] is not None else print_plan(done, models, asked["cluster"])
         if arguments:
             print_arguments(done, arguments)
     print_header(done.header)

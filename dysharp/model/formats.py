@@ -21,9 +21,8 @@ class WeightFormat(NamedTuple):
 
 FORMATS = {
     "bf16": WeightFormat(2.0, "bf16"), "fp8": WeightFormat(1.0, "fp8"), "fp8-block": WeightFormat(1.0 + 4.0 / 128**2, "fp8"),
-    "mxfp8": WeightFormat(1.0 + 1.0 / 32, "mxfp8"),
-    "nvfp4": WeightFormat(0.5 + 1.0 / 16, "fp4"), "mxfp4": WeightFormat(0.5 + 1.0 / 32, "bf16"), "mxfp4-fp8": WeightFormat(0.5 + 1.0 / 32, "fp8"),
-    "int4": WeightFormat(0.5 + 2.0 / 32, "bf16"),
+    "mxfp8": WeightFormat(1.0 + 1.0 / 32, "mxfp8"), "nvfp4": WeightFormat(0.5 + 1.0 / 16, "fp4"), "mxfp4": WeightFormat(0.5 + 1.0 / 32, "bf16"),
+    "mxfp4-fp8": WeightFormat(0.5 + 1.0 / 32, "fp8"), "int4": WeightFormat(0.5 + 2.0 / 32, "bf16"),
 }  # fmt: skip
 """Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4)."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
@@ -143,10 +142,9 @@ def linears(name: str, state: str = "bf16") -> Formats:
 
 PRECISIONS = {
     **{state: Formats(state=state) for state in ("bf16", "bf16-whole", "bf16-moments", "bf16-gradients")},
-    **{state: linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary", "fp8-deepseek")},
-    "fp8-tensor": linears("fp8", "fp8"), "mxfp8": linears("mxfp8", "fp8"),
-    **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")), "fp4-all": linears("nvfp4", "fp8"),
-    "mxfp4": Formats("bf16", "mxfp4", "bf16"), "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
+    **{state: linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary", "fp8-deepseek")}, "fp8-tensor": linears("fp8", "fp8"),
+    "mxfp8": linears("mxfp8", "fp8"), **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")),
+    "fp4-all": linears("nvfp4", "fp8"), "mxfp4": Formats("bf16", "mxfp4", "bf16"), "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
     **dict.fromkeys(("int4", "int4-experts"), Formats("bf16", "int4", "bf16")), "int4-all": linears("int4"),
 }  # fmt: skip
 """Precision -> formats. "fp8": a scale per block (DeepSeek-V3); "fp8-tensor": one per tensor. Two names of one type differ in `state`: fp8-moments,

@@ -210,7 +210,7 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
 def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) -> None:
     """Raise `ConfigError` unless tensor groups stay in an NVLink domain, expert groups too where there is one domain, and all GPUs exist.
 
-    `n_domains` None: as many as the layout needs.
+    `n_domains` None: as many as the layout needs, and expert groups beyond a domain fill all of theirs.
     """
     faults = []
     for kind in ("tp", "etp"):
@@ -218,6 +218,8 @@ def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) ->
             faults.append(f"{kind}: found {layout.degree(kind)}, expected groups inside an NVLink domain of {domain_gpus} GPUs")
     if n_domains == 1 and layout.ep * layout.etp > domain_gpus:
         faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most the {domain_gpus} GPUs of the only NVLink domain")
+    elif n_domains is None and (of_experts := layout.ep * layout.etp) > domain_gpus and of_experts % domain_gpus:
+        faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most {domain_gpus} GPUs (an NVLink domain), or a multiple of them")
     elif n_domains is not None and layout.gpus > domain_gpus * n_domains:
         faults.append(f"found {layout.gpus} GPUs, expected at most {domain_gpus * n_domains} ({n_domains} domains of {domain_gpus})")
     raise_if(faults, "layout")

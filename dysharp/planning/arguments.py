@@ -24,7 +24,7 @@ def _facts_of(task: Task, one: Costed) -> set[str]:
     """Those of a layout, and of its model and formats."""
     at, moe, formats = one.layout, task.model.layer is not None, task.training_recipe.formats
     extends = moe and at.tp > 1 and at.etp == 1 and at.ep % at.tp == 0  # MindSpeed: whole experts lie on tensor ranks
-    more = {"with experts": moe, "mtp": bool(task.model.mtp), "extends": extends, "types": formats is not None}
+    more = {"with experts": moe, "mtp": task.model.mtp, "extends": extends, "types": formats, "overlap_tp": task.training_recipe.overlap_tp}
     state = {formats.state, formats.state.rpartition("-")[2]} if formats else set()
     return _facts(one) | state | {name for name, holds in more.items() if holds}
 

@@ -117,9 +117,8 @@ def make_request(args: RequestArgs) -> Request:
             f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'
         )
     return Request(
-        model=model, cluster=cluster, tokens=tokens, routing=given,
-        layer=args["layer"], placement=args["placement"], direction=direction, seed=args["seed"], fidelity=fidelity, window=window,
-        fabric=tuple(sorted(fabric.items())), options=options, progress=args["progress"],
+        model=model, cluster=cluster, tokens=tokens, routing=given, layer=args["layer"], placement=args["placement"], direction=direction,
+        seed=args["seed"], fidelity=fidelity, window=window, fabric=tuple(sorted(fabric.items())), options=options, progress=args["progress"],
         skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),
         precision=_precision(args["precision_of_time"], bool(args["exact"] or window), fidelity),
     )  # fmt: skip

@@ -61,8 +61,7 @@ def point_dict(point: ServePoint) -> ByName:
     served, memory, layout = point.served, point.memory, point.replica.layout
     return {
         "layout": layout.name, "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "replicas": point.replicas,
-        "ep_system": point.system, "users": point.scenario.concurrency,
-        "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
+        "ep_system": point.system, "users": point.scenario.concurrency, "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
         "tpot_ms": served.tpot / 1e3, "ttft_ms": served.ttft / 1e3, "batch": served.batch, "prompt_share": served.prompt_share,
         "requests_per_s": served.rate, "limit": limit_of(point), "shares": part_shares(point),
         "memory_gb": {"weights": memory.weights / 1e9, "buffers": memory.buffers / 1e9, "kv": memory.free / 1e9, "request": memory.request / 1e9},

@@ -36,9 +36,8 @@ def render_explanation(done: Explanation, command: str) -> str:
     return page(
         "explain.html", {}, title=f"A run on {done.gpu or 'GPUs'} beside what it could be", losses=losses, done=done, kinds=COLOURS,
         kind=_kind_of_work, rows=[(one, over.index(one)) for one in rows],
-        lines=[(name, at * LINE, *_drawn(events, done.span_us, at * LINE)) for at, (name, events) in lines],
-        width=WIDTH, line=LINE, changes=[(name, us, WIDTH * us / most) for name, us in changes], layers=_layers(done),
-        command=one_line(command),
+        lines=[(name, at * LINE, *_drawn(events, done.span_us, at * LINE)) for at, (name, events) in lines], width=WIDTH, line=LINE,
+        changes=[(name, us, WIDTH * us / most) for name, us in changes], layers=_layers(done), command=one_line(command),
     )  # fmt: skip
 
 

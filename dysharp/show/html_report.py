@@ -85,9 +85,8 @@ def load_view_of(routing: Routing, domain_gpus: int = 0) -> _LoadView:
         busiest = (source, destination, int(load.pairs[source, destination]))
     mean = float(per_expert.mean())
     return _LoadView(
-        pairs, bounds, len(load.rows), busiest, _bars(per_expert), (int(per_expert.argmax()), int(per_expert.max())),
-        tuple(load.rows.tolist()), (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean),
-        load.nics_max_mean,
+        pairs, bounds, len(load.rows), busiest, _bars(per_expert), (int(per_expert.argmax()), int(per_expert.max())), tuple(load.rows.tolist()),
+        (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean), load.nics_max_mean,
     )  # fmt: skip
 
 
@@ -137,8 +136,7 @@ class _Window(BaseModel):
 
 _NARROWER: ByName = {
     "time_us": Annotated[float, Field(gt=0, allow_inf_nan=False)], "bound_us": _Us, "workload_bound_us": _Us, "exposed_comm_us": _Us,
-    "phases_us": dict[str, _Phase], "window": _Window | Annotated[ByName, Field(max_length=0)],
-    "gpus": Annotated[int, Field(ge=1, le=1 << 16)],
+    "phases_us": dict[str, _Phase], "window": _Window | Annotated[ByName, Field(max_length=0)], "gpus": Annotated[int, Field(ge=1, le=1 << 16)],
     "tokens_per_gpu": Annotated[int, Field(ge=0, le=1 << 40)], "seed": Annotated[int, Field(ge=0)], "layer": Annotated[int, Field(ge=0)] | None,
     "dropped_rows": Annotated[int, Field(ge=0)], "direction": typing.Literal[tuple(DIRECTIONS)], "topk": Annotated[int, Field(ge=0)],
 }  # fmt: skip
@@ -354,10 +352,8 @@ def render(report: Report) -> str:
     """The page. Text of files and options is escaped."""
     views = [_view(i, panel) for i, panel in enumerate(report.panels)]
     return page(
-        "report.html", {"us": _us},
-        more=[one.heading or one.name for one in COMPARED.added],
-        title=report.title, command=one_line(report.command), answer=report.answer, panels=views,
-        overview=_overview(report.panels),
+        "report.html", {"us": _us}, more=[one.heading or one.name for one in COMPARED.added], title=report.title, command=one_line(report.command),
+        answer=report.answer, panels=views, overview=_overview(report.panels),
     )  # fmt: skip
 
 

@@ -183,8 +183,7 @@ class Block(Basis):
         weights = min(self.machine.flops(flops, layer.gemm_dtype), ep.backward / 2)
         whole = {EXPERTS: ep.forward + ep.backward}
         return PassCost(
-            ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire,
-            parts=whole,
+            ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire, parts=whole,
         )  # fmt: skip
 
     def _tensor(self, op: Sum, products: Sequence[PassCost]) -> PassCost:

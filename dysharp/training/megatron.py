@@ -7,7 +7,7 @@ of texts. Names have underscores. In a file with sections (`model:`, `[train]`) 
 import ast
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def _arguments_of(text: str) -> Values:
     if len(text) > MOST:
         raise ConfigError(f"arguments: found {len(text)} characters, expected at most {MOST}")
     try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
+        words = shlex.split(re.sub(r"\n\s*\)", "\n--end ", text.replace("\\\n", " ")), comments=True)  # an array of a script ends its last argument
     except ValueError as error:
         raise ConfigError(f"arguments: found {error}, expected closed quotes") from None
     found: dict[str, list[str]] = {}
@@ -70,11 +70,11 @@ def _name(text: object) -> str:
 
 
 def _leaves(tree: AnyMapping) -> Iterator[tuple[str, Value]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
+    for key, value in sorted(tree.items(), key=lambda one: one[0] == "mixed_precision"):  # it replaces what the model says
+        if isinstance(value, Mapping) and str(value.get("_call_")).lower() != "false":
             yield from _leaves(value)
         elif value is not None:
-            words = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+            words = [str(one) for one in value] if isinstance(value, list) else [str(value["_target_"] if isinstance(value, Mapping) else value)]
             if not all(word in EMPTY for word in words):
                 yield _name(key), _plain(words) if len(words) == 1 else tuple(words)
 
@@ -96,9 +96,9 @@ def _python(content: str, name: str, where: str) -> Values:
     found: ByName = {}
     for node in ast.walk(functions[name]):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            found[node.targets[0].attr] = _constant(node.value)
+            found[node.targets[0].attr] = _constant(node.value, node.targets[0].attr)
         elif isinstance(node, ast.keyword) and node.arg:
-            found.setdefault(node.arg, _constant(node.value))
+            found.setdefault(node.arg, _constant(node.value, node.arg))
     return dict(_leaves(found))
 
 
@@ -111,13 +111,14 @@ def _preset(name: str, presets: Mapping[str, ast.expr]) -> ByName:
             chain.append(value)
             value = value.args[0] if value.args else value
         name = value.id if isinstance(value, ast.Name) and value.id != name else ""
-    return {word.arg: _constant(word.value) for call in reversed(chain) for word in call.keywords if word.arg}
+    return {word.arg: _constant(word.value, word.arg) for call in reversed(chain) for word in call.keywords if word.arg}
 
 
-def _constant(node: ast.expr) -> Any:
-    """The value of a constant; None for all else."""
+def _constant(node: ast.expr, name: str) -> Any:
+    """The value of a constant; the text of a type, and of a call without keywords that makes `mixed_precision`; None for all else."""
+    said = (type(node), name[-6:]) == (ast.Attribute, "_dtype") or (isinstance(node, ast.Call) and name == "mixed_precision" and not node.keywords)
     try:
-        value = ast.literal_eval(node)
+        value = ast.unparse(node) if said else ast.literal_eval(node)
         str(value)  # an integer of too many digits has no text
     except (ValueError, TypeError, RecursionError, MemoryError):  # TypeError: {[]: 1}
         return None
@@ -137,8 +138,6 @@ READ = (*DEGREES, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
-WHOLE = ("Found no --use-distributed-optimizer: Megatron-LM then holds the whole optimizer on each rank; memory here is of a sharded one.",)
-"""Note on arguments of Megatron-LM alone, whose default does not shard the optimizer."""
 QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
@@ -157,6 +156,8 @@ class _StepArguments:
     notes: Texts = ()
     overlap_tp: bool = False
     """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
+    overlap_dp: bool = True
+    """Gradients are reduced beside the passes (`overlap_grad_reduce`), as a recipe and sharded weights do unless they say no."""
 
 
 def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
@@ -165,37 +166,43 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
     values = _read_settings(text)
-    if not values:
-        raise ConfigError(f"arguments: found none in {show(text)}, expected --name value or a recipe of Megatron")
-    _check(values, model)
+    plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
+    _check(values, model, text, plain)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
-    keys = _degrees(values, model)
+    keys = _degrees(values, model, own)
     if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own} and not {"gbs", "m"} & {*own}:
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
     if {"m", "ga", "micro_batches"} & {*own}:
         keys.pop("gbs", None)
-    plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
+    tp = own.get("tp", "").partition("=")[2] or keys.get("tp", 1)
     if model.layer and plain:
-        keys.setdefault("etp", own.get("tp", "").partition("=")[2] or keys.get("tp", 1))  # Megatron-LM, arguments.py
+        keys.setdefault("etp", tp)  # Megatron-LM, arguments.py
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
-    if _sharded(values) and "fsdp" not in own:
+    sharded = _sharded(values)
+    if sharded and "fsdp" not in own:
         plan = layout_of(layout)
         layout += f",fsdp={plan.dp * plan.cp}"
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
-    whole = WHOLE if plain and not _sharded(values) and not values.get("use_distributed_optimizer") else ()
-    return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), _precision(values), (*_notes(values), *whole), overlap_tp)
+    overlap_dp = sharded or bool(values.get("overlap_grad_reduce", not plain))
+    matter = {"use_distributed_optimizer": not sharded, "sequence_parallel": str(tp) != "1"}
+    unsaid = (line for name, line in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
+    sequence = _number(values, "seq_length") or _number(values, "sequence_length") or _number(values, "encoder_seq_length")
+    return _StepArguments(layout, sequence, _recompute(values), _precision(values), (*_notes(values), *unsaid), overlap_tp, overlap_dp)
 
 
-def _check(values: Values, model: WholeModel) -> None:
+def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:
     if len(values) > MOST_NAMES:
         raise ConfigError(f"arguments: found {len(values)}, expected at most {MOST_NAMES}")
-    known = {*READ, *read_text(KNOWN).split()}
-    for name in values:
+    known, read = {*READ, *read_text(KNOWN).split()}, {*READ} & {*values}
+    for name in values if plain or read else ():
         if name not in known and (near := get_close_matches(name, READ, 1, ALIKE)):
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
-    strategy = values.get("data_parallel_sharding_strategy")
+    if not read:
+        raise ConfigError(f"arguments: found none in {show(text)}, expected --name value, or a recipe, of Megatron")
+    strategy = values.get("data_parallel_sharding_strategy", "no_shard" if plain and not values.get("use_torch_fsdp2") else None)
     if _sharded(values) and strategy not in (None, "optim_grads_params"):
-        raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, expected optim_grads_params or no sharded weights")
+        what = "expected optim_grads_params (no_shard is Megatron-LM's default) or no sharded weights"
+        raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, {what}")
     layer = model.layer
     of = {"layers": model.n_layers, "hidden": model.hidden, "experts": layer.n_experts if layer else 0, "top-k": layer.topk if layer else 0}
     for name, what in MODEL.items():
@@ -222,12 +229,14 @@ def _number(values: Values, name: str) -> int | None:
     return int(text)
 
 
-def _degrees(values: Values, model: WholeModel) -> dict[str, int | str]:
-    keys: dict[str, int | str] = {key: found for name, key in DEGREES.items() if (found := _number(values, name)) is not None}
-    per_node, nodes = _number(values, "nproc_per_node"), _number(values, "nnodes")
+def _degrees(values: Values, model: WholeModel, own: Cells) -> dict[str, int | str]:
+    """Keys of a layout. `own`: parts of its text that count first: the number of GPUs, whatever variables stand for it, and the pipeline."""
+    sized, ranks = {"gpus", "dp"} & {*own}, own.get("pp", "").partition("=")[2].strip()
+    keys: dict[str, int | str] = {key: n for name, key in DEGREES.items() if not (sized and key == "gpus") and (n := _number(values, name))}
+    per_node, nodes = (None if sized else _number(values, name) for name in ("nproc_per_node", "nnodes"))
     if per_node or nodes:
         keys["gpus"] = (per_node or 1) * (nodes or 1)
-    pp = int(keys.get("pp", 1))
+    pp = int(ranks if re.fullmatch("[1-9][0-9]{0,6}", ranks) else keys.get("pp", 1))
     if each := _number(values, "num_layers_per_virtual_pipeline_stage"):
         if model.n_layers % (pp * each):
             raise ConfigError(f"num_layers_per_virtual_pipeline_stage: found {each}, expected a divisor of layers / pp = {model.n_layers / pp:g}")
@@ -270,13 +279,17 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
 
 
 def _recompute(values: Values) -> Texts:
-    how, modules = values.get("recompute_granularity"), values.get("recompute_modules")
+    how = values.get("recompute_granularity")
     if how == "full":
         return (FULL,)
     if how != "selective" and not values.get("recompute_activations"):
         return ()
-    names: Iterable[str] = (modules,) if isinstance(modules, str) else modules if isinstance(modules, tuple) else ("core_attn",)
-    return tuple(name for name in names if name in MODULES)
+    return tuple(name for name in _modules(values) or ("core_attn",) if name in MODULES)
+
+
+def _modules(values: Values) -> Texts:
+    modules = values.get("recompute_modules")
+    return (modules,) if isinstance(modules, str) else modules if isinstance(modules, tuple) else ()
 
 
 FP8_RECIPES = {"blockwise": "fp8", "mxfp8": "mxfp8"}
@@ -291,7 +304,7 @@ def _precision(values: Values) -> str:
     def is_on(*names: str) -> bool:
         return any(values.get(name) not in (None, False) for name in names)
 
-    moments = values.get("exp_avg_dtype") in ("bf16", "bfloat16", "torch.bfloat16")
+    moments, gradients = (values.get(of) in ("bf16", "bfloat16", "torch.bfloat16") for of in ("exp_avg_dtype", "main_grads_dtype"))
     name = next((one for word, one in MIXED.items() if word in str(values.get("mixed_precision"))), "")
     if is_on("fp4_format", "fp4"):
         name = "fp4-all"
@@ -299,14 +312,15 @@ def _precision(values: Values) -> str:
         name = FP8_RECIPES.get(str(values.get("fp8_recipe")), "fp8-tensor")
     elif not name and (is_on("bf16") or moments):
         name = "bf16"
-    return f"{name},state={'bf16' if name == 'bf16' else 'fp8'}-moments" if moments else name
+    wide = "bf16-gradients" if gradients or is_on("grad_reduce_in_bf16") else "bf16-moments"
+    return f"{name},state={wide if name == 'bf16' else 'fp8-moments'}" if moments else name
 
 
 def _notes(values: Values) -> Texts:
     """One line that names the arguments that change time and are not read."""
-    *how, modules = (values.get(f"recompute_{name}") for name in ("granularity", "method", "modules"))
+    how = [values.get(f"recompute_{name}") for name in ("granularity", "method")]
     timed = [name for name in TIMED if (*how, name[:9]) != ("full", "uniform", "recompute")]  # all layers, as `full` counts them
     named = [f"{name}={str(value)[:60]}" for name in timed if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
-    named += [f"recompute_modules {name[:60]}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
+    named += [f"recompute_modules {name[:60]}" for name in _modules(values) if name not in MODULES]
     named += ["pipelines without bf16"] if values.get("fp16") is True else []
     return (f"Arguments that change the time and are not read: {', '.join(named)}.",) if named else ()

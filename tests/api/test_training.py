@@ -115,6 +115,8 @@ def test_tensor_parallelism_beyond_a_domain_is_one_line() -> None:
 def test_a_dense_model_has_no_ep_system() -> None:
     dense = dysharp.step("llama3-8b", "hw-dgx-h100", "tp=4,pp=2,m=4", sequence=1024)
     assert [one.system for one in dense.steps] == ["no EP"]
+    assert not any("MoE" in line or "expert" in line for line in dense.header)
+    assert "MFU: Megatron's count of model FLOPs over the dense peak of its GEMMs' type." in dense.header
     assert dense.best.shares["exposed EP"] == 0
     assert 0.05 < dense.best.mfu < 0.8
     assert max(dense.gains, key=dense.gains.__getitem__) == "launches that cost nothing"  # they bound 1024 tokens
@@ -159,7 +161,7 @@ def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None
 
 
 def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
-    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute"
+    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute --overlap-grad-reduce"
     ran = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", "--megatron-args", args, "--layout", "m=6", "--systems", "deepep", "--json"])
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
@@ -208,8 +210,10 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert kept.formats["sent"] == "fp8"  # as deepep sends to a layer in FP8, in a quick answer, too
     assert kept.memory.peak.allocated == dysharp.describe("qwen3-30b", layout="ep=8,gpus=64,m=4", recompute=["full"]).memory[0]["allocated"] * 2**30
     assert "formats: weights fp8-block (dense), bf16; products fp8 (dense), bf16; KV bf16; state fp8" in narrow.header  # collectives hide attention
-    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise"
+    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --overlap-grad-reduce"
     assert asked(megatron=f"{args} --tp-comm-overlap").best.step_us == narrow.best.step_us < asked(megatron=args).best.step_us
+    late = asked(megatron=args.replace("--overlap-grad-reduce", "--tp-comm-overlap")).best  # reduced behind the passes
+    assert late.shares["data_parallel"] > 3 * narrow.best.shares["data_parallel"]
 
 
 def test_the_best_plan_of_a_dense_model_takes_as_long_as_its_step() -> None:

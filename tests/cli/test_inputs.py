@@ -13,6 +13,7 @@ Call = Callable[..., Any]
 MODEL = {"hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "vocab_size": 100,
          "num_attention_heads": 4, "model_type": "qwen3_moe", "torch_dtype": "bfloat16"}  # fmt: skip
 SLICES = "mixtral-8x7b --layout ep=8,gpus=8 --cluster hw-dgx-h100"
+DENSE = "llama3-8b --layout tp=2,gpus=8"
 HOLE = {"layer_list": [{"layer_id": 0, "device_list": [{"device_id": 0, "device_expert": [0, 2]}]}]}
 FILES = {
     "twice.json": json.dumps(MODEL)[:-1] + ', "num_experts_per_tok": 4}',
@@ -38,6 +39,13 @@ REFUSED = {
     "report rows.json -o r.html": "rows.json: line 1: malformed JSON: found the key 'system' twice",
     "report rows.json --out --": "--: found the ending '', expected .html",
     "run ideal --gpus 2 --tokens 2 --model m.toml": "m.toml: [whole]: vocab: found 'many', expected a valid integer",
+    "step qwen2-moe --layout ep=12,gpus=24 --cluster hw-dgx-h100-x4": "ep: found 12 x etp 1, expected at most 8 GPUs (an NVLink domain)",
+    f"step {DENSE} --systems deepep": "systems: found it with llama3-8b, which has no experts, expected none",
+    f"step {DENSE} --routing uniform": "routing: found it with llama3-8b, which has no experts, expected none",
+    f"step {DENSE} --blocks merged": "blocks: found it with llama3-8b, which has no experts, expected none",
+    f"plan {DENSE[:9]} --gpus 8 --imbalance 2": "plan: imbalance: found it with llama3-8b, which has no experts, expected none",
+    f"plan {DENSE[:9]} --gpus 8 --spread 0": "plan: spread: found it with llama3-8b, which has no experts, expected none",
+    f"plan {DENSE[:9]} --gpus 8 --what-if": "plan: what_if: found it with llama3-8b, which has no experts, expected none",
     f"step {SLICES} --megatron-args empty.sh": "arguments: found none in 'empty.sh', expected --name value",
     f"step {SLICES} --megatron-args slip.sh": "arguments: found seq_lenght, expected seq_length",
     f"step {SLICES} --megatron-args long.sh": "long.sh: found 2097165 bytes, expected at most 1048576",

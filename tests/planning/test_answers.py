@@ -317,3 +317,21 @@ def test_a_plan_without_a_switch_prints_a_command_that_step_takes() -> None:
     done = CliRunner().invoke(cli, [*options[1:], "--quick"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Quick answer, closed form: mori:")
+
+
+@pytest.mark.parametrize(("asked", "message"), [
+    ({"check": "tp=2,pp2"}, "layout: 'pp2': unknown key"), ({"check": "tp=2,tp=4"}, "found tp twice, expected it once"),
+    ({"check": "tp=2,recompute=none,recompute=full"}, "--check: found recompute=none, recompute=full, expected each word once"),
+    ({"vary": ["layers=32,32"]}, "found llama3-8b-layers32, llama3-8b-layers32, expected different"),
+])  # fmt: skip
+def test_no_word_of_a_layout_or_shape_is_left_out(asked: dict[str, Any], message: str) -> None:
+    """`pp2` was left out, of two degrees the last one counted, and two equal shapes ended in a ValueError."""
+    with pytest.raises(ConfigError, match=message):
+        plan("llama3-8b", 8, "hw-dgx-h100", batch=32, quick=True, **asked)
+
+
+def test_sharded_weights_are_a_word_of_check() -> None:
+    done = plan("llama3-8b", 8, "hw-dgx-h100", batch=32, quick=True, check="weights=sharded")
+    assert done.checked is not None
+    assert done.checked.layout.fsdp == 8
+    assert not any("xpert" in line or "EP" in line for line in done.header)  # of a dense model

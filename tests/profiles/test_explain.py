@@ -137,6 +137,12 @@ def test_what_needs_a_model_is_not_ignored(tmp_path: Path, asked: dict[str, Any]
         dysharp.explain(*write(tmp_path, run_of(1)), **asked)
 
 
+def test_a_model_without_experts_dispatches_no_rows(tmp_path: Path) -> None:
+    """Its GEMMs were what those of the other model should take."""
+    with pytest.raises(ConfigError, match=r"found llama3-8b, which has no experts, expected the model whose rows .* dispatches"):
+        dysharp.explain(*write(tmp_path, run_of(1)), model="llama3-8b", layout="gpus=8")
+
+
 def test_kernels_of_two_gpus_in_a_file_are_refused(tmp_path: Path) -> None:
     (trace,) = run_of(1)
     trace["traceEvents"] += [event | {"pid": 1} for event in trace["traceEvents"]]

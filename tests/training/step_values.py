@@ -293,7 +293,8 @@ def costs() -> Iterator[Row]:
 ARGUMENTS = (
     "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 3 --num-layers-per-virtual-pipeline-stage 2 --num-gpus 72 --micro-batch-size 2",
     "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 4 --world-size=32 --seq-length 512",
-    "--pipeline-model-parallel-size 4 --num-layers-in-first-pipeline-stage 3 --world-size 8 --use-megatron-fsdp --fp8-format hybrid --fp16",
+    "--pipeline-model-parallel-size 4 --num-layers-in-first-pipeline-stage 3 --world-size 8 --use-megatron-fsdp --fp8-format hybrid --fp16 "
+    "--data-parallel-sharding-strategy optim_grads_params",
     "--pipeline-model-parallel-size 7 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split --nproc-per-node 7 --nnodes 2",
     "--pipeline-model-parallel-size 3 --num-layers-in-last-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2 --num-gpus 9",
     "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*5,t|t*6L --global-batch-size 24 --num-gpus 4 --moe-router-topk 5",

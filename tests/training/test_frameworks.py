@@ -72,7 +72,9 @@ def test_arguments_of_a_command_line() -> None:
     assert (found.sequence, found.recompute, found.precision) == (4096, ("mla_up_proj", "mlp"), "fp8-tensor,state=fp8-moments")
     assert found.notes[0] == "Arguments that change the time and are not read: overlap_moe_expert_parallel_comm=True."
     assert "no --use-distributed-optimizer" in found.notes[1]
-    assert len(arguments_from(ARGS + " --use-distributed-optimizer", V3).notes) == 1
+    assert "no --sequence-parallel" in found.notes[2]
+    assert len(arguments_from(ARGS + " --use-distributed-optimizer --sequence-parallel", V3).notes) == 1
+    assert "recompute_modules foo" in arguments_from("--recompute-activations --recompute-modules foo", V3).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,7 @@ def test_arguments_of_a_command_line() -> None:
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
         ("--fp4-format e2m1", "fp4-all"),
         ("--bf16 --exp-avg-dtype bf16", "bf16,state=bf16-moments"),
+        ("--bf16 --exp-avg-dtype bf16 --main-grads-dtype bf16", "bf16,state=bf16-gradients"),
         ("--mixed-precision bf16_with_fp8_subchannel_scaling_mixed", "fp8"),
         ("--mixed-precision bf16_with_mxfp8_mixed", "mxfp8"),
         ("--mixed-precision bf16_mixed", "bf16"),
@@ -145,6 +148,64 @@ def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
         _read_settings(f"{file}:big")
 
 
+NEMO = """
+def pretrain_recipe(dir=None, num_nodes=4):
+    trainer = make(tensor_parallelism=4, pipeline_parallelism=2, sequence_parallel=False, overlap_grad_reduce=False)
+    data = run.Config(MockDataModule, sequence_length=8192, global_batch_size=512, micro_batch_size=1)
+    cfg.mixed_precision = get_mixed_precision_config("bf16_with_mxfp8_mixed")
+"""
+
+
+def test_names_of_other_recipes_of_megatron_count(tmp_path: Path) -> None:
+    """NeMo's degrees and the sequence of a data set were not read: a step of 4,096 tokens without parallelism, in BF16."""
+    (tmp_path / "nemo.py").write_text(NEMO)
+    found = arguments_from(f"{tmp_path}/nemo.py:pretrain_recipe", load_whole("llama3-8b"), "gpus=32")
+    layout = layout_of(found.layout)
+    assert (layout.tp, layout.pp, layout.global_batch, found.sequence, found.precision) == (4, 2, 512, 8192, "mxfp8")
+    assert (len(found.notes), "--sequence-parallel" in found.notes[0], found.overlap_dp) == (1, True, False)
+
+
+DUMP = """
+mixed_precision:
+  fp8: hybrid
+  fp8_recipe: blockwise
+model:
+  expert_model_parallel_size: 64
+  fp8: null
+  fp8_recipe: delayed
+optimizer:
+  exp_avg_dtype:
+    _call_: false
+    _target_: torch.bfloat16
+"""
+TYPES = """
+def pretrain():
+    cfg.model.expert_model_parallel_size = 64
+    cfg.mixed_precision = MixedPrecisionConfig(bf16=True, fp8=None, fp8_recipe="tensorwise", params_dtype=torch.bfloat16)
+    cfg.optimizer.exp_avg_dtype = torch.bfloat16
+    cfg.optimizer.main_grads_dtype = torch.bfloat16
+"""
+
+
+def test_types_of_whole_recipes_are_those_that_count(tmp_path: Path) -> None:
+    """What Megatron-Bridge writes of a run repeats precision under `model`, where it does not count, and names types by their target."""
+    (tmp_path / "dump.yaml").write_text(DUMP)
+    assert arguments_from(f"{tmp_path}/dump.yaml", V3, "gpus=64").precision == "fp8,state=fp8-moments"
+    (tmp_path / "types.py").write_text(TYPES)
+    assert arguments_from(f"{tmp_path}/types.py:pretrain", V3, "gpus=64").precision == "bf16,state=bf16-gradients"
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("titan.toml", "[training]\nlocal_batch_size = 1\nseq_len = 8192\n[parallelism]\ntensor_parallel_degree = 2\n"),
+    ("ds.json", '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'),
+])  # fmt: skip
+def test_a_recipe_of_another_framework_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    """A step of plain data parallelism came out, as if the file said it."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"arguments: found none in '.*{name}', expected --name value, or a recipe, of Megatron"):
+        arguments_from(str(tmp_path / name), V3, "gpus=32")
+
+
 def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
     file = tmp_path / "presets.py"
     file.write_text(
@@ -162,6 +223,9 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
     assert [chunk.n_layers for chunk in chunks_of(V3, layout_of(arguments_from(args, V3).layout))] == [13, 16, 16, 16]
     inner = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 47"
     assert layout_of(arguments_from(inner, QWEN).layout).vpp == 1
+    chunks = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 6 --expert-model-parallel-size 8 --num-layers 48"
+    found = layout_of(arguments_from(chunks, load_whole("qwen3-30b"), "pp=4").layout)
+    assert (found.pp, found.vpp) == (4, 2)  # chunks of 6 layers of the pipeline that counts, not of 3
 
 
 @pytest.mark.parametrize(
@@ -176,6 +240,8 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
         ("--mtp-num-layers 2", "", "mtp_num_layers: found '2', expected the 1 of deepseek-v3"),
         ("--mtp-num-layers 0", "", "mtp_num_layers: found '0', expected the 1 of deepseek-v3"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),
+        ("--use-megatron-fsdp --num-gpus 8", "", r"found 'no_shard', expected optim_grads_params \(no_shard is Megatron-LM's default\)"),
+        ("--zero-stage 3", "gpus=8", "arguments: found none in '--zero-stage 3', expected --name value, or a recipe, of Megatron"),
         ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
         ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
         ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 2", "", "expected chunks of whole layers on 4 x 1 chunks"),
@@ -198,6 +264,19 @@ def test_full_recomputation_is_read_unless_it_is_of_a_block_of_layers() -> None:
 
 def test_arguments_with_dashes_in_values_and_equals() -> None:
     assert _arguments_of("run.py --lr=-1 --a b c --flag") == {"lr": "-1", "a": ("b", "c"), "flag": True}
+
+
+def test_arrays_of_a_script_end_their_last_arguments(tmp_path: Path) -> None:
+    """As in the examples of Megatron-LM; GPUs that variables say are not needed where the layout names them."""
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "GPUS=8\nDISTRIBUTED=(\n    --nproc_per_node $GPUS\n    --nnodes ${NODES:-1}\n)\nPARALLEL=(\n    --sequence-parallel\n    "
+        "--use-distributed-optimizer\n    --expert-model-parallel-size 8\n)\ntorchrun ${DISTRIBUTED[@]} pretrain_gpt.py ${PARALLEL[@]}\n"
+    )
+    found = arguments_from(str(file), QWEN, "gpus=64")
+    assert (layout_of(found.layout).ep, layout_of(found.layout).gpus, found.notes) == (8, 64, ())
+    with pytest.raises(ConfigError, match=r"nproc_per_node: found '\$GPUS', expected a number"):
+        arguments_from(str(file), QWEN)
 
 
 def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:

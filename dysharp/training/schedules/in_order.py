@@ -91,12 +91,10 @@ def _loop_bfs(shape: ScheduleShape) -> list[list[Cell]]:
 
 def _group(shape: ScheduleShape) -> int:
     """Micro-batches of a group: the given number, or as near to the number of ranks as equal groups allow."""
-    group = shape.group or shape.microbatches // max(1, shape.microbatches // shape.ranks)
-    if group < min(shape.ranks, shape.microbatches):
+    least = min(shape.ranks, shape.microbatches)
+    group = shape.group or next(n for n in range(least, shape.microbatches + 1) if shape.microbatches % n == 0)
+    if group < least:
         raise ConfigError(f"interleaved schedule: found groups of {group} micro-batches, expected {shape.ranks} or more (ranks of the pipeline)")
-    if not shape.group and shape.microbatches % group:
-        found = f"found {shape.microbatches} micro-batches on {shape.ranks} ranks"
-        raise ConfigError(f"interleaved schedule: {found}, expected a number that equal groups of at least {shape.ranks} divide")
     return group
 
 
