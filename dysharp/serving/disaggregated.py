@@ -198,6 +198,8 @@ class Disaggregated:
     tokens_per_gpu: float
     idle: int
     transfer: float
+    ep_system: str
+    """`Replica.ep_system` of both pools."""
 
 
 class _Plan(NamedTuple):
@@ -288,4 +290,5 @@ def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Disaggregated | No
     first, second, used = plan.prefill.table.replica, plan.decode.table.replica, plan.prefill.gpus + plan.decode.gpus
     done, sent = served(users), transfer_us(first, plan.scenario.isl, used)
     tokens = done.rate * plan.scenario.osl / gpus
-    return Disaggregated(first.layout, plan.prefill.workers, second.layout, plan.decode.workers, float(users), done, tokens, gpus - used, sent)
+    counts = plan.prefill.workers, second.layout, plan.decode.workers, float(users)
+    return Disaggregated(first.layout, *counts, done, tokens, gpus - used, sent, first.ep_system)

@@ -121,3 +121,14 @@ def test_disaggregated_servers() -> None:
         "launch_router --pd-disaggregation",
     ):
         assert part in lines
+
+
+LOW = "vllm serve deepseek-ai/DeepSeek-V3 -dp 8 -ep --all2all-backend deepep_low_latency"
+
+
+@pytest.mark.parametrize("asked", [{"layouts": ["dp=8,ep=8"]}, {"launch": LOW}])
+def test_each_pool_starts_the_kernels_it_is_charged(asked: dict[str, Any]) -> None:
+    """A server of both has the kernels of one flag; of two pools each has its own."""
+    found = serve("deepseek-v3", "hw-dgx-h200-x2", **asked)
+    lines = [line.partition("--all2all-backend ")[2].split()[0] for line in found.starting() if line.startswith("Disaggregated")]
+    assert lines == ["deepep_high_throughput", "deepep_low_latency"]
