@@ -69,8 +69,8 @@ def _prompt_us(table: StepTable, scenario: Scenario, together: float, cache: flo
     chunks = max(1.0, scenario.isl / most)
     tokens = n * scenario.isl / chunks
     busiest = max(tokens / table.groups, min(tokens, scenario.isl / chunks))
-    step = table.prompts_us(tokens, busiest, 0.0)
-    return (step + beside_caches_us(table.replica, busiest, step, cache * busiest / scenario.isl)) * chunks / n
+    step, sent = table.prompts_us(tokens, busiest, 0.0), cache * busiest / scenario.isl
+    return max(step + beside_caches_us(table.replica, busiest, step, sent), sent) * chunks / n  # caches leave one after the other
 
 
 def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
@@ -218,18 +218,18 @@ def best_disaggregated(
     rules = replace(engine, mixed=False, gathered_steps=0)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
     fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]
-    first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, scenario, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
+    first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, scenario, gpus, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
     plans = [plan for replica in fits for plan in _plans(replica, rules, scenario, gpus, tpot, first[:PREFILL_LAYOUTS])]
     found = [made for plan in sorted(plans, key=lambda p: -p.rate)[:PLANS] if (made := _run(plan, gpus, ttft, tpot))]
     return max(found, key=lambda one: one.tokens_per_gpu) if found else None
 
 
-def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) -> tuple[float, WorkerPool] | None:
+def _prompts(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, ttft: float) -> tuple[float, WorkerPool] | None:
     """Prompts per microsecond of one prefill worker that is never idle, if one prompt keeps the limit."""
     if not memory_of(replica, engine.beside(replica.layout.dp), scenario.isl).requests:
         return None
-    table = StepTable(replica, engine, scenario)
-    rate = MOST_SHARE / _prompt_us(table, scenario, _most(table, scenario))
+    table, sent = StepTable(replica, engine, scenario), transfer_us(replica, scenario.isl, gpus) / replica.layout.dp
+    rate = MOST_SHARE / max(_prompt_us(table, scenario, _most(table, scenario)), sent)
     return (rate, WorkerPool(table, 1)) if _prompt_us(table, scenario, 1.0) < ttft else None
 
 
