@@ -78,7 +78,8 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     found = _explained(found, asked, request, tell) if best else found
     if traced is None or not points:
         return found
-    replayed = (best if wanted is not None else best[:1]) or [min(points, key=lambda point: point.served.tpot)]
+    named = {point.replica.layout: point for point in (*best, *points)} if wanted is not None else {}
+    replayed = [*named.values()] or best[:1] or [min(points, key=lambda point: point.served.tpot)]
     return replace(found, replays=replays(replayed, worker, rules, count, traced, limits, request, tell, launch is None or launch.prefixes))
 
 
