@@ -93,7 +93,7 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
         if asked[name] not in (None, "", value):
             found, line = ([", ".join(layout.name for layout in one) if name == "layouts" else one for one in (asked[name], value)])
             raise ConfigError(f"serve: --{name.replace('_', '-')}: found {show(found)} beside a launch line with {line}, expected one of the two")
-    size = launch.layout.gpus
+    size = launch.options.get("gpus", launch.layout.gpus)
     if machine.n_gpus < size and asked["gpus"] is None:
         least = f"expected a --cluster of as many: {machine.name} has {machine.n_gpus}"
         raise ConfigError(f"serve: found a launch line of {size} GPUs ({launch.layout.name}), {least}")

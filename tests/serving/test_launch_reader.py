@@ -130,6 +130,12 @@ def test_an_answer_for_a_line() -> None:
     assert any("is longer than the 4,000 of the launch line" in text for text in serve(launch=f"{SMALL} --max-model-len 4k").header)
 
 
+@pytest.mark.parametrize("flags", ["-tp 16", "-tp 8 -dp 2"])
+def test_a_line_of_more_gpus_than_the_machine_has(flags: str) -> None:
+    with pytest.raises(ConfigError, match=r"found a launch line of 16 GPUs \(TP\d+\), expected a --cluster of as many: hw-dgx-h100 has 8"):
+        serve(cluster="hw-dgx-h100", launch=f"vllm serve meta-llama/Meta-Llama-3-8B {flags}")
+
+
 def test_a_long_replay_says_how_far_it_is() -> None:
     told: list[str] = []
     serve(launch=SMALL, gpus=1, requests="rate=90,n=2500,isl=50,osl=5", tick=lambda done, of, text: told.append(text))
