@@ -188,9 +188,9 @@ class _Line:
             raise ConfigError(f"launch: found {typed}{whose}, expected a flag of {self.engine}{near if 'mean' in near else ''}")
         name = aliases.get(root, root) + dot + rest
         name = str(aliases.get(name, name))
-        inside = [flag for flag in self.flags if flag.startswith(f"{root}.")] if dot and name not in self.flags else []
-        if near := "".join(get_close_matches(name, inside, 1, ALIKE)):
-            raise ConfigError(f"launch: found {typed}, expected {near}")
+        inside = [flag.partition(".")[2] for flag in self.flags if flag.startswith(f"{root}.")] if dot and name not in self.flags else []
+        if near := "".join(get_close_matches(rest, inside, 1, ALIKE)):  # without what they share
+            raise ConfigError(f"launch: found {typed}, expected {root}.{near}")
         return name
 
     def error(self, quantity: str, expected: str) -> ConfigError:

@@ -168,6 +168,15 @@ def test_an_option_that_contradicts(asked: dict[str, Any], said: str) -> None:
     assert serve(launch=line, engine="vllm", mtp=0, layouts=["tp=2"], model="qwen3-30b").best
 
 
+@pytest.mark.parametrize("line", [
+    f"""{SMALL} --speculative-config '{{"method": "eagle3", "model": "x", "num_speculative_tokens": 3}}'""",
+    "printf '%s\\n' 'kv_cache_config: {enable_partial_reuse: false}' > o.yml && trtllm-serve Qwen/Qwen3-30B-A3B --extra_llm_api_options o.yml",
+])  # fmt: skip
+def test_names_inside_a_setting_are_not_taken_for_others(line: str) -> None:
+    """A model is no misspelt method: what both begin with, the setting, does not count."""
+    assert read_launch(line).lines[-1].startswith("may move it and is not counted: --")
+
+
 S3, T3 = f"python -m sglang.launch_server --model-path {V3}", f"trtllm-serve {V3}"
 BROKEN = [
     ("", "no commands of an engine"), (" \n ", "no commands"), ("vllm", "no commands"), ("vllm bench serve x", "no commands"),
