@@ -41,7 +41,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     `model` None: that of `launch`, else deepseek-v3.
     """
     machine = load_cluster(cluster)
-    launch = read_launch(request["launch"], model, machine.hbm_bytes) if request["launch"] is not None else None
+    launch = read_launch(request["launch"], model, machine.hbm_bytes, machine.gpu) if request["launch"] is not None else None
     if launch:
         request = _launched(launch, request, machine)
     whole, rules = (launch.model, launch.engine) if launch else (load_whole(model or "deepseek-v3"), engine_of(request["engine"] or "vllm"))
