@@ -156,6 +156,7 @@ def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: Serv
         shipped(start).line(whole, start.machine.products),
         *lines_on(whole),
         *([longer] if 0 < whole.context < tokens else []),
+        *(["slow and lost NICs of the network are not counted"] if cluster.scale_out and cluster.scale_out.rates(cluster.n_gpus) else []),
         f"steady state of a fixed number of users; {chosen if whole.layer else ''}no prefix cache; {drafts}",
         *([REPLAYED] if request["requests"] else []),
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),

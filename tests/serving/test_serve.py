@@ -17,7 +17,7 @@ from dysharp.cli.app import cli
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import limit_of
 from dysharp.serving.search import EQUAL, ranked
-from dysharp.specs import load_whole
+from dysharp.specs import load_cluster, load_whole
 
 
 def test_two_nodes_of_h200() -> None:
@@ -153,6 +153,16 @@ def test_wrong_input() -> None:
         serve(osl=1)
     with pytest.raises(ConfigError, match="gpu"):
         serve(cluster="paper-gh200-nvl32")
+
+
+def test_nics_that_are_not_counted_are_named() -> None:
+    """A step is a closed form of equal NICs."""
+    base = load_cluster("hw-dgx-h100-x2")
+    assert base.scale_out is not None
+    slow, lost = (replace(base, scale_out=replace(base.scale_out, **one)) for one in ({"slow_nics": ((3, 0.1),)}, {"lost_nics": (3,)}))
+    assert "slow and lost NICs of the network are not counted" in serve("llama3-8b", slow, layouts=["tp=1"]).header
+    with pytest.raises(ConfigError, match="found GPU 3 without a NIC"):
+        serve("llama3-8b", lost, layouts=["tp=1"])
 
 
 def test_more_memory_never_serves_fewer() -> None:
