@@ -146,7 +146,7 @@ class Record:
         arrived, end, total = found["arrived"], found["end"], float(found["end"].max(initial=0.0))
         order = np.sort(arrived)
         begin, last = (0.0, total) if len(order) < FEW else (float(order[int(WARM_UP * len(order))]), float(order[-1]))
-        if last <= begin:
+        if last <= begin or (requests.users and not begin):  # the users who come first are more than fill the replicas
             begin, last = 0.0, total
         measured = (arrived >= begin) & (arrived <= last)
         found["measured"] = measured.astype(float)
