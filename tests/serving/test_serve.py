@@ -127,6 +127,15 @@ def test_a_picture_and_a_page(tmp_path: Path) -> None:
     assert "expected .html" in str(wrong.exception) + wrong.output
 
 
+@pytest.mark.parametrize("asked", [["llama3-405b"], ["qwen3-30b", "--layouts", "tp=8", "--requests", "rate=4,n=9,isl=60000"]])
+def test_a_picture_of_nothing(asked: list[str], tmp_path: Path) -> None:
+    """No layout fits, or every request is longer than the model's context."""
+    picture = tmp_path / "none.svg"
+    found = CliRunner().invoke(cli, ["serve", *asked, "--cluster", "hw-dgx-h100", "--plot", str(picture)])
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+    assert "<svg" in picture.read_text()
+
+
 def test_what_does_not_fit_says_why() -> None:
     done = serve("deepseek-v3", "hw-dgx-h100", precision="bf16", isl=1000, osl=10)
     assert not done.points
