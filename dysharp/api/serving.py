@@ -137,6 +137,8 @@ def _check(whole: WholeModel, request: ServeArgs) -> None:
     alone = next((name for name, value in REPLAYED_ONLY.items() if request.get(name) not in (value, "")), None)
     if alone and not request["requests"]:
         raise ConfigError(f"serve: found --{alone} without --requests, expected both: only a replay counts it")
+    if unused := [name for name in ("routing", "ep_system") if request[name] and not whole.layer and not request["launch"]]:
+        raise ConfigError(f"serve: found --{unused[0].replace('_', '-')}, expected none: {whole.name} has no experts")
     if mtp and not whole.mtp:
         raise ConfigError(f"serve: mtp: found {mtp}, expected 0: {whole.name} has no MTP layers")
     if not 0 < acceptance < 1:

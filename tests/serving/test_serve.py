@@ -204,11 +204,13 @@ def test_users_need_the_fewest_gpus_of_all_layouts() -> None:
         ({"isl": 1 << 25}, "isl: found 33554432, expected 1 to 16777216"),
         ({"slo": "ttft=2s,ttft=1s"}, "slo: found ttft twice"),
         ({"acceptance": 1.0}, "serve: acceptance: found 1.0"),
+        ({"model": "llama3-8b", "routing": "uniform"}, "found --routing, expected none: llama3-8b has no experts"),
+        ({"model": "llama3-8b", "ep_system": "deepep"}, "found --ep-system, expected none"),
     ],
 )
 def test_wrong_wishes_are_refused_in_one_line(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        serve("qwen3-30b", "hw-dgx-h200", **asked)
+        serve(**{"model": "qwen3-30b", "cluster": "hw-dgx-h200", **asked})
 
 
 def test_a_model_is_served_as_it_was_published() -> None:
