@@ -233,8 +233,7 @@ class Serving:
         scenario = replace(like.scenario, concurrency=disaggregated.users / disaggregated.decode_workers)
         pools: list[tuple[str, Task, ServeLayout]] = [("prefill", "prefill", disaggregated.prefill), ("decode", "decode", disaggregated.decode)]
         for words, task, layout in pools:
-            worker = replace(like.replica, layout=layout, ep_system=disaggregated.ep_system, ep_by_flag=False)
-            start = start_of(self.engine, worker, scenario, task)
+            start = start_of(self.engine, replace(like.replica, layout=layout, ep_system=disaggregated.ep_system, ep_by_flag=False), scenario, task)
             yield f"Disaggregated, {words}: {f'{layout.name} does not start: {start.refuses}' if start.refuses else start.command}"
         if start.router:
             yield f"Disaggregated, router: {start.router}"
