@@ -41,7 +41,7 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     `model` None: that of `launch`, else deepseek-v3.
     """
     machine = load_cluster(cluster)
-    launch = read_launch(request["launch"], model, machine.hbm_bytes) if request["launch"] is not None else None
+    launch = read_launch(request["launch"], model, machine.hbm_bytes, machine.gpu) if request["launch"] is not None else None
     if launch:
         request = _launched(launch, request, machine)
     whole, rules = (launch.model, launch.engine) if launch else (load_whole(model or "deepseek-v3"), engine_of(request["engine"] or "vllm"))
@@ -78,7 +78,8 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
     found = _explained(found, asked, request, tell) if best else found
     if traced is None or not points:
         return found
-    replayed = (best if wanted is not None else best[:1]) or [min(points, key=lambda point: point.served.tpot)]
+    named = {point.replica.layout: point for point in (*best, *points)} if wanted is not None else {}
+    replayed = [*named.values()] or best[:1] or [min(points, key=lambda point: point.served.tpot)]
     return replace(found, replays=replays(replayed, worker, rules, count, traced, limits, request, tell, launch is None or launch.prefixes))
 
 
@@ -92,7 +93,7 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
         if asked[name] not in (None, "", value):
             found, line = ([", ".join(layout.name for layout in one) if name == "layouts" else one for one in (asked[name], value)])
             raise ConfigError(f"serve: --{name.replace('_', '-')}: found {show(found)} beside a launch line with {line}, expected one of the two")
-    size = launch.layout.gpus
+    size = launch.options.get("gpus", launch.layout.gpus)
     if machine.n_gpus < size and asked["gpus"] is None:
         least = f"expected a --cluster of as many: {machine.name} has {machine.n_gpus}"
         raise ConfigError(f"serve: found a launch line of {size} GPUs ({launch.layout.name}), {least}")
@@ -136,6 +137,8 @@ def _check(whole: WholeModel, request: ServeArgs) -> None:
     alone = next((name for name, value in REPLAYED_ONLY.items() if request.get(name) not in (value, "")), None)
     if alone and not request["requests"]:
         raise ConfigError(f"serve: found --{alone} without --requests, expected both: only a replay counts it")
+    if unused := [name for name in ("routing", "ep_system") if request[name] and not whole.layer and not request["launch"]]:
+        raise ConfigError(f"serve: found --{unused[0].replace('_', '-')}, expected none: {whole.name} has no experts")
     if mtp and not whole.mtp:
         raise ConfigError(f"serve: mtp: found {mtp}, expected 0: {whole.name} has no MTP layers")
     if not 0 < acceptance < 1:
@@ -155,6 +158,7 @@ def _header(whole: WholeModel, start: Replica, scenario: Scenario, request: Serv
         shipped(start).line(whole, start.machine.products),
         *lines_on(whole),
         *([longer] if 0 < whole.context < tokens else []),
+        *(["slow and lost NICs of the network are not counted"] if cluster.scale_out and cluster.scale_out.rates(cluster.n_gpus) else []),
         f"steady state of a fixed number of users; {chosen if whole.layer else ''}no prefix cache; {drafts}",
         *([REPLAYED] if request["requests"] else []),
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),

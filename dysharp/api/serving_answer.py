@@ -233,7 +233,7 @@ class Serving:
         scenario = replace(like.scenario, concurrency=disaggregated.users / disaggregated.decode_workers)
         pools: list[tuple[str, Task, ServeLayout]] = [("prefill", "prefill", disaggregated.prefill), ("decode", "decode", disaggregated.decode)]
         for words, task, layout in pools:
-            start = start_of(self.engine, replace(like.replica, layout=layout), scenario, task)
+            start = start_of(self.engine, replace(like.replica, layout=layout, ep_system=disaggregated.ep_system, ep_by_flag=False), scenario, task)
             yield f"Disaggregated, {words}: {f'{layout.name} does not start: {start.refuses}' if start.refuses else start.command}"
         if start.router:
             yield f"Disaggregated, router: {start.router}"
@@ -295,7 +295,7 @@ def sharing(best: Sequence[ServePoint]) -> ServePoint:
 
 
 def _milliseconds(disaggregated: ByName) -> ByName:
-    served, sent = disaggregated.pop("served"), disaggregated.pop("transfer")
+    served, sent, _ = (disaggregated.pop(name) for name in ("served", "transfer", "ep_system"))
     return disaggregated | {"tpot_ms": served["tpot"] / 1e3, "ttft_ms": served["ttft"] / 1e3, "transfer_ms": sent / 1e3}
 
 

@@ -76,11 +76,9 @@ def rearranging(replica: Replica, slots: int) -> Rearranging:
     layers = sum(replica.model.is_moe(number) for number in range(replica.model.n_layers))
     own = layer.n_experts // layout.ep + slots
     moved = own * layers * expert
-    out = rates.cluster.scale_out
-    inside = layout.ep <= replica.machine.domain or out is None
+    out, inside = rates.cluster.scale_out, layout.ep <= rates.domain
     us = float(link_us(rates.gpu, rates.constants, moved)) if inside or out is None else moved / (out.nic_GBps * out.nics_per_gpu * 1e3)
-    total = layout.ep * own - layer.n_experts
-    return Rearranging(slots, hottest(replica.loads, layout.ep, total), slots * layers * expert, moved, us / 1e6)
+    return Rearranging(slots, hottest(replica.loads, layout.ep, layout.ep * own - layer.n_experts), slots * layers * expert, moved, us / 1e6)
 
 
 def stalled(step_us: float) -> float:

@@ -50,8 +50,7 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
     GPUs that hold copies of a cache send a part each.
     """
     layout, rates, out = replica.layout, replica.machine, replica.machine.cluster.scale_out
-    copies = layout.tp if replica.model.attention.mla else max(1, layout.tp // replica.model.attention.kv_heads)
-    own = kv_bytes(replica, prompt) / copies
+    own = kv_bytes(replica, prompt) / (layout.tp if replica.model.attention.mla else max(1, layout.tp // replica.model.attention.kv_heads))
     if out is None or domain_gpus <= out.domain_gpus:
         return float(link_us(rates.gpu, rates.constants, own))
     return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
@@ -69,8 +68,8 @@ def _prompt_us(table: StepTable, scenario: Scenario, together: float, cache: flo
     chunks = max(1.0, scenario.isl / most)
     tokens = n * scenario.isl / chunks
     busiest = max(tokens / table.groups, min(tokens, scenario.isl / chunks))
-    step = table.prompts_us(tokens, busiest, 0.0)
-    return (step + beside_caches_us(table.replica, busiest, step, cache * busiest / scenario.isl)) * chunks / n
+    step, sent = table.prompts_us(tokens, busiest, 0.0), cache * busiest / scenario.isl
+    return max(step + beside_caches_us(table.replica, busiest, step, sent), sent) * chunks / n  # caches leave one after the other
 
 
 def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
@@ -80,8 +79,7 @@ def _steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, c
     """
     first, second = prefill.table, decode.table
     places = min(scenario.concurrency, cap * second.groups * decode.workers)
-    sent = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus)
-    text = first.engine.token_us * scenario.isl
+    sent, text = transfer_us(first.replica, scenario.isl, prefill.gpus + decode.gpus), first.engine.token_us * scenario.isl
     requests, rate = places, 0.0
     most = _most(first, scenario)
     fastest = MOST_SHARE * prefill.workers / _prompt_us(first, scenario, most, sent)
@@ -143,14 +141,12 @@ def run_pools(
     table, second = prefill.table, decode.table
     users = max(1, round(scenario.concurrency))
     lengths = scenario.osl * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / scenario.accepted
-    most = int(_most(table, scenario))
     sent = transfer_us(table.replica, scenario.isl, prefill.gpus + decode.gpus)
-    took = [0.0, *(n * _prompt_us(table, scenario, n, sent) for n in range(1, most + 1))]
-    after = sent / table.replica.model.n_layers + (table.stages - 1) * took[1]
-    text = table.engine.token_us * scenario.isl
+    took = [0.0, *(n * _prompt_us(table, scenario, n, sent) for n in range(1, int(_most(table, scenario)) + 1))]
+    after = sent / table.replica.model.n_layers + (table.stages - 1) * took[1] + table.engine.token_us * scenario.isl
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
     for _ in range(REPEATS):
-        tail = after + text + _first_us(second, step)
+        tail = after + _first_us(second, step)
         waited, end = _prompt_step(users, prefill.workers, took, (lengths * step).tolist())
         ttft, rate = waited + tail, users * rounds / end * 1e6
         requests = min(scenario.concurrency, rate / 1e6 * scenario.osl / scenario.accepted * step)
@@ -161,8 +157,7 @@ def run_pools(
 
 def _prompt_step(users: int, workers: int, took: list[float], decoding: list[float]) -> tuple[float, float]:
     """(mean time from a prompt's arrival to its end, end of the last prompt) of prompts that workers take in the order in which they come."""
-    coming = [(0.0, n) for n in range(users)]
-    free = [0.0] * workers
+    coming, free = [(0.0, n) for n in range(users)], [0.0] * workers
     issued, waited, end = users, 0.0, 0.0
     while coming:
         begin = max(heapq.heappop(free), coming[0][0])
@@ -198,6 +193,8 @@ class Disaggregated:
     tokens_per_gpu: float
     idle: int
     transfer: float
+    ep_system: str
+    """`Replica.ep_system` of both pools."""
 
 
 class _Plan(NamedTuple):
@@ -216,18 +213,18 @@ def best_disaggregated(
     rules = replace(engine, mixed=False, gathered_steps=0)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
     fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]
-    first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, scenario, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
+    first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, scenario, gpus, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
     plans = [plan for replica in fits for plan in _plans(replica, rules, scenario, gpus, tpot, first[:PREFILL_LAYOUTS])]
     found = [made for plan in sorted(plans, key=lambda p: -p.rate)[:PLANS] if (made := _run(plan, gpus, ttft, tpot))]
     return max(found, key=lambda one: one.tokens_per_gpu) if found else None
 
 
-def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) -> tuple[float, WorkerPool] | None:
+def _prompts(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, ttft: float) -> tuple[float, WorkerPool] | None:
     """Prompts per microsecond of one prefill worker that is never idle, if one prompt keeps the limit."""
     if not memory_of(replica, engine.beside(replica.layout.dp), scenario.isl).requests:
         return None
-    table = StepTable(replica, engine, scenario)
-    rate = MOST_SHARE / _prompt_us(table, scenario, _most(table, scenario))
+    table, sent = StepTable(replica, engine, scenario), transfer_us(replica, scenario.isl, gpus) / replica.layout.dp
+    rate = MOST_SHARE / max(_prompt_us(table, scenario, _most(table, scenario)), sent)
     return (rate, WorkerPool(table, 1)) if _prompt_us(table, scenario, 1.0) < ttft else None
 
 
@@ -237,8 +234,7 @@ def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot
     most = min(memory.requests, engine.most_requests)
     if not most:
         return []
-    table = StepTable(replica, engine, scenario)
-    plans = []
+    table, plans = StepTable(replica, engine, scenario), list[_Plan]()
 
     def keeps(size: int) -> bool:
         return table.decode_us(size * replica.layout.dp) / scenario.accepted <= tpot
@@ -250,8 +246,7 @@ def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot
     kept.add(most_that(keeps, max(kept), min(tried - kept, default=most)))
     for size in sorted(kept):
         users = size * replica.layout.dp
-        step = table.decode_us(users)
-        wanted = users / (scenario.steps * step)
+        wanted = users / (scenario.steps * table.decode_us(users))
         for rate, pool in first:
             plans += _matched(rate, pool, wanted, WorkerPool(table, 1), replace(scenario, concurrency=users), gpus, size)
     return plans
@@ -264,8 +259,7 @@ def _matched(rate: float, prefill: WorkerPool, wanted: float, decode: WorkerPool
         left = (gpus - count * decode.gpus) // prefill.gpus
         whole = min(left * rate, count * wanted)
         if left and whole > best:
-            needed = min(left, int(-(-count * wanted // rate)))
-            best = whole
+            best, needed = whole, min(left, int(-(-count * wanted // rate)))
             pools = replace(prefill, workers=max(1, needed)), replace(decode, workers=count)
             made = [_Plan(whole, *pools, replace(scenario, concurrency=scenario.concurrency * count), cap)]
     return made
@@ -288,4 +282,5 @@ def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Disaggregated | No
     first, second, used = plan.prefill.table.replica, plan.decode.table.replica, plan.prefill.gpus + plan.decode.gpus
     done, sent = served(users), transfer_us(first, plan.scenario.isl, used)
     tokens = done.rate * plan.scenario.osl / gpus
-    return Disaggregated(first.layout, plan.prefill.workers, second.layout, plan.decode.workers, float(users), done, tokens, gpus - used, sent)
+    counts = plan.prefill.workers, second.layout, plan.decode.workers, float(users)
+    return Disaggregated(first.layout, *counts, done, tokens, gpus - used, sent, first.ep_system)

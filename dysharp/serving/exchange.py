@@ -59,7 +59,8 @@ def ep_system_of(replica: Replica) -> str:
     if not name or name in BOUNDS:
         name = "trtllm-a2a" if cluster.domain_gpus > 8 else "deepep"
     check_word(name, EP_SYSTEMS, f"EP system {show(name)}: no closed form for serving")
-    return NORMAL if name == "deepep" and replica.ep_by_flag else name
+    # over domains `costs.exchange` has DeepEP in place of TensorRT-LLM's
+    return NORMAL if (replica.layout.ep > replica.machine.domain if name == "trtllm-a2a" else name == "deepep" and replica.ep_by_flag) else name
 
 
 def _peers_of(replica: Replica) -> Peers:

@@ -66,8 +66,8 @@ def known() -> ByName:
     return read_toml(path)
 
 
-def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: float = inf) -> Launch:
-    """A launch line, or @FILE with one. `model`: the model of a path that the line names. `hbm_bytes`: memory of a GPU, by which defaults differ.
+def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: float = inf, gpu: str = "") -> Launch:
+    """A launch line, or @FILE with one. `model`: the model of a path that the line names. `hbm_bytes`, `gpu`: defaults differ by them.
 
     Raises `ConfigError` in one line.
     """
@@ -81,7 +81,8 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
     layout, replicas = line.layout(said, whole)
     said |= {"most_requests": said.get("batch", -(-said.get("all_batch", 0) // layout.dp))} if {"batch", "all_batch"} & said.keys() else {}
     version = f"{line.engine} {tables()[line.engine]['version']}"
-    defaults = [one for one in line.table.get("silent", []) if hbm_bytes < one.get("below_GiB", inf) * GiB or "below_GiB" not in one]
+    silent = line.table.get("silent", [])
+    defaults = [one for one in silent if hbm_bytes < one.get("below_GiB", inf) * GiB or "below_GiB" not in one or gpu in one.get("also", ())]
     forms = known()["told"]
     engine = replace(engine_of(line.engine), **{key: one[key] for one in [*defaults, said] for key in forms if key in one})
     told = {key: form.format(getattr(engine, key)) for key, form in forms.items() if form and (key in said or getattr(engine, key))}
@@ -188,9 +189,9 @@ class _Line:
             raise ConfigError(f"launch: found {typed}{whose}, expected a flag of {self.engine}{near if 'mean' in near else ''}")
         name = aliases.get(root, root) + dot + rest
         name = str(aliases.get(name, name))
-        inside = [flag for flag in self.flags if flag.startswith(f"{root}.")] if dot and name not in self.flags else []
-        if near := "".join(get_close_matches(name, inside, 1, ALIKE)):
-            raise ConfigError(f"launch: found {typed}, expected {near}")
+        inside = [flag.partition(".")[2] for flag in self.flags if flag.startswith(f"{root}.")] if dot and name not in self.flags else []
+        if near := "".join(get_close_matches(rest, inside, 1, ALIKE)):  # without what they share
+            raise ConfigError(f"launch: found {typed}, expected {root}.{near}")
         return name
 
     def error(self, quantity: str, expected: str) -> ConfigError:

@@ -65,6 +65,8 @@ class ServeLayout:
             faults.append(f"{model.n_layers} layers do not fill {self.pp} stages")
         if a.heads % self.tp:
             faults.append(f"{a.heads} heads do not divide by TP{self.tp}")
+        if not a.mla and a.kv_heads % self.tp and self.tp % a.kv_heads:
+            faults.append(f"TP{self.tp} is no divisor and no multiple of {a.kv_heads} KV heads")
         if model.layer is None:
             if self.ep > 1 or self.dp > 1:
                 faults.append("a dense model has no experts to share: use replicas")

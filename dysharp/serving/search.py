@@ -82,8 +82,7 @@ class Rejected:
 def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
     """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, stages beyond it,
     experts cut or shared."""
-    moe = replica.model.layer
-    cluster = replica.machine.cluster
+    moe, cluster = replica.model.layer, replica.machine.cluster
     domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
     for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
@@ -127,13 +126,10 @@ def _points(replica: Replica, engine: Engine, scenario: Scenario, gpus: int) -> 
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"
     memory = memory_of(replica, engine.beside(layout.dp), scenario.isl, scenario.osl, spread=scenario.spread)
     if not memory.requests:
-        used = (memory.weights + memory.buffers) / 1e9
-        free, one = memory.free / 1e9, memory.request / 1e9
+        used, free, one = (bytes_ / 1e9 for bytes_ in (memory.weights + memory.buffers, memory.free, memory.request))
         part = f"{100 * engine.memory_part:g} % of {replica.machine.gpu.hbm_GB:g} GB"
         return f"weights and buffers take {used:.1f} GB of {part}, {free:.1f} GB are left, and one request needs {one:.1f} GB"
-    most = min(memory.requests, engine.most_requests)
-    table = StepTable(replica, engine, scenario)
-    system = ""
+    most, table, system = min(memory.requests, engine.most_requests), StepTable(replica, engine, scenario), ""
     if layout.dp > 1 and layout.ep > 1:
         system = exchange(replica, max(1.0, min(most, 1 << (BATCHES - 1)) / layout.pp / layout.tp)).system
     sizes = sorted({min(1 << i, most) for i in range(BATCHES)})

@@ -30,8 +30,8 @@ def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
             _scatter(axes, [p for p in done.points if p.replica.layout.name == name], colour, name)
         axes.plot([p.per_user for p in done.front], [p.tokens_per_gpu for p in done.front], "k-", linewidth=1, label="front")
         axes.axvline(1e3 / done.slo.tpot, color="black", linestyle=":", linewidth=1, label=f"TPOT of {done.slo.tpot:g} ms")
-        title = f"{done.model} on {done.gpus} GPUs of {done.cluster}"
-        axes.set(xscale="log", yscale="log", xlabel="tokens/s of a user", ylabel="tokens/s of a GPU", title=title)
+        title, scale = f"{done.model} on {done.gpus} GPUs of {done.cluster}", "log" if done.points else "linear"
+        axes.set(xscale=scale, yscale=scale, xlabel="tokens/s of a user", ylabel="tokens/s of a GPU", title=title)
         axes.legend(frameon=False)
     return axes
 
@@ -40,7 +40,7 @@ def plot_replay(done: Serving, *, ax: Axes | None = None) -> Axes:
     """Requests that wait and that run over time, one colour a layout that was replayed."""
     with drawn(ax, 6.4, 4.2) as axes:
         for one, colour in zip(done.replays, cycle(PALETTE), strict=False):
-            seconds, waiting, running = (np.array(column, dtype=float) for column in zip(*one.run.queue, strict=True))
+            seconds, waiting, running = np.array(one.run.queue, dtype=float).reshape(-1, 3).T
             axes.step(seconds / 1e6, running, color=colour, linewidth=1, label=f"{one.layout}: running")
             axes.step(seconds / 1e6, waiting, color=colour, linewidth=1, linestyle=":", label=f"{one.layout}: waiting")
         axes.set(xlabel="s", ylabel="requests", title=f"{done.model}: {done.replays[0].run.name}"[:70])

@@ -106,7 +106,8 @@ def _words(config: AnyMapping, experts: bool, faults: list[str]) -> list[str]:
     layers = integer(config, hf.LAYERS["layers"], faults)
     with_experts = hf.layers_with_experts(config, faults)[:layers] if experts else [False] * layers
     if len(with_experts) < layers:
-        faults.append(f"mlp_layer_types: found {len(with_experts)} layers, expected {layers}")
+        listed = "mlp_layer_types" if config.get("mlp_layer_types") else "moe_layer_freq"
+        faults.append(f"{listed}: found {len(with_experts)} layers, expected {layers}")
     mixers = _mixers(config, family, names, layers, faults)
     window = _window(config, faults)
     return [(mixer if window else mixer.replace("w", "*")) + ("E" if moe else "-") for mixer, moe in zip(mixers, with_experts, strict=False)]

@@ -39,6 +39,13 @@ def test_the_answer_of_a_replay() -> None:
     assert dysharp.serve("qwen3-30b", gpus=4, layouts=["tp=1"]).replays == ()
 
 
+def test_named_layouts_are_replayed_whatever_the_formula_says() -> None:
+    """TP1 has 70 ms to a first token: it is beyond the limit of the search, and was left out."""
+    done = dysharp.serve("qwen3-30b", gpus=4, requests="rate=1,isl=4000,osl=20,n=20", layouts=["tp=1", "tp=4"], slo="ttft=50ms,tpot=20ms")
+    assert [point.replica.layout.tp for point in done.best] == [4]
+    assert [one.layout for one in done.replays] == ["1 x TP4", "4 x TP1"]
+
+
 def test_pools_a_failure_and_a_plot(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     rows = [{"timestamp": 100 * i, "input_length": 900, "output_length": 20, "hash_ids": [0, i + 1]} for i in range(60)]

@@ -121,3 +121,26 @@ def test_disaggregated_servers() -> None:
         "launch_router --pd-disaggregation",
     ):
         assert part in lines
+
+
+LOW = "vllm serve deepseek-ai/DeepSeek-V3 -dp 8 -ep --all2all-backend deepep_low_latency"
+
+
+@pytest.mark.parametrize("asked", [{"layouts": ["dp=8,ep=8"]}, {"launch": LOW}])
+def test_each_pool_starts_the_kernels_it_is_charged(asked: dict[str, Any]) -> None:
+    """A server of both has the kernels of one flag; of two pools each has its own."""
+    found = serve("deepseek-v3", "hw-dgx-h200-x2", **asked)
+    lines = [line.partition("--all2all-backend ")[2].split()[0] for line in found.starting() if line.startswith("Disaggregated")]
+    assert lines == ["deepep_high_throughput", "deepep_low_latency"]
+
+
+@pytest.mark.parametrize(("engine", "near", "far"), [
+    ("vllm", "flashinfer_nvlink_one_sided", "deepep_high_throughput"), ("sglang", "flashinfer", "deepep --deepep-mode normal"),
+])  # fmt: skip
+def test_kernels_of_a_domain_do_not_start_beyond_it(engine: str, near: str, far: str) -> None:
+    """TensorRT-LLM's exchange passes NVLink alone: over two nodes DeepEP's is charged, and was printed as the other."""
+    for layout, words in (("dp=8,ep=8", near), ("dp=16,ep=16", far)):
+        own = replace(replica(layout), ep_system="trtllm-a2a")
+        command = start_of(engine_of(engine), own, Scenario(64.0, 1000.0, 500.0)).command
+        assert f"a2a-backend {words}" in command or f"all2all-backend {words}" in command
+        assert own.layout.ep > 8 or "deepep" not in command

@@ -105,6 +105,10 @@ def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
     sglang = "python -m sglang.launch_server --model Qwen/Qwen3-30B-A3B --enable-mixed-chunk --scheduler-recv-interval 10"
     assert [read_launch(sglang, hbm_bytes=size).engine.step_tokens for size in (48e9, 141e9, 192e9)] == [4096, 8192, 16384]
     assert (read_launch(sglang).engine.mixed, read_launch(sglang).engine.polled_steps) == (True, 10.0)
+    assert [read_launch(SMALL, hbm_bytes=8e10, gpu=gpu).engine.step_tokens for gpu in ("h100-sxm", "a100-sxm")] == [8192, 2048]
+    for start in (SMALL, sglang, T3):
+        assert not any("--dtype" in line for kind in ("auto", "half", "bfloat16") for line in read_launch(f"{start} --dtype {kind}").lines)
+        assert read_launch(f"{start} --dtype float32").lines[-1] == "may move it and is not counted: --dtype float32"
 
 
 def test_checkpoints_have_precisions() -> None:
@@ -128,6 +132,12 @@ def test_an_answer_for_a_line() -> None:
     assert "With one replica lost 96 of 100 users stay within the limits; 16 GPUs lose none." in found.sentences()
     assert found.gpus_for_users_and_a_loss == 16
     assert any("is longer than the 4,000 of the launch line" in text for text in serve(launch=f"{SMALL} --max-model-len 4k").header)
+
+
+@pytest.mark.parametrize("flags", ["-tp 16", "-tp 8 -dp 2"])
+def test_a_line_of_more_gpus_than_the_machine_has(flags: str) -> None:
+    with pytest.raises(ConfigError, match=r"found a launch line of 16 GPUs \(TP\d+\), expected a --cluster of as many: hw-dgx-h100 has 8"):
+        serve(cluster="hw-dgx-h100", launch=f"vllm serve meta-llama/Meta-Llama-3-8B {flags}")
 
 
 def test_a_long_replay_says_how_far_it_is() -> None:
@@ -157,6 +167,15 @@ def test_an_option_that_contradicts(asked: dict[str, Any], said: str) -> None:
         serve(launch=line, **asked)
     assert said in str(raised.value)
     assert serve(launch=line, engine="vllm", mtp=0, layouts=["tp=2"], model="qwen3-30b").best
+
+
+@pytest.mark.parametrize("line", [
+    f"""{SMALL} --speculative-config '{{"method": "eagle3", "model": "x", "num_speculative_tokens": 3}}'""",
+    "printf '%s\\n' 'kv_cache_config: {enable_partial_reuse: false}' > o.yml && trtllm-serve Qwen/Qwen3-30B-A3B --extra_llm_api_options o.yml",
+])  # fmt: skip
+def test_names_inside_a_setting_are_not_taken_for_others(line: str) -> None:
+    """A model is no misspelt method: what both begin with, the setting, does not count."""
+    assert read_launch(line).lines[-1].startswith("may move it and is not counted: --")
 
 
 S3, T3 = f"python -m sglang.launch_server --model-path {V3}", f"trtllm-serve {V3}"

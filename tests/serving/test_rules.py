@@ -230,6 +230,16 @@ def test_more_prefill_workers_shorten_the_queue() -> None:
     assert second.rate > first.rate
 
 
+def test_no_more_prompts_come_than_their_caches_leave() -> None:
+    """400 MB of cache of a prompt over a link of 1 GB/s: one prefill worker serves two requests a second, not eight as its products would."""
+    asked: dict[str, Any] = {"layouts": ["tp=1"], "slo": "ttft=9s,tpot=50ms"}
+    slow, fast = (serve("qwen3-30b", f"hw-dgx-h100,link_GBps={rate}", **asked).disaggregated for rate in (1, 450))
+    assert slow is not None
+    assert fast is not None
+    assert 0.9 < slow.served.rate * slow.transfer / 1e6 / slow.prefill_workers <= 1
+    assert fast.served.rate * slow.transfer / 1e6 / fast.prefill_workers > 4
+
+
 def test_drafts_pay_above_an_acceptance() -> None:
     """One draft of DeepSeek-R1 at 81 % answers 1.63 times as fast with few requests (TP8); more drafts need more."""
     few = point("tp=8", tpot_ms=15.0)

@@ -17,7 +17,7 @@ from dysharp.cli.app import cli
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import limit_of
 from dysharp.serving.search import EQUAL, ranked
-from dysharp.specs import load_whole
+from dysharp.specs import load_cluster, load_whole
 
 
 def test_two_nodes_of_h200() -> None:
@@ -127,6 +127,15 @@ def test_a_picture_and_a_page(tmp_path: Path) -> None:
     assert "expected .html" in str(wrong.exception) + wrong.output
 
 
+@pytest.mark.parametrize("asked", [["llama3-405b"], ["qwen3-30b", "--layouts", "tp=8", "--requests", "rate=4,n=9,isl=60000"]])
+def test_a_picture_of_nothing(asked: list[str], tmp_path: Path) -> None:
+    """No layout fits, or every request is longer than the model's context."""
+    picture = tmp_path / "none.svg"
+    found = CliRunner().invoke(cli, ["serve", *asked, "--cluster", "hw-dgx-h100", "--plot", str(picture)])
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+    assert "<svg" in picture.read_text()
+
+
 def test_what_does_not_fit_says_why() -> None:
     done = serve("deepseek-v3", "hw-dgx-h100", precision="bf16", isl=1000, osl=10)
     assert not done.points
@@ -153,6 +162,16 @@ def test_wrong_input() -> None:
         serve(osl=1)
     with pytest.raises(ConfigError, match="gpu"):
         serve(cluster="paper-gh200-nvl32")
+
+
+def test_nics_that_are_not_counted_are_named() -> None:
+    """A step is a closed form of equal NICs."""
+    base = load_cluster("hw-dgx-h100-x2")
+    assert base.scale_out is not None
+    slow, lost = (replace(base, scale_out=replace(base.scale_out, **one)) for one in ({"slow_nics": ((3, 0.1),)}, {"lost_nics": (3,)}))
+    assert "slow and lost NICs of the network are not counted" in serve("llama3-8b", slow, layouts=["tp=1"]).header
+    with pytest.raises(ConfigError, match="found GPU 3 without a NIC"):
+        serve("llama3-8b", lost, layouts=["tp=1"])
 
 
 def test_more_memory_never_serves_fewer() -> None:
@@ -185,11 +204,13 @@ def test_users_need_the_fewest_gpus_of_all_layouts() -> None:
         ({"isl": 1 << 25}, "isl: found 33554432, expected 1 to 16777216"),
         ({"slo": "ttft=2s,ttft=1s"}, "slo: found ttft twice"),
         ({"acceptance": 1.0}, "serve: acceptance: found 1.0"),
+        ({"model": "llama3-8b", "routing": "uniform"}, "found --routing, expected none: llama3-8b has no experts"),
+        ({"model": "llama3-8b", "ep_system": "deepep"}, "found --ep-system, expected none"),
     ],
 )
 def test_wrong_wishes_are_refused_in_one_line(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        serve("qwen3-30b", "hw-dgx-h200", **asked)
+        serve(**{"model": "qwen3-30b", "cluster": "hw-dgx-h200", **asked})
 
 
 def test_a_model_is_served_as_it_was_published() -> None:

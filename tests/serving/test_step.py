@@ -186,6 +186,9 @@ def test_layouts_that_do_not_fit_a_shape() -> None:
     assert serve_layout_of("dp=72,ep=72").conflicts(v3) == ["256 expert slots do not divide by EP72"]
     assert "no experts" in serve_layout_of("dp=2").conflicts(llama)[0]
     assert not serve_layout_of("dp=72,ep=72,slots=32").conflicts(v3)
+    six = replace(llama, dense_hidden=24576, attention=replace(llama.attention, heads=48, kv_heads=6))
+    assert [serve_layout_of(f"tp={n}").conflicts(six) for n in (1, 3, 6, 12)] == [[]] * 4  # each has a part, or copies
+    assert serve_layout_of("tp=4").conflicts(six) == ["TP4 is no divisor and no multiple of 6 KV heads"]
 
 
 @pytest.mark.parametrize(("tokens", "low", "high"), [(32, -0.35, -0.15), (64, -0.15, 0.1), (128, -0.1, 0.15), (256, 0.08, 0.4)])

@@ -92,6 +92,9 @@ def test_a_list_of_equal_counts_is_one_count() -> None:
     assert parameters_of(read(model_type="hunyuan_v1_moe", **listed)).total == parameters
     with pytest.raises(ConfigError, match=r"moe_topk: found \[1, 2\], expected an integer"):
         read(model_type="hunyuan_v1_moe", **{**fields, "moe_topk": [1, 2]})
+    for name, few in (("moe_layer_freq", [0, 1]), ("mlp_layer_types", ["dense", "sparse"])):
+        with pytest.raises(ConfigError, match=f"{name}: found 2 layers, expected 4"):
+            read(model_type="deepseek_v3", **{**BUILT["deepseek_v3"][0], name: few})
 
 
 def test_a_file_or_its_folder_is_read(tmp_path: Path) -> None:

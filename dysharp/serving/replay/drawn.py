@@ -43,8 +43,7 @@ def drawn(asked: dict[str, float], isl: float, osl: float) -> tuple[tuple[Reques
     count, turns, draw = max(1, int(get("n", N))), max(1, int(get("turns", 1))), np.random.default_rng(int(get("seed", 0)))
     times = _gaps(draw, count, get("burst", 1.0)).cumsum() / rate if rate else np.zeros(count)
     lengths = [_lengths(draw, mean, count * turns, asked) for mean in (get("isl", isl), get("osl", osl))]
-    pauses = draw.exponential(get("pause", 0.0), count * turns)
-    shared = int(get("shared", 0))
+    pauses, shared = draw.exponential(get("pause", 0.0), count * turns), int(get("shared", 0))
     blocks = BLOCK if shared or turns > 1 else 0
     rows = tuple(_sessions(times.tolist(), turns, shared, lengths[0].tolist(), lengths[1].tolist(), pauses.tolist()))
     return rows, ", ".join(f"{key}={value:g}" for key, value in asked.items()), blocks, users

@@ -37,6 +37,13 @@ def _spread_of(values: Column) -> _Spread:
     return _Spread(float(values.mean()), *np.percentile(values, (50, 90, 99)).tolist()) if len(values) else _Spread(0.0, 0.0, 0.0, 0.0)
 
 
+def _most_at_once(end: Column, tpot: Column, tokens: Column) -> float:
+    """Most tokens in a microsecond that requests made: `tokens` of each up to its `end`, evenly."""
+    speed = np.divide(1.0, tpot, out=np.zeros_like(tpot), where=tpot > 0)
+    order = np.argsort(np.concatenate([end, end - tokens * tpot]), kind="stable")
+    return float(np.cumsum(np.concatenate([-speed, speed])[order]).max(initial=1e-9))
+
+
 class Timeline:
     """Who waits and who runs over time, in at most `SAMPLES` samples."""
 
@@ -60,7 +67,7 @@ class Replay:
 
     | field | holds |
     |---|---|
-    | `rate` | of users: requests that end in the window; else measured requests over the time in which they come, or begin if that is longer |
+    | `rate` | of users: requests that end in the window; else measured ones over the longest time: to come, to begin, to be made at full speed |
     | `ttft`, `tpot`, `itl`, `latency` | to the first token; mean time of a token after it; between tokens (bins of 1 %); to the last token |
     | `requests`, `measured`, `refused`, `preemptions` | numbers; refused: longer than the model's context or the memory |
     | `warm_up`, `window`, `drain` | microseconds before, in and behind what is measured |
@@ -139,19 +146,20 @@ class Record:
         arrived, end, total = found["arrived"], found["end"], float(found["end"].max(initial=0.0))
         order = np.sort(arrived)
         begin, last = (0.0, total) if len(order) < FEW else (float(order[int(WARM_UP * len(order))]), float(order[-1]))
-        if last <= begin:
+        if last <= begin or (requests.users and not begin):  # the users who come first are more than fill the replicas
             begin, last = 0.0, total
         measured = (arrived >= begin) & (arrived <= last)
         found["measured"] = measured.astype(float)
         window = max(last - begin, 1e-9)
         counted, during = (end > begin) & (end <= last), window
+        outputs, prompts = (np.array([getattr(row, name) for row in requests.rows]) for name in ("output", "prompt"))
+        behind = outputs[found["number"].astype(int)] - 1  # tokens behind the first
         if not requests.users and last < total:  # replicas fill for longer than the warm-up of a short run
             begun = (arrived + found["ttft"])[measured].max() - found["ttft"][measured].min()
-            counted, during = measured, max(window, float(begun) - begin)
+            made = behind[measured].sum() / _most_at_once(end, found["tpot"], behind)
+            counted, during = measured, max(window, float(begun) - begin, float(made))
         numbers = found["number"][counted].astype(int)
-        outputs, prompts = (np.array([getattr(row, name) for row in requests.rows]) for name in ("output", "prompt"))
-        later = end - arrived + found["later"]
-        several = measured & (outputs[found["number"].astype(int)] > 1)
+        later, several = end - arrived + found["later"], measured & (behind > 0)
         tiers: dict[str, int] = {}
         for tier in (one for group in groups for one in group.cache.tiers):
             tiers[tier.name] = tiers.get(tier.name, 0) + tier.hits

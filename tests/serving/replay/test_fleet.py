@@ -82,6 +82,19 @@ def test_too_many_requests_are_served_at_the_rate_of_the_machine() -> None:
     assert many.rate == pytest.approx(users.rate, rel=0.25)
 
 
+def test_what_comes_at_once_is_made_at_the_rate_of_the_machine() -> None:
+    """200 requests in a fifth of a millisecond: their tokens are not made in the second in which they begin."""
+    ran = replay(replica_of(), engine_of("vllm"), requests_of("rate=1e6,isl=1000,osl=500,n=200"))
+    assert ran.output_rate == pytest.approx(1e6 * ran.measured / ran.tpot.mean, rel=0.15)
+    assert ran.output_rate < 1.3 * 200 * 500 / (ran.latency.p99 / 1e6)
+
+
+def test_a_few_requests_of_many_users_count_to_their_end() -> None:
+    """The last of 400 requests comes when 144 have ended: 56 % fewer a second than the machine serves in a long run."""
+    few, many = (replay(replica_of(), engine_of("vllm"), requests_of(f"users=256,isl=1000,osl=100,n={n}")).rate for n in (400, 4000))
+    assert few == pytest.approx(many, rel=0.2)
+
+
 def test_hits_shorten_first_tokens() -> None:
     """The same prompts without a cache, with half and with nearly all of each in common: TTFT falls, and the hit rate says by how much."""
     found = [
