@@ -261,5 +261,5 @@ def _check_trace(trace: Recording, model: Model) -> None:
     if (trace.n_experts, trace.topk) != (model.n_experts, model.topk):
         raise ConfigError(
             f"trace {trace.name}: recorded with top-{trace.topk} of {trace.n_experts} experts, "
-            f"model {model.name} has top-{model.topk} of {model.n_experts}; expected the model of the trace (--model)"
+            f"model {model.name} has top-{model.topk} of {model.n_experts}; expected the model of the trace, or another routing"
         )
