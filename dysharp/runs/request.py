@@ -101,8 +101,7 @@ def make_request(args: RequestArgs) -> Request:
     check_word(direction, tuple(DIRECTIONS), f"direction: found {direction!r}")
     check_word(fidelity, FIDELITIES, f"fidelity: found {fidelity!r}")
     fabric, options = split_fabric(args["options"], fidelity)
-    model = load_model(args["model"])
-    cluster = load_cluster(args["cluster"])
+    model, cluster = load_model(args["model"]), load_cluster(args["cluster"])
     for name, value, most in (("gpus", gpus, MOST_GPUS), ("tokens", tokens, MOST_TOKENS)):
         if value is not None and not 1 <= value <= most:
             raise ConfigError(f"{name}: found {show(value)}, expected {'at least 1' if value < 1 else f'at most {most}'}")
@@ -194,10 +193,11 @@ def _check_window(window: int, tokens: int, fidelity: str, domains: int) -> None
 
 
 def routing_string(text: str) -> str:
-    """A routing string of `workload`; a bare trace (name or .npz) or counts (.csv) file becomes one."""
-    if text in packaged_traces() or (text.endswith(".npz") and not text.startswith(("trace:", "loads:"))):
+    """A routing string of `workload`; a bare trace (name or .npz) or counts (.csv) file, with options behind a colon or without, becomes one."""
+    ends = text.partition(":")[0], "" if text.startswith(("trace:", "loads:", "counts:")) else text
+    if ends[0] in packaged_traces() or any(one.endswith(".npz") for one in ends):
         return f"trace:{text}"
-    return f"counts:{text}" if text.endswith(".csv") and not text.startswith("counts:") else text
+    return f"counts:{text}" if any(one.endswith(".csv") for one in ends) else text
 
 
 @frozen

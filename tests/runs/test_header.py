@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.runs.header import routing_line
+from dysharp.runs.request import routing_string
 from dysharp.specs import load_model
 from dysharp.workload import make_routing
 
@@ -33,3 +34,12 @@ def test_recorded_or_drawn(tmp_path: Path, spec: str, line: str | None) -> None:
     assert line is None or said == line
     named = routing_line(routing.description, 3)
     assert named == (said if line and " layer " in line else said.replace("; recorded ones", ", draw 3; recorded ones"))
+
+
+@pytest.mark.parametrize(("given", "meant"), [
+    ("a.csv", "counts:a.csv"), ("a.csv:model=m", "counts:a.csv:model=m"), ("counts:a.csv", "counts:a.csv"), ("a.npz:layer=3", "trace:a.npz:layer=3"),
+    ("loads:a.npz", "loads:a.npz"), ("a:b.npz", "trace:a:b.npz"), ("deepseek-v2-lite:layer=3", "trace:deepseek-v2-lite:layer=3"),
+])  # fmt: skip
+def test_a_file_by_its_name_takes_options(given: str, meant: str) -> None:
+    """A file of several models asks for `:model=NAME`; behind the name that was typed this was an unknown distribution."""
+    assert routing_string(given) == meant

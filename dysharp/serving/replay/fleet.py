@@ -233,7 +233,8 @@ class _Fleet:
             hits = [group.cache.hits(job.request.hashes) for _, group in targets]
             if max(hits) * self.requests.block > MATCHES * job.request.prompt:
                 return targets[hits.index(max(hits))]
-        return targets[loads.index(least)]
+        # of equal loads the one whose caches have left
+        return min(zip(loads, targets, strict=True), key=lambda one: (one[0], max(job.arrived, one[1][1].sent)))[1]
 
     def _ready(self, now: float, what: tuple[Job, int, Server, Group | None]) -> None:
         """A job waits for its place."""

@@ -89,6 +89,14 @@ def test_what_comes_at_once_is_made_at_the_rate_of_the_machine() -> None:
     assert ran.output_rate < 1.3 * 200 * 500 / (ran.latency.p99 / 1e6)
 
 
+def test_caches_leave_by_all_prefill_workers() -> None:
+    """A worker whose last cache is on its way runs nothing, as an idle one: prompts went to the first of four, 2.2 requests a second for 5.5."""
+    pool = Pool(replica_of("llama3-8b", "tp=1", "hw-dgx-h100,link_GBps=1"), 4)
+    ran = replay(pool, engine_of("vllm"), requests_of("users=60,isl=4000,osl=500,n=600"), prefill=pool)
+    sent = transfer_us(pool.replica, 4000, 8)
+    assert ran.rate == pytest.approx(4 / sent * 1e6, rel=0.1)
+
+
 def test_a_few_requests_of_many_users_count_to_their_end() -> None:
     """The last of 400 requests comes when 144 have ended: 56 % fewer a second than the machine serves in a long run."""
     few, many = (replay(replica_of(), engine_of("vllm"), requests_of(f"users=256,isl=1000,osl=100,n={n}")).rate for n in (400, 4000))
