@@ -206,7 +206,10 @@ def in_quick_round(work: Path) -> frozenset[str]:
     return frozenset(name for path in (work / "state").glob("*.spent") for name in path.read_text().splitlines())
 
 
-def tests_of(file: Path) -> list[tuple[str, float]]:
+Tests = list[tuple[str, float]]
+
+
+def tests_of(file: Path) -> Tests:
     """Names and CPU seconds of tests; none without the file."""
     return [(n, float(s)) for n, s in (x.split("\t") for x in file.read_text().splitlines())] if file.is_file() else []
 
@@ -220,7 +223,18 @@ def rest(numbered: tuple[int, Mutant], work: Path, budget: float) -> dict[str, A
     killed = work / "state" / f"{number}.killed"
     met, late = (tests_of(work / "state" / f"{number}.{kind}") for kind in ("met", "late"))
     result, by = ("killed", killed.read_text()) if killed.is_file() else ("survived", "")
-    if result == "survived" and compared(m.file):
+    survived = killed.with_suffix(".survived")
+    if result == "survived" and not survived.is_file():
+        result, by = last(m, number, met, late, work, tree, budget)
+        (killed if result != "survived" else survived).write_text(by)
+    record = {k: getattr(m, k) for k in ("id", "file", "line", "operator", "was", "became")}
+    return record | {"result": "timeout" if by.removeprefix(SLOW).startswith("timeout") else result, "by": by, "tests": len(met) + len(late)}
+
+
+def last(m: Mutant, number: int, met: Tests, late: Tests, work: Path, tree: Path, budget: float) -> tuple[str, str]:
+    """The result where the sessions say nothing: of the oracle, then of a process of its own, then of compiled kernels."""
+    result, by = "survived", ""
+    if compared(m.file):
         with changed(m, tree):
             result, by = differs(tree)
     chosen = late if (work / "state" / f"{number}.swapped").is_file() else met + late
@@ -229,10 +243,7 @@ def rest(numbered: tuple[int, Mutant], work: Path, budget: float) -> dict[str, A
         by = f"{SLOW}{by}" if "::" in by and by not in in_quick_round(work) else by
     if result == "survived" and m.file in kernel_files(tree):
         result, by = compiled(m, tree)
-    if result != "survived":
-        killed.write_text(by)
-    record = {k: getattr(m, k) for k in ("id", "file", "line", "operator", "was", "became")}
-    return record | {"result": "timeout" if by.removeprefix(SLOW).startswith("timeout") else result, "by": by, "tests": len(met) + len(late)}
+    return result, by
 
 
 def stored() -> dict[str, dict[str, Any]]:
