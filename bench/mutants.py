@@ -237,7 +237,7 @@ def last(m: Mutant, number: int, met: Tests, late: Tests, work: Path, tree: Path
     if compared(m.file):
         with changed(m, tree):
             result, by = differs(tree)
-    chosen = late if (work / "state" / f"{number}.swapped").is_file() else met + late
+    chosen = met + late  # a fork does not change what the function did at import
     if result == "survived" and chosen:
         result, by = alone(m, chosen, tree, budget)
         by = f"{SLOW}{by}" if "::" in by and by not in in_quick_round(work) else by

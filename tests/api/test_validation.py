@@ -21,6 +21,11 @@ def test_command_errors(tmp_path):
     (tmp_path / "odd.csv").write_text(f"{HEADER}\n{odd}\n{odd.replace('a-3', 'a-4')}\n")
     with pytest.raises(ConfigError, match=r"found no row that is predicted \(a-3 and 1 more: not of a family that is predicted\), expected rows"):
         validate(tmp_path / "odd.csv")
+    reasons = [odd, line("b-1", kind="gemm_dense", hardware="L20"), line("c-1", hardware="8xMI300X", kind="ep_dispatch", system="DeepEP-normal"),
+               line("d-1", config=GEMM | {"status": "withdrawn"}), *(odd.replace("a-3", f"a-{n}") for n in (4, 5))]  # fmt: skip
+    (tmp_path / "four.csv").write_text("\n".join([HEADER, *reasons]) + "\n")
+    with pytest.raises(ConfigError, match=r"\(a-3 and 2 more: [^;]*; b-1: [^;]*; c-1: [^;]*\), expected rows"):
+        validate(tmp_path / "four.csv")
     with pytest.raises(ConfigError, match="hold-out: found 'row'"):
         validate(write(tmp_path), hold_out=["row"])
     with pytest.raises(ConfigError, match="cannot be read"):

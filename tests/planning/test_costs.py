@@ -1,10 +1,12 @@
 """Costs of plans: hot ranks, EP systems, slots, sensitivity, the replay of a schedule."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dysharp.api import plan_confirm
 from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import link_us
@@ -265,6 +267,13 @@ def test_rows_rank_and_a_merged_program_confirms() -> None:
     alone = confirm(one, one.cost_of(pair.values | {"overlap": "none"}))
     assert alone.merged is not None
     assert done.merged <= alone.merged  # both wait for the launches of their kernels here
+
+
+def test_rows_of_both_passes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_confirm, "compare", lambda systems, direction, **_: SimpleNamespace(rows=[direction]))
+    monkeypatch.setattr(plan_confirm, "_ep_times", lambda forward, backward: f"{forward} before {backward}")
+    one = coster(system=("deepep",), overlap=("none",))
+    assert plan_confirm._rows(one, one.cost_of(one.space.candidate(0) | {"ep": 8})) == ("fwd", "fwd before bwd")
 
 
 def test_a_system_without_simulation_says_so() -> None:

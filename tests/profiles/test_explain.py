@@ -16,9 +16,10 @@ import pytest
 
 import dysharp
 from dysharp.api.explaining import Difference, Explanation
-from dysharp.api.profile_costs import _ByShape, _collective, machine_for, replayed
+from dysharp.api.profile_costs import _ByShape, _collective, interval, machine_for, replayed
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.cli.entry import main
+from dysharp.measured.intervals import Asked, interval_of
 from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.profiles.reader import Call, _Scanner
@@ -281,6 +282,12 @@ def test_events_may_be_shorter_than_their_clock_tells(tmp_path: Path) -> None:
     far = dysharp.explain(*write(tmp_path, [trace]))
     assert isinstance(far, Explanation)
     assert far.recognised == 1.0
+
+
+def test_an_interval_is_that_of_the_operator() -> None:
+    machine = machine_for(load_cluster("hw-dgx-h100"), False)
+    own = interval_of(Asked("kernels", "attention", "h100-sxm", 100.0))
+    assert interval(machine, "attention", 100.0) == own != interval_of(Asked("kernels", "operator", "h100-sxm", 100.0))
 
 
 def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:

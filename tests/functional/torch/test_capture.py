@@ -272,3 +272,15 @@ def test_text_to_ids() -> None:
         token_ids("", None, 2, 256)
     with pytest.raises(ConfigError, match="found max_tokens 0"):
         token_ids("a", None, 0, 256)
+
+
+def test_a_model_of_transformers_needs_their_fifth_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ConfigError("no transformers")
+
+    monkeypatch.setattr("dysharp.functional.torch.routers.require_transformers", missing)
+    for module, words in (("transformers.models.x", "no transformers"), ("mine", "")):
+        own = type("Own", (torch.nn.Linear,), {"__module__": module})
+        with pytest.raises(ConfigError) as caught:
+            capture(own(2, 2), [1, 2])
+        assert (str(caught.value) == "no transformers") == bool(words)

@@ -119,6 +119,13 @@ def test_a_length_that_no_run_has_is_left_out(tmp_path: Path) -> None:
     assert "isl" in rows_text(Given(str(tmp_path / "a.json"), SERVED))
 
 
+def test_a_run_of_inferencex_names_its_machine_and_engine(tmp_path: Path) -> None:
+    one = json.loads((SAMPLES / "bench.jsonl").read_text().splitlines()[0]) | {"hw": "cluster:b200", "framework": "sglang", "precision": "fp8"}
+    (tmp_path / "a.json").write_text(json.dumps(one))
+    (row,) = csv.DictReader(rows_text(Given(str(tmp_path / "a.json"), {"mode": "agg", "tp": "8"})).splitlines())
+    assert (row["hardware"], row["engine"], row["precision"]) == ("b200", "sglang", "fp8")
+
+
 def test_five_hundred_broken_logs_are_one_line_each(tmp_path: Path) -> None:
     draw, read = random.Random(55), 0
     samples = sorted(SAMPLES.iterdir())
