@@ -26,7 +26,7 @@ MOST_EVENT = 1 << 26
 """Bytes of text at a time, and of one value of a profile at most."""
 MOST_TEXT = 1 << 34
 """Bytes of text of a file, so that a small gzip file cannot keep a machine busy for hours."""
-MOST_US = 1e18
+MOST_US = 10**18
 """Microseconds of a clock: one that begins in 1970 has 2e15."""
 ON_GPU = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
