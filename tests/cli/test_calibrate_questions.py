@@ -96,6 +96,7 @@ def test_the_next_measurement_is_named(dysharp: Call, files: list[str]) -> None:
     assert "train ten iterations" in screen
 
 
+@pytest.mark.slow
 def test_rows_move_the_answer_as_the_file_that_they_make(dysharp: Call, tmp_path: Path) -> None:
     rows, mine = tmp_path / "served.csv", str(tmp_path / "mine.toml")
     head = "id,engine,model,hardware,mode,isl,osl,concurrency,tp,tpot_ms"
