@@ -328,7 +328,8 @@ def main() -> None:
         for every in (quick, [Part(name, "slow") for name in parts()]):
             for part in pool.imap_unordered(partial(session, work=work, mutants=mutants, longest=options.longest), every, chunksize=1):
                 print(part.text, file=sys.stderr, flush=True)
-        for found in pool.imap_unordered(partial(rest, work=work, budget=options.budget), enumerate(mutants), chunksize=1):
+        slow_last = sorted(enumerate(mutants), key=lambda one: one[1].file.startswith("dysharp/engine/"))  # kernels are compiled
+        for found in pool.imap_unordered(partial(rest, work=work, budget=options.budget), slow_last, chunksize=1):
             drawn = "slow" if found["by"].startswith(SLOW) else found["result"]
             first = before.get(found["id"], {}).get("first", drawn)  # a result when drawn stays when tests have come
             results[found["id"]] = found | {"first": first}
