@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli import progress_bar as progress_module
 from dysharp.cli.progress_bar import bar_below, progress_bar
 from dysharp.cli.quick import MARK
-from dysharp.planning.quick import APART
+from dysharp.planning.quick import APART, _sizes
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems import get_system
+from dysharp.workload import make_routing
 
 SMALL = ("--tokens", "32", "--gpus", "4")
 STEP = ("step", "deepseek-v2-lite", "--layout", "ep=8,mbs=1,m=2", "--systems", "deepep,dysharp", "--sequence", "512")
@@ -181,3 +185,12 @@ def test_a_closed_form_of_few_rows_is_near_the_whole_layer(model: str, tokens: i
     for row in quick_compare(names, **layer).rows:
         assert row["kind"] == "closed form"
         assert row["time_us"] == pytest.approx(run(row["system"], **layer).layer_us, rel=APART)
+
+
+@pytest.mark.parametrize(("direction", "back"), [("fwd", 2048 + 64), ("bwd", 4096)])
+def test_rows_come_back_in_their_format_and_gradients_in_bf16(direction: str, back: float) -> None:
+    """A row of 2048 values in FP8 has a scale of four bytes per 128."""
+    cluster, model = load_cluster("hw-dgx-h100").with_gpus(4), load_model("qwen3-30b")
+    routing = make_routing("uniform", model, 4, 8)
+    asked: Any = SimpleNamespace(cluster=cluster, model=model, direction=direction, tokens=8)
+    assert _sizes(get_system("deepep"), asked, routing, SimpleNamespace(dispatch="rows", combine="fp8")).back == back

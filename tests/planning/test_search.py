@@ -1,5 +1,6 @@
 """The search of plans: every candidate is counted, bounds stay below costs, the optimum is that of brute force, splits are exact."""
 
+import inspect
 import itertools
 import random
 from dataclasses import replace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from dysharp.api.arguments import PlanArgs
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.costs.exchange import Peers, Rows, exchange
@@ -15,11 +17,12 @@ from dysharp.model import Layout
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.plan import training_recipe_for
+from dysharp.planning.plan import Search, training_recipe_for
 from dysharp.planning.schedules import SCHEDULES, _held_by_chunk, _in_flight
-from dysharp.planning.search import _degrees_of, admitted, first_answer, kept, search
+from dysharp.planning.search import _degrees_of, admitted, first_answer, first_look, kept, search
 from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, default_space
 from dysharp.planning.split import best_split, pace, v_split
+from dysharp.runs.request import arguments_of
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.graph import StepTimes, replay, step_graph
 from dysharp.training.schedules import Times, make_schedule
@@ -234,3 +237,8 @@ def test_a_first_answer_comes_from_few_candidates(monkeypatch: pytest.MonkeyPatc
     assert max(admitted_from) < 10**5
     assert told[0].peak_bytes <= coster.capacity
     assert [one.step_us for one in told] == sorted((one.step_us for one in told), reverse=True)
+
+
+def test_as_many_layouts_are_shown_by_default_everywhere() -> None:
+    said = arguments_of(PlanArgs)["n_best"].default
+    assert said == Search().n_best == inspect.signature(first_look).parameters["n_best"].default

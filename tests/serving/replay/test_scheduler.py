@@ -2,6 +2,8 @@
 served, Little's law."""
 
 from math import gcd
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,6 +119,18 @@ def test_gaps_are_counted_token_by_token() -> None:
         gaps.add(float(us), 2)
     assert gaps.at(0.5) == pytest.approx(500, rel=0.011)
     assert gaps.at(0.99) == pytest.approx(990, rel=0.011)
+    few = Gaps()
+    for us in (1e2, 1e3, 1e4):
+        few.add(us, 1)
+    assert few.at(0.5) == pytest.approx(1e3, rel=0.011)
+
+
+def test_experts_see_the_tokens_of_all_groups_and_a_step_waits_for_the_busiest() -> None:
+    """Four requests and none: half of what two groups like the busiest would bring."""
+    busy, idle = (SimpleNamespace(n=n, taken=[]) for n in (4, 0))
+    for groups, part in (([busy, idle], 0.5), ([busy, busy], 1.0), ([busy], 1.0)):
+        server: Any = SimpleNamespace(groups=groups, queries=1)
+        assert Server._even(server, [one for one in groups if one.n], 4) == part
 
 
 def test_drafts_shorten_outputs_as_their_acceptance_says() -> None:
