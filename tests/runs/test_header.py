@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dysharp import run
 from dysharp.runs.header import routing_line
+from dysharp.runs.progress import Step
 from dysharp.runs.request import routing_string
-from dysharp.specs import load_model
+from dysharp.specs import Model, load_model
 from dysharp.workload import make_routing
 
 
@@ -43,3 +45,11 @@ def test_recorded_or_drawn(tmp_path: Path, spec: str, line: str | None) -> None:
 def test_a_file_by_its_name_takes_options(given: str, meant: str) -> None:
     """A file of several models asks for `:model=NAME`; behind the name that was typed this was an unknown distribution."""
     assert routing_string(given) == meant
+
+
+def test_progress_tells_the_header_before_the_plan() -> None:
+    told: list[Step] = []
+    row = run("fusion-only", model=Model("m", 96, 160, 24, 5, 40, 3, 2, "bf16"), gpus=4, tokens=8, progress=told.append)
+    stages = [step.stage for step in told]
+    assert stages.index("routing") < stages.index("header") < stages.index("plan")
+    assert told[stages.index("header")].header[:2] == tuple(row.header[:2])
