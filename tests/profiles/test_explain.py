@@ -284,10 +284,10 @@ def test_events_may_be_shorter_than_their_clock_tells(tmp_path: Path) -> None:
     assert far.recognised == 1.0
 
 
-def test_an_interval_is_that_of_the_operator() -> None:
-    machine = machine_for(load_cluster("hw-dgx-h100"), False)
-    own = interval_of(Asked("kernels", "attention", "h100-sxm", 100.0))
-    assert interval(machine, "attention", 100.0) == own != interval_of(Asked("kernels", "operator", "h100-sxm", 100.0))
+@pytest.mark.parametrize(("operator", "family"), [("GEMM", "dense-gemm"), ("attention", "attention"), ("norm", "operator")])
+def test_an_interval_is_that_of_the_operator(operator: str, family: str) -> None:
+    own = interval_of(Asked("kernels", family, "h100-sxm", 100.0))
+    assert interval(machine_for(load_cluster("hw-dgx-h100"), False), operator, 100.0) == own != interval_of(Asked("kernels", "", "h100-sxm", 100.0))
 
 
 def test_what_if_takes_away_what_it_says(tmp_path: Path) -> None:
