@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from dysharp import api as API
 from dysharp.base.errors import ConfigError
@@ -132,3 +133,12 @@ def test_a_plan_is_drawn_with_the_replay_of_its_best_layout(monkeypatch: pytest.
     draw_plan(SimpleNamespace(plan=SimpleNamespace(first=one, cluster=SimpleNamespace(name="c"))), "f.svg")  # type: ignore[arg-type]
     title = "m, 8 GPUs of c"
     assert seen == [(one.coster, best[0]), (title, ["a", "b"], [2.0, 1.0], ["links"] * 2, [2.0, 1.0], 80.0, "a replay"), ("axes", "f.svg")]
+
+
+@pytest.mark.parametrize("given", [[], ["tp=2"], ["tp=2", "tp=4"]])
+def test_layouts_that_were_named_are_those_that_are_tried(monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("dysharp.api.serving.serve", lambda *_, **request: asked.append(request["layouts"]) or 1 / 0)
+    done = CliRunner().invoke(cli, ["serve", "llama3-8b", *(["--layouts", ";".join(given)] if given else [])])
+    assert isinstance(done.exception, ZeroDivisionError)
+    assert asked == [given or None] or [*asked[0]] == given

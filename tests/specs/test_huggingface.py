@@ -217,6 +217,13 @@ def test_bad_fields(tmp_path: Path, change: dict[str, Any], message: str) -> Non
     assert message in error(tmp_path, {**MIXTRAL, **change})
 
 
+def test_a_bad_field_of_a_model_with_experts_does_not_make_it_dense(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, {**QWEN3_MOE, "num_experts_per_tok": "x"})
+    assert "num_experts_per_tok" in str(caught.value)
+    assert "no field speaks of experts" not in str(caught.value)
+
+
 def test_a_dense_model_says_what_is_missing(tmp_path: Path) -> None:
     text = error(tmp_path, {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32})
     assert "n_routed_experts: missing (also looked for num_experts, num_local_experts" in text
