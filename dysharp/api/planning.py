@@ -35,7 +35,7 @@ from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.training import CAP_LINE, TrainingRecipe
-from dysharp.training.answers import MFU_LINE
+from dysharp.training.answers import MFU_LINE, MFU_OF_DENSE
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch", "swap": "offload"}
@@ -322,7 +322,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> Texts:
         *((f"Experts: {hot}.", LINKS) if task.model.layer else ()),
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
         CAP_LINE,
-        MFU_LINE if task.model.layer else MFU_LINE.replace("the expert", "its"),
+        MFU_LINE if task.model.layer else MFU_OF_DENSE,
         f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 

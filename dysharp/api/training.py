@@ -34,6 +34,7 @@ from dysharp.training.answers import (
     EP,
     LAUNCHES,
     MFU_LINE,
+    MFU_OF_DENSE,
     NO_EP,
     NO_LAUNCHES,
     NO_TRAFFIC,
@@ -430,7 +431,7 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
     split = f" {model.n_layers} layers in {layout.chunks} chunks of {least} or {most}: the ends have fewer."
     uneven = split if not layout.stages and most > least else ""
     drawn = f"MoE layers: {of_layers} of one drawn layer{', of libraries their exchange' * bool(cluster.gpu)}. Other operators"
-    layers, mfu = (drawn, MFU_LINE) if model.layer else ("Operators", MFU_LINE.replace("the expert", "its"))
+    layers, mfu = (drawn, MFU_LINE) if model.layer else ("Operators", MFU_OF_DENSE)
     batches = f"{layout.micro_batches} micro-batch{'es' * (layout.micro_batches > 1)}"
     return (
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {batches} of {layout.micro_batch} x {sequence} tokens.{uneven}",

@@ -20,6 +20,8 @@ from dysharp.training.schedules import Schedule, make_schedule
 
 Span = tuple[float, float]
 MFU_LINE = "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type."
+MFU_OF_DENSE = MFU_LINE.replace("the expert", "its")
+"""The same of a model without experts."""
 BUBBLE, COLLECTIVES, DATA_PARALLEL, EP, LAUNCHES = "bubble", "collectives", "data_parallel", "exposed EP", "launches"
 PARTS = (COMPUTE, OPTIMIZER, DATA_PARALLEL, SEND, BUBBLE)
 Waits = Mapping[tuple[int, str], Mapping[str, float]]
