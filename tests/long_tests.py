@@ -1,7 +1,8 @@
 """The tests marked `long`, which no gate runs: `python tests/long_tests.py` runs them all.
 
 If all pass, the command writes date, commit, model version, number of tests and seconds to `long_passed.toml` beside this file;
-commit that file (docs/notebook/2026-11-30-long-tests-expected.md). `--last` prints the record, and what has changed since. All other words go to pytest (`-n 4`).
+commit that file. `--last` prints the record, and what has changed since. All other words go to pytest (`-n 4`).
+Expected of a run: docs/notebook/2026-11-30-long-tests-expected.md.
 """
 
 from __future__ import annotations
