@@ -104,9 +104,9 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     """What all layouts share."""
     name = request["precision"] or published(whole)
     formats = formats_of(name, request["kv"] or rules.cached(formats_of(name, model=whole)), whole)
-    loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
+    loads, on = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"])), machine_of(machine, "serving")
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
-    start = Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
+    start = Replica(whole, formats, ServeLayout(), on, request["ep_system"], curves, rules.reducers, loads, bool(request["mtp"]))
     ep_system_of(start)  # a name that is not known is refused, whether a layout sends tokens or not
     return start
 
