@@ -61,6 +61,20 @@ def replace_switch(reducers: Reducers) -> Reducers:
     return reducers._replace(in_switch="", most_in_switch=0.0, nvls=False)
 
 
+@pytest.mark.parametrize(("engine", "kernel"), [("sglang", 40.09), ("vllm", 5.0), ("trtllm", 5.0)])
+def test_what_a_host_does_takes_as_long_as_its_cluster_says(engine: str, kernel: float) -> None:
+    """Launches of a step with prompts, requests that the GPU does not hide, the end of a step. A kernel from Python takes a Grace host 58 us."""
+    one, two = (replica(f"hw-dgx-h200{factor}") for factor in ("", ",host_factor=2"))
+    rules = engine_of(engine)
+    assert rules.step_us(two, 1e4, 1.0) - rules.step_us(one, 1e4, 1.0) == pytest.approx(650)
+    for requests, launches in ((1000.0, 0), (0.0, 3000)):
+        took = rules.step_us(one, 10.0, requests, launches)
+        assert took == pytest.approx(650 + 55 * requests + kernel * launches)
+        assert rules.step_us(two, 10.0, requests, launches) == pytest.approx(2 * took)
+    grace, scale = replica("hw-gb200-nvl72"), 1.0 if engine == "sglang" else 1.45
+    assert rules.step_us(grace, 10.0, 0.0, 1000) == pytest.approx({"sglang": 58.25}.get(engine, kernel) * scale * 1000 + 1.45 * 650)
+
+
 def test_sglang_divides_a_step_by_its_groups() -> None:
     assert engine_of("sglang").beside(8).step_tokens == engine_of("sglang").step_tokens // 8
     assert engine_of("vllm").beside(8) == engine_of("vllm")
