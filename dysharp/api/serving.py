@@ -124,7 +124,7 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
 
 REPLAYED_ONLY = {"router": "least-load", "tiers": None, "pools": None, "fail": None, "price": 0}
 """Arguments of a replay, and what says nothing."""
-REPLAYED = "replay: the first tenth of the requests fills the replicas, those behind it up to the last arrival are measured; prefixes are cached"
+REPLAYED = "replay: the first tenth of 20 requests or more warms the replicas up and is not measured, the others are; prefixes are cached"
 
 
 def _sending(best: list[ServePoint]) -> ServePoint:

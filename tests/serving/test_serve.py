@@ -82,6 +82,16 @@ def test_questions_of_one_screen() -> None:
     assert len(plain["what_ifs"]) == len(done.what_ifs)
 
 
+def test_one_user_needs_a_replica() -> None:
+    """A user needs, users need; and a replay says which requests it measures (`replay.report`: WARM_UP, FEW)."""
+    done = serve("qwen3-30b", "hw-dgx-h200", gpus=2, layouts=["tp=2"], users=1, requests="users=2,n=20,isl=100,osl=10")
+    text = "\n".join(done.sentences())
+    assert "1 user needs 2 GPUs: 1 replica with" in text
+    assert "With one replica lost 0 of 1 user stays within the limits; 4 GPUs lose none." in text
+    assert "replay: the first tenth of 20 requests or more warms the replicas up and is not measured, the others are" in "\n".join(done.header)
+    assert done.replays[0].run.measured == 18
+
+
 def test_recorded_routing() -> None:
     """Decoding of GPT-OSS 20B was recorded: the busiest of four GPUs has a tenth more rows than the mean, and EPLB evens them."""
     done = serve("gpt-oss-20b", "hw-dgx-h200", gpus=4, precision="mxfp4", layouts=["dp=4,ep=4"], routing="trace:gpt-oss-20b")
