@@ -114,7 +114,8 @@ class Engine:
         machine = replica.machine
         cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
         if generated:
-            machine = _running(machine.cluster, grouped="trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen")
+            kind, widens = "trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen", experts == "mxfp4"
+            machine = _running(machine.cluster, grouped=kind, narrow=kind if widens else machine.regime.narrow)
         elif cdna3 and self.cdna3_dense:
             machine = _running(machine.cluster, dense=self.cdna3_dense)
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,

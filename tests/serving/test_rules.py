@@ -225,6 +225,23 @@ def test_who_takes_the_kernel_with_scales_of_blocks(engine: str, layout: str, sl
         assert (engine_of(engine).runs(replica(cluster, layout)).machine.regime.grouped == "trtllm-gen-blocks") == (slow and "b200" in cluster)
 
 
+@pytest.mark.parametrize(("engine", "cluster", "own"), [
+    ("vllm", "hw-dgx-b200", True), ("trtllm", "hw-gb200-nvl72", True), ("sglang", "hw-dgx-b200", False), ("vllm", "hw-dgx-h200", False),
+])  # fmt: skip
+def test_who_takes_the_kernel_of_four_bits_and_bf16_rows(engine: str, cluster: str, own: bool) -> None:
+    """gpt-oss on Blackwell (vLLM's log: "Using FlashInfer MXFP4 BF16 backend for SM100, for faster performance ... MXFP8"): few rows read four bits,
+    many multiply as BF16 weights do, and no slower than MXFP8 rows do at twice the rate. INT4 stays with Marlin."""
+    machine, narrow = (engine_of(engine).runs(replica(cluster, "tp=1", "gpt-oss-120b", name)).machine for name in ("mxfp4", "int4"))
+    assert (machine.regime.narrow == "trtllm-gen") == own
+    assert narrow.regime.narrow == "marlin"
+    few, many = (machine.gemm(rows, 5760, 2880, "bf16", 128.0, weight_bytes=0.53125) for rows in (1, 1024))
+    read = machine.floor + machine.stream(128 * 5760 * 2880 * 0.53125) / machine.constants["serving.experts_stream"]
+    wide, mxfp8 = (machine.gemm(1024, 5760, 2880, dtype, 128.0, weight_bytes=held) for dtype, held in (("bf16", 2.0), ("fp8", 0.53125)))
+    if own:
+        assert few == pytest.approx(read)
+        assert mxfp8 < many < 1.01 * wide
+
+
 def test_caches_wait_for_rows_on_one_nic() -> None:
     """Of two domains every second row of a token passes NICs, in 58 layers: what passes beside it waits, at most as long as it takes alone. Nothing
     waits where experts stay inside a domain."""
