@@ -104,6 +104,7 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     """What all layouts share."""
     name = request["precision"] or published(whole)
     formats = formats_of(name, request["kv"] or rules.cached(formats_of(name, model=whole)), whole)
+    formats = replace(formats, kv=request["kv"]) if request["kv"] and not request["precision"] else formats  # not what the checkpoint says
     loads, on = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"])), machine_of(machine, "serving")
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     start = Replica(whole, formats, ServeLayout(), on, request["ep_system"], curves, rules.reducers, loads, bool(request["mtp"]))
