@@ -53,12 +53,10 @@ def weight_bytes(replica: Replica) -> float:
 
 
 def _weight(replica: Replica, weight: Weight) -> float:
-    layout, form = replica.layout, replica.formats.of(weight.part)
-    if weight.split == "experts":
-        assert replica.model.layer is not None
-        held = weight.parameters * (1 + layout.slots / replica.model.layer.n_experts) / (layout.ep * layout.moe_tp)
-    else:
-        held = weight.parameters / (1 if weight.split == "none" else layout.tp)
+    layout, form, layer = replica.layout, replica.formats.of(weight.part), replica.model.layer
+    held = weight.parameters / (1 if weight.split == "none" else layout.tp)
+    if weight.split == "experts" and layer is not None:
+        held = weight.parameters * (1 + layout.slots / layer.n_experts) / (layout.ep * layout.moe_tp)
     return held * (form if weight.product or weight.part == "routed experts" else WeightFormat(ELEMENT, "bf16")).weight_bytes
 
 
