@@ -104,9 +104,10 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     """What all layouts share."""
     name = request["precision"] or published(whole)
     formats = formats_of(name, request["kv"] or rules.cached(formats_of(name, model=whole)), whole)
-    loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
+    formats = replace(formats, kv=request["kv"]) if request["kv"] and not request["precision"] else formats  # not what the checkpoint says
+    loads, on = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"])), machine_of(machine, "serving")
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
-    start = Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
+    start = Replica(whole, formats, ServeLayout(), on, request["ep_system"], curves, rules.reducers, loads, bool(request["mtp"]))
     ep_system_of(start)  # a name that is not known is refused, whether a layout sends tokens or not
     return start
 
@@ -124,7 +125,7 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
 
 REPLAYED_ONLY = {"router": "least-load", "tiers": None, "pools": None, "fail": None, "price": 0}
 """Arguments of a replay, and what says nothing."""
-REPLAYED = "replay: the first tenth of the requests fills the replicas, those behind it up to the last arrival are measured; prefixes are cached"
+REPLAYED = "replay: the first tenth of 20 requests or more warms the replicas up and is not measured, the others are; prefixes are cached"
 
 
 def _sending(best: list[ServePoint]) -> ServePoint:

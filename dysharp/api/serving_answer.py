@@ -119,10 +119,11 @@ class Serving:
             layout = "" if point is first else f" of {_named(point)}"
             room = f"the cache of a replica has room for {point.memory.requests * point.replica.layout.dp:,}"
             gpus = replicas * point.replica.layout.gpus
-            need = f"{self.users:,} users need {gpus} GPU{'s' * (gpus > 1)}: {replicas} replica{'s' * (replicas > 1)}{layout}"
+            who, one = ("1 user", "s") if self.users == 1 else (f"{self.users:,} users", "")
+            need = f"{who} need{one} {gpus} GPU{'s' * (gpus > 1)}: {replicas} replica{'s' * (replicas > 1)}{layout}"
             lines.append(f"{need} with {point.scenario.concurrency:g} users each within the limits; {room}.")
             kept, spare = min(self.users or 0, (replicas - 1) * int(point.scenario.concurrency)), (replicas + 1) * point.replica.layout.gpus
-            lines.append(f"With one replica lost {kept:,} of {self.users:,} users stay within the limits; {spare} GPUs lose none.")
+            lines.append(f"With one replica lost {kept:,} of {who} stay{one} within the limits; {spare} GPUs lose none.")
         if self.disaggregated is not None and self.disaggregated.tokens_per_gpu > BETTER * first.tokens_per_gpu:
             lines[0] = f"{lines[0][:-1]}; disaggregated prefill and decode give {self.disaggregated.tokens_per_gpu:,.0f}."
         return (*lines, *self._disaggregated_line(first))

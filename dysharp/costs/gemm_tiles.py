@@ -37,8 +37,8 @@ BF16_PER_CLOCK = {"ampere": 2048.0, "ada": 1024.0, "hopper": 4096.0, "blackwell"
 CDNA: of a compute unit's matrix cores, from the datasheets' peak rates, units and clocks.
 """
 MARLIN_TILES = tuple((rows, columns) for rows in (8, 16, 32, 48, 64) for columns in (64, 128, 256))
-WIDENED = 2 / 64 * BF16_PER_CLOCK["ampere"] / 2
-"""Rows of products in whose time registers widen a weight: two instructions on 64 lanes (vLLM csrc/quantization/marlin/dequant.h with scales: 7 for
+WIDENED = 2 / 64
+"""Clocks in which registers widen a weight: two instructions on 64 lanes (vLLM csrc/quantization/marlin/dequant.h with scales: 7 for
 four INT4, 9 for four FP4; CUDA programming guide: 64 logical operations per clock)."""
 FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
@@ -124,9 +124,12 @@ def feed(gpu: Gpu, library: str, dtype_bytes: float, peak_flops_per_us: float, r
 
 
 def _marlin(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
-    """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has."""
-    core = min(1.0, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
-    yield from _split(gpu, p, MARLIN_TILES, [core * rows / (rows + WIDENED) for rows, _ in MARLIN_TILES])
+    """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has. An H20's SM has a quarter of Hopper's
+    tensor rate, which its lanes do not wait for."""
+    sheet, whole = gpu.datasheet, BF16_PER_CLOCK[gpu.arch]
+    own = whole / max(1, round(whole * sheet.n_sms * sheet.boost_MHz / 1e6 / sheet.bf16_TFLOPS))
+    used = min(BF16_PER_CLOCK["ampere"], own)
+    yield from _split(gpu, p, MARLIN_TILES, [used / own * rows / (rows + WIDENED * used / 2) for rows, _ in MARLIN_TILES])
 
 
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:

@@ -7,4 +7,4 @@ from dysharp.model.formats import COPIES, EVERY, FORMATS, ROW_BYTES, Formats, We
 from dysharp.model.layout import Chunk, Layout, check_domain, check_layout, chunks_of, count_chunks, layout_of
 from dysharp.model.operators import CORE, DENSE, NORMS, POSITIONS, ROUTER, SHARED, UP, LayerOperator, MemoryOp, RowExchange, Sum, Weight, is_routed
 from dysharp.model.state import PLAIN, RECIPES, RankParameters, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
-from dysharp.model.weights import counted_weights, head_weights, mtp_weights, parameters_of
+from dysharp.model.weights import counted_weights, head_weights, mtp_weights, parameters_of, whole_mtp_layer

@@ -27,11 +27,12 @@ def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _keeping(model: WholeModel, cut: Cut) -> tuple[tuple[int, LayerOperator], ...]:
+def _keeping(model: WholeModel, cut: Cut, mtp: bool) -> tuple[tuple[int, LayerOperator], ...]:
     """Operators that keep something of a request, with the number of layers that have them."""
-    return tuple((times, op) for kind, times in model.kinds.items() for op in layer_operators(model, kind, cut) if _operator_bytes(op, 1.0, 1.0))
+    kinds = {model.kind(model.n_layers): model.mtp} if mtp else model.kinds
+    return tuple((times, op) for kind, times in kinds.items() for op in layer_operators(model, kind, cut) if _operator_bytes(op, 1.0, 1.0))
 
 
-def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:
-    """The same of all layers."""
-    return sum(times * _operator_bytes(op, tokens, kv_bytes) for times, op in _keeping(model, cut))
+def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut, mtp: bool = False) -> float:
+    """The same of all layers without MTP, or of those of MTP."""
+    return sum(times * _operator_bytes(op, tokens, kv_bytes) for times, op in _keeping(model, cut, mtp))

@@ -20,12 +20,9 @@ FULL = 0.95
 """Share of the time from which a server is taken as the limit."""
 
 
-def part_shares(point: ServePoint) -> Amounts:
+def part_shares(point: ServePoint, step: StepTime | None = None) -> Amounts:
     """Shares of the decode step by limit; they add up to 1. Gaps between kernels count as small kernels; `host`: the GPU waits for the engine."""
-    return _shares(point, point.step())
-
-
-def _shares(point: ServePoint, step: StepTime) -> Amounts:
+    step = step or point.step()
     sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     part = point.replica.stage_part
@@ -46,7 +43,7 @@ def limit_of(point: ServePoint) -> str:
     step, engine, replica = point.step(), point.table.engine, point.replica
     if engine.overlaps and engine.host_us(replica, point.stage_batch.decodes) > replica.stage_part * step.device:
         return "host"
-    shares = _shares(point, step)
+    shares = part_shares(point, step)
     return max(shares, key=lambda name: shares[name])
 
 

@@ -79,7 +79,7 @@ class Engine:
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
     blackwell_launch: Text = ""
-    """`launch` on machines of Blackwell; "": as on others."""
+    """`launch` on machines of Blackwell, whatever their hosts; "": as on others."""
     token_us: float = TOKEN_US
     """Time in which the one process that turns text into tokens makes a token."""
     ep_by_flag: bool = False
@@ -114,7 +114,8 @@ class Engine:
         machine = replica.machine
         cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
         if generated:
-            machine = _running(machine.cluster, grouped="trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen")
+            kind, widens = "trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen", experts == "mxfp4"
+            machine = _running(machine.cluster, grouped=kind, narrow=kind if widens else machine.regime.narrow)
         elif cdna3 and self.cdna3_dense:
             machine = _running(machine.cluster, dense=self.cdna3_dense)
         return replace(replica, machine=machine, reducers=self.reducers, ep_kernels=self.ep_kernels, fused_experts=fused, early=self.early,
@@ -130,17 +131,17 @@ class Engine:
 
     def host_us(self, replica: Replica, requests: float) -> float:
         """The host's work on a step of `requests` requests of an attention group."""
-        return requests * replica.machine.constants["serving.request_us"]
+        return _on_host(replica, "serving.request_us", requests)
 
     def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
         """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        constants, host = replica.machine.constants, self.host_us(replica, requests)
-        launched = launches * constants[(replica.machine.arch == "blackwell" and self.blackwell_launch) or self.launch]
+        known, host = self.blackwell_launch if replica.machine.arch == "blackwell" else "", self.host_us(replica, requests)
+        launched = launches * replica.machine.constants[known] if known else _on_host(replica, self.launch, launches)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
-        return busy + constants["serving.step_us"]
+        return busy + _on_host(replica, "serving.step_us")
 
     def first_us(self, replica: Replica, decode: float, step: float = 0.0) -> float:
         """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.
@@ -154,6 +155,11 @@ class Engine:
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""
         return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
+
+
+def _on_host(replica: Replica, constant: str, times: float = 1.0) -> float:
+    """A constant of a DGX's host, `times` times, on the hosts of the replica."""
+    return replica.machine.cluster.host_factor * times * replica.machine.constants[constant]
 
 
 @functools.lru_cache(maxsize=64)

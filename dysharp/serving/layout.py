@@ -60,24 +60,18 @@ class ServeLayout:
 
     def conflicts(self, model: WholeModel) -> list[str]:
         """Why the layout does not fit the shape of `model`."""
-        a, faults = model.attention, list[str]()
-        if self.pp > model.n_layers:
-            faults.append(f"{model.n_layers} layers do not fill {self.pp} stages")
-        if a.heads % self.tp:
-            faults.append(f"{a.heads} heads do not divide by TP{self.tp}")
-        if not a.mla and a.kv_heads % self.tp and self.tp % a.kv_heads:
-            faults.append(f"TP{self.tp} is no divisor and no multiple of {a.kv_heads} KV heads")
-        if model.layer is None:
-            if self.ep > 1 or self.dp > 1:
-                faults.append("a dense model has no experts to share: use replicas")
-            if model.dense_hidden % self.tp:
-                faults.append(f"an FFN of {model.dense_hidden} does not divide by TP{self.tp}")
-        else:
-            if (model.layer.n_experts + self.slots) % self.ep:
-                faults.append(f"{model.layer.n_experts + self.slots} expert slots do not divide by EP{self.ep}")
-            if model.layer.expert_hidden % self.moe_tp:
-                faults.append(f"experts of {model.layer.expert_hidden} do not divide by {self.moe_tp} GPUs")
-        return faults
+        a, moe = model.attention, model.layer
+        slots, hidden = (moe.n_experts + self.slots, moe.expert_hidden) if moe else (self.ep, self.moe_tp)
+        checks = (
+            (self.pp > model.n_layers, f"{model.n_layers} layers do not fill {self.pp} stages"),
+            (a.heads % self.tp, f"{a.heads} heads do not divide by TP{self.tp}"),
+            (not a.mla and a.kv_heads % self.tp and self.tp % a.kv_heads, f"TP{self.tp} is no divisor and no multiple of {a.kv_heads} KV heads"),
+            (not moe and self.ep * self.dp > 1, "a dense model has no experts to share: use replicas"),
+            (not moe and model.dense_hidden % self.tp, f"an FFN of {model.dense_hidden} does not divide by TP{self.tp}"),
+            (slots % self.ep, f"{slots} expert slots do not divide by EP{self.ep}"),
+            (hidden % self.moe_tp, f"experts of {hidden} do not divide by {self.moe_tp} GPUs"),
+        )
+        return [text for wrong, text in checks if wrong]
 
 
 def serve_layout_of(text: str) -> ServeLayout:

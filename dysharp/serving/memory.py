@@ -3,7 +3,7 @@
 from math import sqrt
 
 from dysharp.base import frozen
-from dysharp.model import Weight, WeightFormat, cache_bytes, counted_weights
+from dysharp.model import Weight, WeightFormat, cache_bytes, counted_weights, whole_mtp_layer
 from dysharp.serving.engine import Engine
 from dysharp.serving.work import ELEMENT, Replica
 
@@ -44,24 +44,26 @@ class ServeMemory:
 
 
 def weight_bytes(replica: Replica) -> float:
-    """Bytes of the weights that one GPU holds; of several stages the one with the head."""
-    held = [(weight, times) for weight, times in counted_weights(replica.model) if replica.layout.pp == 1 or weight.part != "embedding"]
-    return sum((replica.stage_part if weight.part != "head" else 1) * times * _weight(replica, weight) for weight, times in held)
+    """Bytes of the weights that one GPU holds; of several stages the one with the head, and with the MTP layers, which share embedding and head
+    (DeepSeek-V3, README_WEIGHTS.md)."""
+    first, ends = replica.layout.pp == 1 or replica.mtp, {"embedding", "head"}
+    held = [(w, n if w.part in ends else n * replica.stage_part) for w, n in counted_weights(replica.model) if first or w.part != "embedding"]
+    held += [(weight, replica.mtp * replica.model.mtp) for weight in whole_mtp_layer(replica.model)]
+    return sum(times * _weight(replica, weight) for weight, times in held)
 
 
 def _weight(replica: Replica, weight: Weight) -> float:
-    layout, form = replica.layout, replica.formats.of(weight.part)
-    if weight.split == "experts":
-        assert replica.model.layer is not None
-        held = weight.parameters * (1 + layout.slots / replica.model.layer.n_experts) / (layout.ep * layout.moe_tp)
-    else:
-        held = weight.parameters / (1 if weight.split == "none" else layout.tp)
+    layout, form, layer = replica.layout, replica.formats.of(weight.part), replica.model.layer
+    held = weight.parameters / (1 if weight.split == "none" else layout.tp)
+    if weight.split == "experts" and layer is not None:
+        held = weight.parameters * (1 + layout.slots / layer.n_experts) / (layout.ep * layout.moe_tp)
     return held * (form if weight.product or weight.part == "routed experts" else WeightFormat(ELEMENT, "bf16")).weight_bytes
 
 
 def kv_bytes(replica: Replica, tokens: float) -> float:
-    """KV of one request of `tokens` tokens on one GPU of its attention group."""
-    return cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut) * replica.stage_part
+    """KV of one request of `tokens` tokens on one GPU of its attention group, of several stages as of the weights."""
+    parts = ((replica.stage_part, False), (replica.mtp, True))
+    return sum(part * cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut, mtp) for part, mtp in parts)
 
 
 def memory_of(replica: Replica, engine: Engine, isl: float, osl: float = 0.0, step_tokens: float | None = None, spread: float = 0.0) -> ServeMemory:

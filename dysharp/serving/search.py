@@ -87,18 +87,11 @@ def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
     for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
             dp = size // tp
-            if moe is None:
-                if dp == 1 or tp == min(MOST_TP, domain):
-                    yield ServeLayout(tp=tp, pp=dp)
-            elif dp == 1:
-                yield ServeLayout(tp=tp)
-                if tp > 1:
-                    yield ServeLayout(tp=tp, ep=tp)
-            elif tp == min(MOST_TP, domain):
+            if whole := dp == 1 or tp == min(MOST_TP, domain):
                 yield ServeLayout(tp=tp, pp=dp)
+            if whole and moe is not None and tp > 1:
                 yield ServeLayout(tp=tp, ep=tp, pp=dp)
-                yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
-            else:
+            if moe is not None and dp > 1:
                 yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
 
 

@@ -73,7 +73,7 @@ def _choices(asked: Asked, best: ServePoint) -> Iterator[tuple[str, Asked]]:
     yield f"KV cache in {kv.upper()}", replace(asked, start=replace(start, formats=replace(start.formats, kv=kv)))
     if start.model.mtp and not asked.scenario.draft_tokens:
         drafting = replace(asked.scenario, draft_tokens=1, accepted=1 + asked.acceptance)
-        yield f"a draft token, {asked.acceptance:.0%} accepted", replace(asked, scenario=drafting)
+        yield f"a draft token, {asked.acceptance:.0%} accepted", replace(asked, start=replace(start, mtp=True), scenario=drafting)
 
 
 def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:

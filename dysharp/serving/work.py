@@ -48,6 +48,8 @@ class Replica:
     reducers: Reducers = NCCL_AND_OWN
     loads: Loads = ()
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
+    mtp: bool = False
+    """It drafts, so it holds the model's MTP layers and caches for them."""
     even: bool = False
     """Every expert GPU has as many rows as the others."""
     ep_by_flag: bool = False

@@ -130,7 +130,7 @@ class Cluster:
     gpu: Annotated[Text, Key("packaged GPU with datasheet and constants; needed for family hw")] = ""
     max_gpus: Annotated[kinds.EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0
     constants: Annotated[kinds.Constants, Key("table of fitted constants that replace the packaged ones; `dysharp calibrate` writes it")] = ()
-    host_factor: Annotated[Rate, Key("time of a launch by its hosts over that of a DGX's hosts, on which launches were measured")] = 1.0
+    host_factor: Annotated[Rate, Key("time of a launch and of a server's step by its hosts over that on a DGX's hosts, which were measured")] = 1.0
     scale_out: Annotated[ScaleOut | None, Key("table [scale_out]: the network between NVLink domains; without it the cluster is one domain")] = None
 
     def __post_init__(self) -> None:

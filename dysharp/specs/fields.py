@@ -20,11 +20,11 @@ from dysharp.base import AnyMapping, ByName, ConfigError, frozen, nearest, show
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
 
-def one_of(*words: str) -> AfterValidator:
-    """A closed set of words. Its static type stays `str`, so that callers can pass computed values."""
+def one_of(*words: str, parts: bool = False) -> AfterValidator:
+    """A closed set of words. Its static type stays `str`, so that callers can pass computed values. `parts`: more may stand behind a comma."""
 
     def check(value: str) -> str:
-        if value not in words:
+        if (value.partition(",")[0] if parts else value) not in words:
             raise PydanticCustomError("word", "{words}", {"words": " or ".join(words)})
         return value
 
@@ -50,7 +50,7 @@ Constants = tuple[tuple[Annotated[str, Field(strict=True)], Annotated[float, Fie
 DispatchFormat = Annotated[str, Field(strict=True), one_of("rows", "fp8")]
 GemmDtype = Annotated[str, Field(strict=True), one_of("fp8", "bf16")]
 CHECKPOINTS = ("bf16", "fp8", "fp8-tensor", "mxfp8", "fp4", "fp4-all", "mxfp4", "mxfp4-fp8", "int4", "int4-experts", "int4-all")
-Checkpoint = Annotated[str, Field(strict=True), one_of("", *CHECKPOINTS)]
+Checkpoint = Annotated[str, Field(strict=True), one_of("", *CHECKPOINTS, parts=True)]
 Family = Annotated[str, Field(strict=True), one_of("paper", "hw")]
 
 

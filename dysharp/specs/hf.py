@@ -190,7 +190,8 @@ def _element_bytes(config: AnyMapping, faults: list[str]) -> int:
 
 
 def quantised(config: AnyMapping) -> tuple[str, str]:
-    """(fp8, mxfp4, nvfp4 or int4; strategy) of the weights of a checkpoint, by its `quantization_config`; "" for none, or one that is not known.
+    """(fp8, mxfp4, nvfp4 or int4; strategy, of INT4 values of a scale) of a checkpoint's weights, by its `quantization_config`; "" for none, or one
+    that is not known.
 
     Methods as Transformers and vLLM name them.
     """
@@ -203,7 +204,7 @@ def quantised(config: AnyMapping) -> tuple[str, str]:
 def _of_method(quant: AnyMapping) -> tuple[str, str]:
     method = str(quant.get("quant_method"))
     if method in ("awq", "gptq", "auto-round"):
-        return ("int4", "") if quant.get("bits") == 4 else ("", "")
+        return ("int4", str(quant.get("group_size"))) if quant.get("bits") == 4 else ("", "")
     return {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(method, ""), ""
 
 
@@ -220,8 +221,8 @@ def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     weights = first.get("weights") if isinstance(first, dict) else None
     if not isinstance(weights, dict):
         return "", ""
-    kinds = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}
-    return kinds.get(f"{weights.get('type')} {weights.get('num_bits')}", ""), str(weights.get("strategy"))
+    kind = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}.get(f"{weights.get('type')} {weights.get('num_bits')}", "")
+    return kind, str(weights.get("group_size" if kind == "int4" else "strategy"))
 
 
 def n_matrices(config: AnyMapping) -> int:

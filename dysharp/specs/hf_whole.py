@@ -198,20 +198,27 @@ def _window(config: AnyMapping, faults: list[str]) -> int:
     return window if not isinstance(names, list) or any(MIXERS.get(str(name)) == "w" for name in names) else 0
 
 
+GROUPS = {"64": "int4-64", "128": "int4-128", "-1": "int4-128"}
+"""Values that share a scale (-1: a column) -> the nearest of `model.formats.FORMATS`."""
+
+
 def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:
     """The precision (`WholeModel.checkpoint`) of a checkpoint, by its `quantization_config`; "" without one, or with one that is not known.
 
     NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4
-    of compressed-tensors with experts is Kimi's, of routed experts alone, if its list of exceptions names attention.
+    of compressed-tensors with experts is Kimi's, of routed experts alone, if its list of exceptions names attention. Engines take caches in FP8 where
+    ModelOpt or compressed-tensors name them (SGLang configure_kv_cache_dtype, vLLM Attention, TensorRT-LLM's model config).
     """
     quant, (kind, strategy) = config.get("quantization_config"), hf.quantised(config)
-    if not isinstance(quant, dict):
+    if not isinstance(quant, dict) or not kind:
         return ""
     if kind == "fp8":
-        return "fp8" if quant.get("weight_block_size") or strategy == "block" else "fp8-tensor"
-    if kind == "nvfp4":
-        return "fp4" if latent else "fp4-all"
-    if kind == "int4":
-        kept = moe and "attn" in str(quant.get("ignore"))
-        return "int4-experts" if kept else "int4-all"
-    return kind
+        kind = "fp8" if quant.get("weight_block_size") or strategy == "block" else "fp8-tensor"
+    elif kind == "nvfp4":
+        kind = "fp4" if latent else "fp4-all"
+    elif kind == "int4":
+        parts = "experts" if moe and "attn" in str(quant.get("ignore")) else "weights"
+        kind = ("int4-experts" if parts == "experts" else "int4-all") + (f",{parts}={GROUPS[strategy]}" if strategy in GROUPS else "")
+    scheme = quant.get("kv_cache_scheme")
+    narrow = isinstance(scheme, dict) and f"{scheme.get('type')} {scheme.get('num_bits')}" == "float 8"
+    return f"{kind},kv=fp8" if narrow or str(quant.get("kv_cache_quant_algo")).upper() == "FP8" else kind

@@ -151,7 +151,7 @@ def test_fp8_is_never_slower_than_bf16(name: str, cluster: str, text: str) -> No
 SHAPES = ((1536, 4096), (4096, 1024), (10240, 8192), (57344, 8192), (8192, 28672), (1408, 4096))
 
 
-@pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-h200", "hw-dgx-b200", "hw-hgx-b300", "hw-mi355x"])
+@pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-h200", "hw-hgx-h20", "hw-pcie-l40s", "hw-dgx-b200", "hw-hgx-b300", "hw-mi355x"])
 def test_few_rows_read_narrow_weights_no_slower(cluster: str) -> None:
     """Up to 16 rows a linear with INT4 weights and BF16 products takes at most what BF16 takes, and before Blackwell, whose registers widen weights
     no faster than memory gives them, what FP8 takes with its cast."""
@@ -161,4 +161,11 @@ def test_few_rows_read_narrow_weights_no_slower(cluster: str) -> None:
             narrow, wide = (machine.gemm(rows, n, k, "bf16", weight_bytes=FORMATS[name].weight_bytes) for name in ("int4", "bf16"))
             fp8 = machine.gemm(rows, n, k, "fp8", weight_bytes=FORMATS["fp8-block"].weight_bytes)
             assert narrow <= wide
-            assert narrow <= fp8 + machine.memory(machine.cast_bytes("fp8") * rows * k) or cluster in ("hw-dgx-b200", "hw-hgx-b300")
+            assert narrow <= fp8 + machine.memory(machine.cast_bytes("fp8") * rows * k) or cluster in ("hw-hgx-h20", "hw-dgx-b200", "hw-hgx-b300")
+
+
+def test_registers_widen_as_fast_beside_slow_tensor_cores() -> None:
+    """57344 x 8192 weights on 78 SMs of an H20, 64 in two clocks of 64 lanes (95 us), and eight rows by a quarter of Hopper's tensor rate (51 us)."""
+    one = machine_of(load_cluster("hw-hgx-h20"), "serving").gemm(1, 57344, 8192, "bf16", weight_bytes=FORMATS["int4"].weight_bytes)
+    clocks = 57344 * 8192 / 78 * (2 / 64 + 2 * 8 / 1024)
+    assert clocks / 1980 < one < 1.2 * clocks / 1980 * 1980 / 1853

@@ -61,6 +61,20 @@ def replace_switch(reducers: Reducers) -> Reducers:
     return reducers._replace(in_switch="", most_in_switch=0.0, nvls=False)
 
 
+@pytest.mark.parametrize(("engine", "kernel"), [("sglang", 40.09), ("vllm", 5.0), ("trtllm", 5.0)])
+def test_what_a_host_does_takes_as_long_as_its_cluster_says(engine: str, kernel: float) -> None:
+    """Launches of a step with prompts, requests that the GPU does not hide, the end of a step. A kernel from Python takes a Grace host 58 us."""
+    one, two = (replica(f"hw-dgx-h200{factor}") for factor in ("", ",host_factor=2"))
+    rules = engine_of(engine)
+    assert rules.step_us(two, 1e4, 1.0) - rules.step_us(one, 1e4, 1.0) == pytest.approx(650)
+    for requests, launches in ((1000.0, 0), (0.0, 3000)):
+        took = rules.step_us(one, 10.0, requests, launches)
+        assert took == pytest.approx(650 + 55 * requests + kernel * launches)
+        assert rules.step_us(two, 10.0, requests, launches) == pytest.approx(2 * took)
+    grace, scale = replica("hw-gb200-nvl72"), 1.0 if engine == "sglang" else 1.45
+    assert rules.step_us(grace, 10.0, 0.0, 1000) == pytest.approx({"sglang": 58.25}.get(engine, kernel) * scale * 1000 + 1.45 * 650)
+
+
 def test_sglang_divides_a_step_by_its_groups() -> None:
     assert engine_of("sglang").beside(8).step_tokens == engine_of("sglang").step_tokens // 8
     assert engine_of("vllm").beside(8) == engine_of("vllm")
@@ -209,6 +223,23 @@ def test_who_takes_the_kernel_with_scales_of_blocks(engine: str, layout: str, sl
     """On Blackwell in FP8: TensorRT-LLM always, SGLang where DeepEP moves no rows. On Hopper nobody."""
     for cluster in ("hw-dgx-b200", "hw-dgx-h200"):
         assert (engine_of(engine).runs(replica(cluster, layout)).machine.regime.grouped == "trtllm-gen-blocks") == (slow and "b200" in cluster)
+
+
+@pytest.mark.parametrize(("engine", "cluster", "own"), [
+    ("vllm", "hw-dgx-b200", True), ("trtllm", "hw-gb200-nvl72", True), ("sglang", "hw-dgx-b200", False), ("vllm", "hw-dgx-h200", False),
+])  # fmt: skip
+def test_who_takes_the_kernel_of_four_bits_and_bf16_rows(engine: str, cluster: str, own: bool) -> None:
+    """gpt-oss on Blackwell (vLLM's log: "Using FlashInfer MXFP4 BF16 backend for SM100, for faster performance ... MXFP8"): few rows read four bits,
+    many multiply as BF16 weights do, and no slower than MXFP8 rows do at twice the rate. INT4 stays with Marlin."""
+    machine, narrow = (engine_of(engine).runs(replica(cluster, "tp=1", "gpt-oss-120b", name)).machine for name in ("mxfp4", "int4"))
+    assert (machine.regime.narrow == "trtllm-gen") == own
+    assert narrow.regime.narrow == "marlin"
+    few, many = (machine.gemm(rows, 5760, 2880, "bf16", 128.0, weight_bytes=0.53125) for rows in (1, 1024))
+    read = machine.floor + machine.stream(128 * 5760 * 2880 * 0.53125) / machine.constants["serving.experts_stream"]
+    wide, mxfp8 = (machine.gemm(1024, 5760, 2880, dtype, 128.0, weight_bytes=held) for dtype, held in (("bf16", 2.0), ("fp8", 0.53125)))
+    if own:
+        assert few == pytest.approx(read)
+        assert mxfp8 < many < 1.01 * wide
 
 
 def test_caches_wait_for_rows_on_one_nic() -> None:

@@ -82,6 +82,37 @@ def test_questions_of_one_screen() -> None:
     assert len(plain["what_ifs"]) == len(done.what_ifs)
 
 
+@pytest.mark.parametrize(
+    ("quant", "asked", "weight", "kv"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, 0.5 + 2 / 128, "bf16"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {}, 0.5 + 2 / 32, "bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {}, 1.0, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {"kv": "bf16"}, 1.0, "bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {"precision": "fp8-tensor"}, 1.0, "bf16"),
+    ],
+)
+def test_a_checkpoint_says_its_scales_and_its_cache(tmp_path: Path, quant: dict[str, Any], asked: dict[str, Any], weight: float, kv: str) -> None:
+    """Llama-3.1-8B: 6.98 G parameters of linears as the config says, embedding, head and norms in BF16; 131,072 bytes of a token in BF16."""
+    config = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "vocab_size": 128256, "quantization_config": quant}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    memory = serve(str(tmp_path), "hw-dgx-h100", gpus=1, layouts=["tp=1"], **asked).points[0].memory
+    linears, rest = 32 * (4096 * 6144 + 4096**2 + 3 * 4096 * 14336), 2 * 128256 * 4096 + 65 * 4096
+    assert memory.weights == pytest.approx(linears * weight + rest * 2)
+    assert memory.token == pytest.approx(131_072 / (1 + (kv == "fp8")))
+
+
+def test_one_user_needs_a_replica() -> None:
+    """A user needs, users need; and a replay says which requests it measures (`replay.report`: WARM_UP, FEW)."""
+    done = serve("qwen3-30b", "hw-dgx-h200", gpus=2, layouts=["tp=2"], users=1, requests="users=2,n=20,isl=100,osl=10")
+    text = "\n".join(done.sentences())
+    assert "1 user needs 2 GPUs: 1 replica with" in text
+    assert "With one replica lost 0 of 1 user stays within the limits; 4 GPUs lose none." in text
+    assert "replay: the first tenth of 20 requests or more warms the replicas up and is not measured, the others are" in "\n".join(done.header)
+    assert done.replays[0].run.measured == 18
+
+
 def test_recorded_routing() -> None:
     """Decoding of GPT-OSS 20B was recorded: the busiest of four GPUs has a tenth more rows than the mean, and EPLB evens them."""
     done = serve("gpt-oss-20b", "hw-dgx-h200", gpus=4, precision="mxfp4", layouts=["dp=4,ep=4"], routing="trace:gpt-oss-20b")

@@ -275,6 +275,16 @@ def test_a_draft_costs_a_layer_and_a_head() -> None:
     assert whole < two < 1.9 * whole  # twice the tokens touch more experts, and read the cache once
 
 
+@pytest.mark.parametrize(("layout", "shared"), [("tp=1", 0.0), ("tp=2,pp=2", 7168 * 129_280 * 2 / 2)])
+def test_drafts_hold_a_layer_and_its_cache(layout: str, shared: float) -> None:
+    """11.5 B parameters of DeepSeek-V3 (its README_WEIGHTS.md), which share embedding and head: the last stage holds the embedding for them alone."""
+    r = replica("deepseek-v3", "hw-dgx-h200", layout)
+    drafting = replace(r, mtp=True)
+    layer = (weight_bytes(drafting) - weight_bytes(r) - shared) * r.layout.tp
+    assert 11.5e9 < layer < 11.9e9  # FP8, router, norms and what every GPU holds in BF16
+    assert kv_bytes(drafting, 100.0) - kv_bytes(r, 100.0) == pytest.approx(70_272 / 61 * 100)
+
+
 def test_experts_of_four_bits_are_read_at_their_own_width() -> None:
     """gpt-oss-120b on one H100, 32 requests: bytes of BF16 would take over 40 ms."""
     r = replica("gpt-oss-120b", "hw-dgx-h100", "tp=1", "mxfp4")

@@ -231,6 +231,7 @@ def test_a_dense_model_says_what_is_missing(tmp_path: Path) -> None:
 
 
 GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}
+GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}}}
 
 
 @pytest.mark.parametrize(
@@ -242,11 +243,20 @@ GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "gro
         ({"quant_method": "fp8"}, False, "fp8-tensor"),
         ({"quant_method": "awq", "bits": 4}, False, "int4-all"),
         ({"quant_method": "auto-round", "bits": 4}, False, "int4-all"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, False, "int4-all,weights=int4-128"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64}, False, "int4-all,weights=int4-64"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, False, "int4-all"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": []}, False, "int4-all"),
         ({"quant_method": "gptq", "bits": 8}, False, ""),
         ({"quant_method": "fbgemm_fp8"}, False, "fp8-tensor"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, True, "fp4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, False, "fp4-all"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, False, "fp8-tensor"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, False, "fp8-tensor,kv=fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, True, "fp4,kv=fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 4}}, True, "fp4"),
+        ({"quant_method": "bitsandbytes", "kv_cache_quant_algo": "FP8"}, True, ""),
+        ({"quant_method": "compressed-tensors", "config_groups": GROUPS_OF_128, "ignore": ["self_attn"]}, True, "int4-experts,experts=int4-128"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["re:.*self_attn.*", "lm_head"]}, True, "int4-experts"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["lm_head"]}, True, "int4-all"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, True, ""),

@@ -216,7 +216,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
         if not larger:
             raise Unsupported(f"found {gpus} GPUs of {name}, expected at most {cluster.n_gpus}: no packaged machine has several domains")
         cluster = load_cluster(f"{name}-x{next((n for n in larger if n * cluster.n_gpus >= gpus), larger[-1])}")
-    return Replica(model, _formats_of_row(row, model, engine), layout, machine_of(cluster, "serving"))
+    return Replica(model, _formats_of_row(row, model, engine), layout, machine_of(cluster, "serving"), mtp=row.drafts > 0)
 
 
 def _formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:
