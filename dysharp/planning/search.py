@@ -123,10 +123,10 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
     """
     counts: Tally = {}
     numbers, _, bounded = admitted(coster, counts)
-    columns = _columns(coster, numbers)
+    columns = coster.space.columns(numbers)
     fits = numbers[coster.state_bound(columns) + coster.rough_activations(columns) <= coster.capacity]
     fits = fits if len(fits) else numbers
-    places = np.stack(np.unravel_index(numbers, tuple(len(values) for values in coster.space.lists.values())))
+    places = np.stack(coster.space.places(numbers))
     known: Journal = {}
     best: list[Best] = []
 
@@ -176,7 +176,7 @@ def search(
             counts[PEAK] = counts.get(PEAK, 0) + len(numbers) - first
             break
         wave = np.sort(numbers[first : first + WAVE])
-        even = coster.balanced_bound(_columns(coster, wave), wave)
+        even = coster.balanced_bound(coster.space.columns(wave), wave)
         order = np.argsort(even, kind="stable")
         for done, at in enumerate(order):
             if even[at] > worst():
@@ -248,15 +248,6 @@ def kept(coster: Coster) -> Iterator[tuple[Column, dict[str, Column]]]:
         rules = (keeps for _, keeps in constraints(coster.task, coster.space, columns, coster.machine))
         alive = np.logical_and.reduce([*rules])
         yield numbers[alive], {name: column[alive] for name, column in columns.items()}
-
-
-def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
-    lists = coster.space.lists
-    places = np.unravel_index(numbers, tuple(len(values) for values in lists.values()))
-    return {
-        name: np.asarray(values, np.int64)[at] if isinstance(values[0], int) else at.astype(np.int64)
-        for (name, values), at in zip(lists.items(), places, strict=True)
-    }  # fmt: skip
 
 
 FACTORS = (0.8, 1.2)

@@ -109,23 +109,23 @@ class Space:
         return n
 
     def blocks(self) -> Iterator[tuple[Column, dict[str, Column]]]:
-        """(numbers, columns) of `BLOCK` candidates at a time. Columns of texts hold places in their lists."""
-        shape = tuple(len(values) for values in self.lists.values())
+        """(numbers, columns) of `BLOCK` candidates at a time."""
         for first in range(0, self.size, BLOCK):
             numbers = np.arange(first, min(first + BLOCK, self.size), dtype=np.int64)
-            places = np.unravel_index(numbers, shape)
-            columns = {
-                name: np.asarray(values, np.int64)[at] if name in INTEGERS else at.astype(np.int64)
-                for (name, values), at in zip(self.lists.items(), places, strict=True)
-            }
-            yield numbers, columns
+            yield numbers, self.columns(numbers)
+
+    def columns(self, numbers: Column) -> dict[str, Column]:
+        """The values of candidates; of dimensions that are no integers, places in their lists."""
+        places = zip(self.lists.items(), self.places(numbers), strict=True)
+        return {name: np.asarray(values, np.int64)[at] if name in INTEGERS else at.astype(np.int64) for (name, values), at in places}
+
+    def places(self, numbers: Column | int) -> tuple[Column, ...]:
+        """Where the values of candidates stand in their lists."""
+        return np.unravel_index(numbers, tuple(map(len, self.lists.values())))
 
     def candidate(self, number: int) -> ByName:
         """The values of candidate `number`."""
-        shape = tuple(len(values) for values in self.lists.values())
-        return {
-            name: values[int(at)] for (name, values), at in zip(self.lists.items(), np.unravel_index(number, shape), strict=True)
-        }  # fmt: skip
+        return {name: values[int(at)] for (name, values), at in zip(self.lists.items(), self.places(number), strict=True)}
 
 
 @frozen
