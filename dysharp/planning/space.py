@@ -218,7 +218,8 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     dp = np.maximum(task.gpus // per, 1)
     stage, share = c["tp"] * c["cp"] * dp, dp * c["micro_batch"]
     yield "tp x cp x pp divides the GPUs", task.gpus % per == 0
-    yield "tp and etp inside a domain", (c["tp"] <= domain_gpus) & (c["etp"] <= domain_gpus)
+    tensor, slices, whole_domains = Layout.fits(c["tp"], c["etp"], c["ep"], task.gpus, domain_gpus)
+    yield "tp and etp inside a domain", tensor & slices
     heads = a.heads % c["tp"] == 0
     if not a.mla:
         heads &= (a.kv_heads % c["tp"] == 0) | (c["tp"] % a.kv_heads == 0)
@@ -227,6 +228,7 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     yield "tp divides the FFN's width", np.logical_and.reduce([n % c["tp"] == 0 for n in widths] or [heads | True])
     if not machine.cluster.scale_out:  # `step` and `model` refuse them, too: EP over a network that nobody states would decide the answer
         yield "ep x etp inside the only NVLink domain: the cluster states no network", c["ep"] * c["etp"] <= domain_gpus
+    yield "ep x etp inside a domain, or over whole ones", whole_domains
     yield "ep x etp divides the GPUs of a stage", stage % (c["ep"] * c["etp"]) == 0
     if model.layer is not None:
         yield "ep divides the experts", model.layer.n_experts % c["ep"] == 0

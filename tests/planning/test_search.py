@@ -13,14 +13,14 @@ from dysharp.api.arguments import PlanArgs
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.costs.exchange import Peers, Rows, exchange
-from dysharp.model import Layout
+from dysharp.model import Layout, check_domain, check_layout
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.plan import Search, training_recipe_for
 from dysharp.planning.schedules import SCHEDULES, _held_by_chunk, _in_flight
 from dysharp.planning.search import _degrees_of, admitted, first_answer, first_look, kept, search
-from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, default_space
+from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, constraints, default_space
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.runs.request import arguments_of
 from dysharp.specs import load_cluster, load_whole
@@ -193,6 +193,29 @@ def test_bubbles_of_equal_stages(p: int, n: int, v: int, share: float) -> None:
     done = coster.cost(0)
     bubble = done.parts["bubble"]
     assert bubble / (bubble + done.parts["computing"]) == pytest.approx(share, abs=5e-5)
+
+
+def test_a_step_takes_every_layout_that_a_plan_considers() -> None:
+    """12 ranks on nodes of 8: EP groups of 12, and tensor groups of 3 that lie in two nodes, were costed and refused by `step`."""
+    machine, lost = machine_of(load_cluster("hw-dgx-h100-x8")), 0
+    for name, gpus in (("qwen3-30b", 12), ("qwen3-30b", 48), ("deepseek-v2", 40), ("llama3-8b", 24)):
+        model = load_whole(name)
+        given = {"tp": (1, 2, 3, 4, 6), "ep": (1, 4, 8, 12, 16, 20, 40) if model.layer else (1,), "cp": (1, 3), "micro_batch": (1,)}
+        task = Task(model, gpus, gpus, 3072, training_recipe=training_recipe_for(model, machine))
+        space = replace(default_space(task, machine, given), recompute=((),), offload=((),), weights=("whole",), overlap=("none",))
+        for numbers, columns in space.blocks():
+            rules = dict(constraints(task, space, columns, machine))
+            for number in numbers[np.logical_and.reduce([*rules.values()])]:
+                layout = task.layout(space.candidate(int(number)))
+                check_layout(model, replace(layout, stages="E" + "|" * (layout.chunks - 1) + "L"), 3072)
+                check_domain(layout, machine.domain, None)
+            alone = np.sum([~keeps for keeps in rules.values()], axis=0) == 1
+            of_domains = ~(rules["ep x etp inside a domain, or over whole ones"] & rules["tp and etp inside a domain"])
+            for number in numbers[alone & of_domains]:
+                lost += 1
+                with pytest.raises(ConfigError, match="NVLink domain"):
+                    check_domain(task.layout(space.candidate(int(number))), machine.domain, None)
+    assert lost > 20
 
 
 def test_an_impossible_budget_names_what_binds() -> None:

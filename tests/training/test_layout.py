@@ -1,9 +1,11 @@
 """Layouts: groups and strides as Megatron orders ranks, chunks of layers, and one line for every layout that does not fit."""
 
+import itertools
+
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.model import Chunk, check_domain, check_layout, chunks_of, layout_of
+from dysharp.model import Chunk, Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.layout import KINDS
 from dysharp.planning.schedules import ranks_of
 from dysharp.specs import list_whole_models, load_whole
@@ -135,3 +137,11 @@ def test_every_packaged_model_has_a_layout(name: str) -> None:
     check_layout(model, layout)
     (chunk,) = chunks_of(model, layout)
     assert chunk == Chunk(0, model.n_layers, embedding=True, mtp=model.mtp, head=1 + model.mtp)
+
+
+def test_tensor_groups_lie_in_domains_where_none_of_them_crosses() -> None:
+    """`plan` and `step` ask `Layout.fits`; this counts ranks."""
+    for domain, tp, dp in itertools.product((4, 6, 8, 12), range(1, 13), (1, 2, 3, 5)):
+        layout = Layout(tp=tp, dp=dp, etp=tp)
+        inside = layout.domains("tp", domain) == 1
+        assert tuple(Layout.fits(tp, tp, 1, layout.gpus, domain)[:2]) == (inside, inside), (domain, tp, dp)
