@@ -7,7 +7,7 @@ a search that is killed goes on where it was, on the same code and inputs.
 """
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,10 @@ def first_answer(coster: Coster, told: Told) -> None:
     first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
 
 
-def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> SearchResult:
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS, seeds: Sequence[Costed] = ()) -> SearchResult:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
-    from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`.
+    from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`. `seeds`: layouts that
+    are looked at first where the space has them.
 
     In FP8 also the best of a first look in BF16, so that FP8 is no slower where the two looks go different ways.
     """
@@ -135,6 +136,7 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
             verdict = _look(coster, number, known, best, n_best, told)
             counts[verdict] = counts.get(verdict, 0) + 1
 
+    look(number for number in map(coster.space.number, (one.values for one in seeds)) if number in numbers)
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
     for _, start, _ in best[:STARTS]:
         at = start

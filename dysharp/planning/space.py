@@ -123,6 +123,11 @@ class Space:
         """Where the values of candidates stand in their lists."""
         return np.unravel_index(numbers, tuple(map(len, self.lists.values())))
 
+    def number(self, values: AnyMapping) -> int:
+        """The candidate with these values; -1: the space has none."""
+        at = [known.index(values[name]) if values[name] in known else -1 for name, known in self.lists.items()]
+        return -1 if -1 in at else int(np.ravel_multi_index(at, [*map(len, self.lists.values())]))
+
     def candidate(self, number: int) -> ByName:
         """The values of candidate `number`."""
         return {name: values[int(at)] for (name, values), at in zip(self.lists.items(), self.places(number), strict=True)}
