@@ -36,6 +36,8 @@ OVERLAPS = ("none", "pair")
 """EP communication: exposed, or beside the other direction of another micro-batch."""
 WEIGHTS = ("whole", "sharded")
 """Weights, gradients and optimizer: of whole ranks, or shared by all ranks of dp x cp (FSDP)."""
+PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+"""Stages that a plan tries beside those that divide GPUs and layers."""
 INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 
 
@@ -179,12 +181,18 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
     """The lists that a plan tries where `given` has none for a dimension."""
     model, moe, domain_gpus = task.model, task.model.layer is not None, machine.domain
     slots = model.n_layers + model.mtp + 2
+
+    def degrees(most: int, count: int) -> Numbers:
+        """Powers of two up to `most`, and what divides the GPUs and a count of the model, in groups that fill domains or lie in one."""
+        own = (n for n in range(1, most + 1) if task.gpus % n == count % n == 0)
+        return tuple(sorted({*_powers(most), *(n for n in own if n % domain_gpus == 0 or Layout.fits(n, 1, 1, task.gpus, domain_gpus)[0])}))
+
     whole = Space(
-        tp=_powers(min(8, domain_gpus, task.gpus)),
-        pp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32) if n <= min(task.gpus, slots)),
+        tp=degrees(min(8, domain_gpus, task.gpus), model.attention.heads),
+        pp=tuple(n for n in range(1, min(32, task.gpus, slots) + 1) if n in PIPELINES or task.gpus % n == model.n_layers % n == 0),
         vpp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8) if n <= slots),
-        ep=_powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
-        cp=_powers(max(1, task.sequence // 4096)),
+        ep=degrees(min(task.gpus, model.layer.n_experts), model.layer.n_experts) if model.layer else (1,),
+        cp=degrees(max(1, task.sequence // 4096), task.sequence // 2),
         micro_batch=(1, 2, 4, 8),
         recompute=_had(model, SETS),
         etp=_slices(task, machine) if moe else (1,),

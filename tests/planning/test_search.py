@@ -21,7 +21,7 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.plan import Search, training_recipe_for
 from dysharp.planning.schedules import SCHEDULES, _held_by_chunk, _in_flight
 from dysharp.planning.search import _degrees_of, admitted, first_answer, first_look, kept, search
-from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, constraints, default_space
+from dysharp.planning.space import FRAMEWORKS, PIPELINES, WEIGHTS, Space, Task, constraints, default_space
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.runs.request import arguments_of
 from dysharp.specs import load_cluster, load_whole
@@ -249,6 +249,26 @@ def test_plan_answers_first_and_judges_a_layout() -> None:
     judged = CliRunner().invoke(cli, [*common, "--check", "tp=1,pp=1,ep=16,dp=16,mbs=1,m=4"])
     assert judged.exit_code == 0, judged.output
     assert "tokens/s per GPU" in judged.output
+
+
+def test_degrees_divide_the_gpus_and_the_model() -> None:
+    """Powers of two alone were tried: 40 GPUs shared 160 experts in groups of 8, and 6 GPUs cut 6 KV heads in 2."""
+
+    def lists(name: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **heads: int) -> Space:
+        machine, model = machine_of(load_cluster(cluster)), load_whole(name)
+        model = replace(model, attention=replace(model.attention, **heads))
+        return default_space(Task(model, gpus, gpus), machine)
+
+    wide = lists("deepseek-v2", 80)
+    assert wide.ep == (1, 2, 4, 8, 16, 32, 40, 64, 80)  # 5, 10 and 20 ranks lie in parts of nodes
+    assert wide.tp == (1, 2, 4, 8)
+    assert lists("llama3-8b", 6, "hw-dgx-h100", heads=24, kv_heads=6).tp == (1, 2, 3, 4, 6)
+    assert lists("llama3-8b", 12, heads=24, kv_heads=6).tp == (1, 2, 4, 8)
+    assert {9, 18} < {*lists("gpt-oss-120b", 72).pp}  # 36 layers
+    for name, gpus in (("deepseek-v2", 64), ("qwen3-30b", 256), ("llama3-70b", 1024)):  # nothing more to search
+        space, slots = lists(name, gpus), load_whole(name).n_layers + 2
+        assert all(n & (n - 1) == 0 for n in (*space.tp, *space.ep, *space.cp))
+        assert space.pp == tuple(n for n in PIPELINES if n <= min(gpus, slots))
 
 
 def test_a_first_answer_comes_from_few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
