@@ -100,10 +100,6 @@ class Layout:
         """Tokens of a micro-batch on one context rank, for sequences of `sequence` tokens."""
         return self.micro_batch * sequence // self.cp
 
-    def degree(self, kind: Kind) -> int:
-        """Size of a group."""
-        return int(getattr(self, kind))
-
     def stride(self, kind: Kind) -> int:
         """Distance of two neighbours of a group, in ranks."""
         strides = {"tp": 1, "cp": self.tp, "dp": self.tp * self.cp, "pp": self.stage_gpus, "etp": 1, "ep": self.etp, "edp": self.etp * self.ep}
@@ -111,13 +107,9 @@ class Layout:
 
     def groups(self, kind: Kind) -> list[list[int]]:
         """Every group of a kind as a list of ranks, in the order of its first rank."""
-        size, stride = self.degree(kind), self.stride(kind)
+        size, stride = getattr(self, kind), self.stride(kind)
         firsts = [rank for rank in range(self.gpus) if rank // stride % size == 0]
         return [list(range(first, first + size * stride, stride)) for first in firsts]
-
-    def domains(self, kind: Kind, domain_gpus: int) -> int:
-        """NVLink domains of `domain_gpus` GPUs, counted from rank 0, over which the widest group of a kind is spread."""
-        return max(len({rank // domain_gpus for rank in group}) for group in self.groups(kind))
 
     @staticmethod
     def fits(tp: Any, etp: Any, ep: Any, gpus: int, domain_gpus: int) -> tuple[Any, Any, Any]:

@@ -4,7 +4,7 @@ Bounds never exceed the closed form: the largest stage takes at least the mean o
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import lru_cache
 
 import numpy as np
@@ -88,10 +88,8 @@ class Coster:
         core = flops.forward[CORE]
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
-        cluster = machine.cluster
-        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.training_recipe.products(model)))
-        whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
-        self.dense, self.experts = whole.dense, whole.experts
+        self.peak = max(float(machine.cluster.bf16_flops_per_us), peak_flops_per_us(machine.cluster, task.training_recipe.products(model)))
+        self.dense, self.experts = astuple(rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)]))
         *_, self.wide = task.training_recipe.choices(model.layer is not None, True)
         """The recipe with every linear in BF16 that may stay so."""
 

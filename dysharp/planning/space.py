@@ -3,6 +3,7 @@
 The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Literal
@@ -105,10 +106,7 @@ class Space:
     @property
     def size(self) -> int:
         """Candidates."""
-        n = 1
-        for values in self.lists.values():
-            n *= len(values)
-        return n
+        return math.prod(map(len, self.lists.values()))
 
     def blocks(self) -> Iterator[tuple[Column, dict[str, Column]]]:
         """(numbers, columns) of `BLOCK` candidates at a time."""

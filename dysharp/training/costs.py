@@ -38,8 +38,6 @@ def _shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int
     gather inside a domain fills links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
     ahead = down = up = WireTimes()
-    if layout.fsdp == 1:
-        return ahead, down
     held = layer_shards(model, layout, layer)
     for parameters, size, stride in ((held.dense, layout.fsdp, layout.stride("cp")), (held.experts, layout.expert_fsdp, layout.stride("edp"))):
         gathered, scattered = (sharing(machine, parameters * element, size, stride) for element in (ELEMENT, recipe.gradients))
