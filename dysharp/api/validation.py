@@ -1,6 +1,5 @@
 """The verb `validate`: predictions against the packaged measurements or a file of them, and rows of a user one by one: measured, predicted, error."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -195,12 +194,10 @@ def _between(cluster: Cluster) -> str:
 
 def _constants(constants: Mapping[str, Fitted] | AnyPath | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
     """All constants: the caller's or the packaged ones, overridden by those of the cluster's GPU and by its own."""
-    if constants is None:
-        constants = fitted()
-    elif isinstance(constants, (str, os.PathLike)):
-        constants = constants_from_file(Path(constants))
-    own = {} if cluster is None else dict((*load_gpu(cluster.gpu).constants, *cluster.constants))
-    return {name: replace(constant, value=own.get(name, constant.value)) for name, constant in constants.items()}
+    known = fitted() if constants is None else constants if isinstance(constants, Mapping) else constants_from_file(Path(constants))
+    values = {name: constant.value for name, constant in known.items()}
+    own = values if cluster is None else cluster.over(values)
+    return {name: replace(constant, value=own[name]) for name, constant in known.items()}
 
 
 def _on_progress(progress: Progress | None, passes: Sequence[str], at: int) -> OnProgress | None:

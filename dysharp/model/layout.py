@@ -8,7 +8,7 @@ Chunks are as equal as layers allow, or as a layout string of Megatron says: one
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -100,10 +100,6 @@ class Layout:
         """Tokens of a micro-batch on one context rank, for sequences of `sequence` tokens."""
         return self.micro_batch * sequence // self.cp
 
-    def degree(self, kind: Kind) -> int:
-        """Size of a group."""
-        return int(getattr(self, kind))
-
     def stride(self, kind: Kind) -> int:
         """Distance of two neighbours of a group, in ranks."""
         strides = {"tp": 1, "cp": self.tp, "dp": self.tp * self.cp, "pp": self.stage_gpus, "etp": 1, "ep": self.etp, "edp": self.etp * self.ep}
@@ -111,13 +107,15 @@ class Layout:
 
     def groups(self, kind: Kind) -> list[list[int]]:
         """Every group of a kind as a list of ranks, in the order of its first rank."""
-        size, stride = self.degree(kind), self.stride(kind)
+        size, stride = getattr(self, kind), self.stride(kind)
         firsts = [rank for rank in range(self.gpus) if rank // stride % size == 0]
         return [list(range(first, first + size * stride, stride)) for first in firsts]
 
-    def domains(self, kind: Kind, domain_gpus: int) -> int:
-        """NVLink domains of `domain_gpus` GPUs, counted from rank 0, over which the widest group of a kind is spread."""
-        return max(len({rank // domain_gpus for rank in group}) for group in self.groups(kind))
+    @staticmethod
+    def fits(tp: Any, etp: Any, ep: Any, gpus: int, domain_gpus: int) -> tuple[Any, Any, Any]:
+        """Of degrees or columns of them: whether all groups of tp stay in a domain, those of etp, and whether groups of experts do or fill theirs."""
+        one, two = ((n <= domain_gpus) & ((gpus <= domain_gpus) | (domain_gpus % n == 0)) for n in (tp, etp))
+        return one, two, (ep * etp <= domain_gpus) | (ep * etp % domain_gpus == 0)
 
 
 def layout_of(text: str) -> Layout:
@@ -212,13 +210,12 @@ def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) ->
 
     `n_domains` None: as many as the layout needs, and expert groups beyond a domain fill all of theirs.
     """
-    faults = []
-    for kind in ("tp", "etp"):
-        if layout.domains(kind, domain_gpus) > 1:
-            faults.append(f"{kind}: found {layout.degree(kind)}, expected groups inside an NVLink domain of {domain_gpus} GPUs")
+    *tensor, whole = Layout.fits(layout.tp, layout.etp, layout.ep, layout.gpus, domain_gpus)
+    broken = [kind for kind, fits in zip(("tp", "etp"), tensor, strict=True) if not fits]
+    faults = [f"{kind}: found {getattr(layout, kind)}, expected groups inside an NVLink domain of {domain_gpus} GPUs" for kind in broken]
     if n_domains == 1 and layout.ep * layout.etp > domain_gpus:
         faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most the {domain_gpus} GPUs of the only NVLink domain")
-    elif n_domains is None and (of_experts := layout.ep * layout.etp) > domain_gpus and of_experts % domain_gpus:
+    elif n_domains is None and not whole:
         faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most {domain_gpus} GPUs (an NVLink domain), or a multiple of them")
     elif n_domains is not None and layout.gpus > domain_gpus * n_domains:
         faults.append(f"found {layout.gpus} GPUs, expected at most {domain_gpus * n_domains} ({n_domains} domains of {domain_gpus})")

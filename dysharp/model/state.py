@@ -33,6 +33,13 @@ class Recipe:
     narrow: bool = False
     """Tensors between linears are kept in fewer bits, too (`operators.SavedTensor.narrow`)."""
 
+    @property
+    def exchanged(self) -> tuple[float, float]:
+        """Bytes per parameter that replicas reduce behind a backward pass, and gather ahead of a forward pass; unless they share the optimizer, they
+        all-reduce gradients, which moves as much as reducing and gathering them.
+        """
+        return (self.gradients, BF16) if self.sharded else (2 * self.gradients, 0)
+
 
 RECIPES = {name: Recipe(name, **facts | {"fp8": tuple(facts.get("fp8", ()))}) for name, facts in read_toml(FILE).items()}
 PLAIN = RECIPES["bf16"]

@@ -4,13 +4,13 @@ Bounds never exceed the closed form: the largest stage takes at least the mean o
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import lru_cache
 
 import numpy as np
 
 from dysharp.base import F64, Amounts, AnyMapping, ByName, Numbers, frozen
-from dysharp.costs import Machine, number
+from dysharp.costs import Machine
 from dysharp.model import CORE, FLASH_BACKWARD, Chunk, Layout, chunks_of, flops_of, recipe_for
 from dysharp.model.state import BF16, RankParameters, Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, chosen_of, pieces_of
@@ -88,10 +88,8 @@ class Coster:
         core = flops.forward[CORE]
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
-        cluster = machine.cluster
-        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.training_recipe.products(model)))
-        whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
-        self.dense, self.experts = whole.dense, whole.experts
+        self.peak = max(float(machine.cluster.bf16_flops_per_us), peak_flops_per_us(machine.cluster, task.training_recipe.products(model)))
+        self.dense, self.experts = astuple(rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)]))
         *_, self.wide = task.training_recipe.choices(model.layer is not None, True)
         """The recipe with every linear in BF16 that may stay so."""
 
@@ -155,9 +153,7 @@ class Coster:
         formats = self.training_recipe(values).formats if self.recipe.fp8 else None
         return recipe_for(formats) if formats else self.recipe
 
-    def _asked(
-        self, values: AnyMapping
-    ) -> tuple[WholeModel, Machine, Layout, int, str, str, TrainingRecipe, float, EpTimes | None]:
+    def _asked(self, values: AnyMapping) -> tuple[WholeModel, Machine, Layout, int, str, str, TrainingRecipe, float, EpTimes | None]:
         layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
         if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
             whole = self.task.layout(values)
@@ -252,7 +248,7 @@ class Coster:
             "bubble": ramp.ramp + m * steady * (ramp.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
             "gradients and parameters": m * late + self._exchange(layout, widest, ways, copies),
-            "optimizer": update_us(self.machine, layout, widest, copies, self.task.training_recipe, self.recipe.sharded),
+            "optimizer": update_us(self.machine, layout, widest, copies, self.task.training_recipe, self.recipe),
         }
 
     def _exchange(self, layout: Layout, held: RankParameters, ways: list[tuple[float, WireTimes]], copies: int) -> float:
@@ -261,7 +257,7 @@ class Coster:
         `ways`: time and wires of a forward and of a backward pass.
         """
         out, own = 0.0, self.task.training_recipe
-        for element, (pass_us, others) in zip((2.0, number("step.gradient_bytes")), ways, strict=True):
+        for element, (pass_us, others) in zip(self.recipe.exchanged, reversed(ways), strict=True):
             if layout.fsdp == 1:  # else every micro-batch brings them
                 alone, wires = exchanged_us(self.machine, layout, held, copies, element)
                 out += max(alone / n_buckets(layout, held, own), beside_pass(alone, wires, others, pass_us) - pass_us)

@@ -98,7 +98,7 @@ def pieces_of(
                 moe = letter != "d" and model.layer is not None
                 gone = tokens * offloaded_bytes(model, cut, moe, saving, recipe, offload) if offload else 0.0
                 layer = 0 if letter == "d" else model.n_layers - 1
-                made[letter] += beside(model, machine, layout, layer, costs[letter], system == "in-switch", gone)
+                made[letter] += beside(model, machine, layout, layer, costs[letter], system == "in-switch", gone, recipe)
             return made
 
         return Pieces(shared(alone.costs), shared(alone.merged))

@@ -54,9 +54,7 @@ def layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, re
     return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, kind, saving), late
 
 
-def held_by_rank(
-    model: WholeModel, layout: Layout, schedule: str, linears: Texts | None = None
-) -> tuple[tuple[float, float], ...]:  # fmt: skip
+def held_by_rank(model: WholeModel, layout: Layout, schedule: str, linears: Texts | None = None) -> tuple[tuple[float, float], ...]:
     """(dense, expert) parameters of every pipeline rank; with `linears`, of matrices of these parts alone."""
     return _held(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp, schedule, linears)
 

@@ -22,7 +22,7 @@ from dysharp.training import TrainingRecipe, peak_flops_per_us
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
     "schedules that the framework does not offer (Megatron: all but 1F1B), unless --try names them",
-    "degrees of tp, ep and cp that are no powers of two, and etp on GPUs, unless --try names them",
+    "degrees of tp, ep and cp that are no powers of two and divide not GPUs and model, and etp on GPUs, unless --try names them",
     "overlap of tensor-parallel communication of MoE models on GPUs", "stages that trade time for memory: layers are split by time alone",
     "stragglers, jitter and failures, which grow with the number of GPUs: measured steps end at 1,024",
 )  # fmt: skip
@@ -139,7 +139,10 @@ class Search:
             first_answer(coster, told)
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        found = first_look(coster, most) if self.quick else search(coster, most, journal, tick=self.tick if loud else _silent, told=told)
+        tick = self.tick if loud else _silent
+        whole = Coster(task, machine, default_space(task, machine))  # what a look at all values finds, a look at some of them does not miss
+        seeds = first_look(whole, most).best if self.quick and given else ()
+        found = first_look(coster, most, seeds=seeds) if self.quick else search(coster, most, journal, tick=tick, told=told)
         if journal is not None:
             journal.flush()
         shown = replace(found, best=found.best[: self.n_best])

@@ -7,7 +7,7 @@ a search that is killed goes on where it was, on the same code and inputs.
 """
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -115,18 +115,19 @@ def first_answer(coster: Coster, told: Told) -> None:
     first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
 
 
-def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> SearchResult:
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS, seeds: Sequence[Costed] = ()) -> SearchResult:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
-    from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`.
+    from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`. `seeds`: layouts that
+    are looked at first where the space has them.
 
     In FP8 also the best of a first look in BF16, so that FP8 is no slower where the two looks go different ways.
     """
     counts: Tally = {}
     numbers, _, bounded = admitted(coster, counts)
-    columns = _columns(coster, numbers)
+    columns = coster.space.columns(numbers)
     fits = numbers[coster.state_bound(columns) + coster.rough_activations(columns) <= coster.capacity]
     fits = fits if len(fits) else numbers
-    places = np.stack(np.unravel_index(numbers, tuple(len(values) for values in coster.space.lists.values())))
+    places = np.stack(coster.space.places(numbers))
     known: Journal = {}
     best: list[Best] = []
 
@@ -135,6 +136,7 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
             verdict = _look(coster, number, known, best, n_best, told)
             counts[verdict] = counts.get(verdict, 0) + 1
 
+    look(number for number in map(coster.space.number, (one.values for one in seeds)) if number in numbers)
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
     for _, start, _ in best[:STARTS]:
         at = start
@@ -176,7 +178,7 @@ def search(
             counts[PEAK] = counts.get(PEAK, 0) + len(numbers) - first
             break
         wave = np.sort(numbers[first : first + WAVE])
-        even = coster.balanced_bound(_columns(coster, wave), wave)
+        even = coster.balanced_bound(coster.space.columns(wave), wave)
         order = np.argsort(even, kind="stable")
         for done, at in enumerate(order):
             if even[at] > worst():
@@ -248,15 +250,6 @@ def kept(coster: Coster) -> Iterator[tuple[Column, dict[str, Column]]]:
         rules = (keeps for _, keeps in constraints(coster.task, coster.space, columns, coster.machine))
         alive = np.logical_and.reduce([*rules])
         yield numbers[alive], {name: column[alive] for name, column in columns.items()}
-
-
-def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
-    lists = coster.space.lists
-    places = np.unravel_index(numbers, tuple(len(values) for values in lists.values()))
-    return {
-        name: np.asarray(values, np.int64)[at] if isinstance(values[0], int) else at.astype(np.int64)
-        for (name, values), at in zip(lists.items(), places, strict=True)
-    }  # fmt: skip
 
 
 FACTORS = (0.8, 1.2)

@@ -3,6 +3,7 @@
 The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Literal
@@ -36,6 +37,8 @@ OVERLAPS = ("none", "pair")
 """EP communication: exposed, or beside the other direction of another micro-batch."""
 WEIGHTS = ("whole", "sharded")
 """Weights, gradients and optimizer: of whole ranks, or shared by all ranks of dp x cp (FSDP)."""
+PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+"""Stages that a plan tries beside those that divide GPUs and layers."""
 INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 
 
@@ -103,29 +106,31 @@ class Space:
     @property
     def size(self) -> int:
         """Candidates."""
-        n = 1
-        for values in self.lists.values():
-            n *= len(values)
-        return n
+        return math.prod(map(len, self.lists.values()))
 
     def blocks(self) -> Iterator[tuple[Column, dict[str, Column]]]:
-        """(numbers, columns) of `BLOCK` candidates at a time. Columns of texts hold places in their lists."""
-        shape = tuple(len(values) for values in self.lists.values())
+        """(numbers, columns) of `BLOCK` candidates at a time."""
         for first in range(0, self.size, BLOCK):
             numbers = np.arange(first, min(first + BLOCK, self.size), dtype=np.int64)
-            places = np.unravel_index(numbers, shape)
-            columns = {
-                name: np.asarray(values, np.int64)[at] if name in INTEGERS else at.astype(np.int64)
-                for (name, values), at in zip(self.lists.items(), places, strict=True)
-            }
-            yield numbers, columns
+            yield numbers, self.columns(numbers)
+
+    def columns(self, numbers: Column) -> dict[str, Column]:
+        """The values of candidates; of dimensions that are no integers, places in their lists."""
+        places = zip(self.lists.items(), self.places(numbers), strict=True)
+        return {name: np.asarray(values, np.int64)[at] if name in INTEGERS else at.astype(np.int64) for (name, values), at in places}
+
+    def places(self, numbers: Column | int) -> tuple[Column, ...]:
+        """Where the values of candidates stand in their lists."""
+        return np.unravel_index(numbers, tuple(map(len, self.lists.values())))
+
+    def number(self, values: AnyMapping) -> int:
+        """The candidate with these values; -1: the space has none."""
+        at = [known.index(values[name]) if values[name] in known else -1 for name, known in self.lists.items()]
+        return -1 if -1 in at else int(np.ravel_multi_index(at, [*map(len, self.lists.values())]))
 
     def candidate(self, number: int) -> ByName:
         """The values of candidate `number`."""
-        shape = tuple(len(values) for values in self.lists.values())
-        return {
-            name: values[int(at)] for (name, values), at in zip(self.lists.items(), np.unravel_index(number, shape), strict=True)
-        }  # fmt: skip
+        return {name: values[int(at)] for (name, values), at in zip(self.lists.items(), self.places(number), strict=True)}
 
 
 @frozen
@@ -174,12 +179,18 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
     """The lists that a plan tries where `given` has none for a dimension."""
     model, moe, domain_gpus = task.model, task.model.layer is not None, machine.domain
     slots = model.n_layers + model.mtp + 2
+
+    def degrees(most: int, count: int) -> Numbers:
+        """Powers of two up to `most`, and what divides the GPUs and a count of the model, in groups that fill domains or lie in one."""
+        own = (n for n in range(1, most + 1) if task.gpus % n == count % n == 0)
+        return tuple(sorted({*_powers(most), *(n for n in own if n % domain_gpus == 0 or Layout.fits(n, 1, 1, task.gpus, domain_gpus)[0])}))
+
     whole = Space(
-        tp=_powers(min(8, domain_gpus, task.gpus)),
-        pp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32) if n <= min(task.gpus, slots)),
+        tp=degrees(min(8, domain_gpus, task.gpus), model.attention.heads),
+        pp=tuple(n for n in range(1, min(32, task.gpus, slots) + 1) if n in PIPELINES or task.gpus % n == model.n_layers % n == 0),
         vpp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8) if n <= slots),
-        ep=_powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
-        cp=_powers(max(1, task.sequence // 4096)),
+        ep=degrees(min(task.gpus, model.layer.n_experts), model.layer.n_experts) if model.layer else (1,),
+        cp=degrees(max(1, task.sequence // 4096), task.sequence // 2),
         micro_batch=(1, 2, 4, 8),
         recompute=_had(model, SETS),
         etp=_slices(task, machine) if moe else (1,),
@@ -218,7 +229,8 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     dp = np.maximum(task.gpus // per, 1)
     stage, share = c["tp"] * c["cp"] * dp, dp * c["micro_batch"]
     yield "tp x cp x pp divides the GPUs", task.gpus % per == 0
-    yield "tp and etp inside a domain", (c["tp"] <= domain_gpus) & (c["etp"] <= domain_gpus)
+    tensor, slices, whole_domains = Layout.fits(c["tp"], c["etp"], c["ep"], task.gpus, domain_gpus)
+    yield "tp and etp inside a domain", tensor & slices
     heads = a.heads % c["tp"] == 0
     if not a.mla:
         heads &= (a.kv_heads % c["tp"] == 0) | (c["tp"] % a.kv_heads == 0)
@@ -227,6 +239,7 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     yield "tp divides the FFN's width", np.logical_and.reduce([n % c["tp"] == 0 for n in widths] or [heads | True])
     if not machine.cluster.scale_out:  # `step` and `model` refuse them, too: EP over a network that nobody states would decide the answer
         yield "ep x etp inside the only NVLink domain: the cluster states no network", c["ep"] * c["etp"] <= domain_gpus
+    yield "ep x etp inside a domain, or over whole ones", whole_domains
     yield "ep x etp divides the GPUs of a stage", stage % (c["ep"] * c["etp"]) == 0
     if model.layer is not None:
         yield "ep divides the experts", model.layer.n_experts % c["ep"] == 0

@@ -177,8 +177,12 @@ class Cluster:
 
     @property
     def fitted(self) -> Amounts:
-        """The fitted constants of this machine by name: its own before those of its GPU before the packaged ones."""
-        return fitted_values((*(load_gpu(self.gpu).constants if self.gpu else ()), *self.constants))
+        """The fitted constants of this machine by name."""
+        return self.over(fitted_values())
+
+    def over(self, constants: Amounts) -> Amounts:
+        """Constants as this machine has them: its own before those of its GPU before `constants`."""
+        return constants | dict((*(load_gpu(self.gpu).constants if self.gpu else ()), *self.constants))
 
     @property
     def shared_memory_rate(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dysharp.base import Numbers, frozen, us_to_ps
 from dysharp.costs import Machine, number
-from dysharp.model import Chunk, Layout, RankParameters, chunks_of, rank_parameters
+from dysharp.model import PLAIN, Chunk, Layout, RankParameters, Recipe, chunks_of, rank_parameters
 from dysharp.specs import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost, collectives, passes
@@ -31,28 +31,27 @@ def with_rows(machine: Machine, layout: Layout, done: PassCost) -> PassCost:
     return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
 
-def _shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[WireTimes, WireTimes]:
+def _shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool, recipe: Recipe) -> tuple[WireTimes, WireTimes]:
     """What the sharing of a layer's weights holds in a forward and in a backward pass.
 
     Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. `switched`: switches copy and sum, so that a
     gather inside a domain fills links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
     ahead = down = up = WireTimes()
-    if layout.fsdp == 1:
-        return ahead, down
     held = layer_shards(model, layout, layer)
     for parameters, size, stride in ((held.dense, layout.fsdp, layout.stride("cp")), (held.experts, layout.expert_fsdp, layout.stride("edp"))):
-        gathered, scattered = (sharing(machine, parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
+        gathered, scattered = (sharing(machine, parameters * element, size, stride) for element in (ELEMENT, recipe.gradients))
         other = 1 / (size - 1) if switched and 1 < size <= machine.domain // stride else 1.0
         ahead, down, up = ahead + gathered, down + gathered + other * scattered, up + scattered + other * gathered
     return ahead, down if down.most > up.most else up
 
 
 def beside(
-    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: PassCost, switched: bool = False, offloaded: float = 0.0
+    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: PassCost, switched: bool = False, offloaded: float = 0.0,
+    recipe: Recipe = PLAIN,
 ) -> PassCost:  # fmt: skip
     """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `offloaded` bytes."""
-    shards, copy = _shard_wires(model, machine, layout, layer, switched), host_copy(machine, offloaded)
+    shards, copy = _shard_wires(model, machine, layout, layer, switched, recipe), host_copy(machine, offloaded)
     ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
     late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else PassCost()
@@ -113,17 +112,17 @@ def step_costs(
     known: dict[Kind, PassCost] = {}
     for kind, one in (merged or {}).items():
         done = block.layer(kinds[kind], ep).as_merged(one)
-        known[kind] = done + beside(model, machine, layout, kinds[kind], done)
+        known[kind] = done + beside(model, machine, layout, kinds[kind], done, recipe=own.state)
     sent = send(machine, ELEMENT * model.hidden * block.tokens / layout.tp, layout)
     stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else WireTimes()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     cells = _cells(stages, us_to_ps(machine.latency(layout)), ep is not None)
-    exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in (number("step.gradient_bytes"), ELEMENT)]
+    exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in own.state.exchanged]
     reduce = tuple(
         _buckets(own, layout, at, exchanged[0][at], held[at], one.backward_wires, one.backward + one.weights)[::-1] for at, one in enumerate(stages)
     )
     gather = tuple(_buckets(own, layout, at, exchanged[1][at], held[at], one.forward_wires, one.forward) for at, one in enumerate(stages))
-    update = tuple(us_to_ps(update_us(machine, layout, one, copies, own)) for one in held)
+    update = tuple(us_to_ps(update_us(machine, layout, one, copies, own, own.state)) for one in held)
     busy = us_to_ps(max(sent.near, sent.far))
     return StepCosts(machine, layout, stages, StepTimes(cells, busy, reduce, gather, update, late_gather=not own.overlap_dp))
 
@@ -136,7 +135,7 @@ def moe_kinds(block: Block) -> dict[Kind, int]:
 def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, PassCost], sent: WireTimes) -> PassCost:
     def shared(number_of: int, layer: PassCost) -> PassCost:
         done = with_rows(block.machine, block.layout, layer)
-        return done + beside(block.model, block.machine, block.layout, number_of, done)
+        return done + beside(block.model, block.machine, block.layout, number_of, done, recipe=block.training_recipe.state)
 
     cost = block.ends(chunk.embedding, 0, chunk.head, ep)
     for _ in range(chunk.mtp):
@@ -191,19 +190,20 @@ def _buckets(
     return (us_to_ps(alone / n) if chunk < layout.pp else late, *(late,) * (n - 1))
 
 
-SCALE, LOOK = 2, 1
-"""Times that scaling a gradient, and looking for NaN, move it through memory."""
+SCALE, LOOK, CLIP_AND_READ = 2, 1, 3
+"""Times that scaling a gradient, looking for NaN, and Adam with its clipping (`step.optimizer_bytes`), move it through memory."""
 
 
-def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, training_recipe: TrainingRecipe, sharded: bool = True) -> float:
+def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, own: TrainingRecipe, recipe: Recipe = PLAIN) -> float:
     """The optimizer on a rank's shard of what it holds, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
 
-    `sharded`: data parallel ranks share it, else a rank has all. With the recipe's `plain_ddp` gradients of several replicas are scaled before
-    they are reduced, and all are looked through for NaN.
+    `recipe`: whether data parallel ranks share it, else a rank has all, and how wide gradients are: Adam reads BF16 gradients as they are, and widens
+    BF16 moments before and behind (Transformer Engine, fused_adam.py), whose traffic is no smaller. With `plain_ddp` gradients of several replicas
+    are scaled before they are reduced, and all are looked through for NaN.
     """
-    replicas = (layout.dp * layout.cp * copies, layout.edp * copies) if sharded else (1, 1)
+    replicas = (layout.dp * layout.cp * copies, layout.edp * copies) if recipe.sharded else (1, 1)
     shard = held.dense / replicas[0] + held.experts / replicas[1]
-    element = number("step.gradient_bytes")
+    element, adam = recipe.gradients, number("step.optimizer_bytes") - CLIP_AND_READ * (PLAIN.gradients - recipe.gradients)
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
-    passes = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if training_recipe.plain_ddp else 0)
-    return machine.update((number("step.optimizer_bytes") + element) * shard + passes * element * (held.dense + held.experts))
+    passes = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if own.plain_ddp else 0)
+    return machine.update((adam + element) * shard + passes * element * (held.dense + held.experts))

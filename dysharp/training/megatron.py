@@ -187,7 +187,10 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
     matter = {"use_distributed_optimizer": not sharded, "sequence_parallel": str(tp) != "1"}
     unsaid = (line for name, line in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
     sequence = _number(values, "seq_length") or _number(values, "sequence_length") or _number(values, "encoder_seq_length")
-    return _StepArguments(layout, sequence, _recompute(values), _precision(values), (*_notes(values), *unsaid), overlap_tp, overlap_dp)
+    precision = _precision(values)
+    if precision.endswith("bf16-gradients"):
+        values.pop("grad_reduce_in_bf16", None)  # read, and so no note
+    return _StepArguments(layout, sequence, _recompute(values), precision, (*_notes(values), *unsaid), overlap_tp, overlap_dp)
 
 
 def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:

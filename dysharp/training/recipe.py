@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from dysharp.base import Texts, frozen
-from dysharp.model import Formats
+from dysharp.model import PLAIN, RECIPES, Formats, Recipe
 from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
 from dysharp.specs import WholeModel
 from dysharp.training.memory import FULL
@@ -92,6 +92,11 @@ class TrainingRecipe:
     tensor: SubLayers | None = None
     router_fusion: bool = True
     formats: Formats | None = None
+
+    @property
+    def state(self) -> Recipe:
+        """What ranks hold of weights, gradients and optimizer, and so what they reduce and update; without `formats`, Megatron's defaults."""
+        return RECIPES[self.formats.state] if self.formats else PLAIN
 
     @property
     def whole_graph(self) -> bool:

@@ -11,7 +11,6 @@ from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import link_us
 from dysharp.costs.exchange import Peers, Rows, exchange, least_us
-from dysharp.costs.machine import number
 from dysharp.model import Layout
 from dysharp.model.state import PLAIN
 from dysharp.planning.cost import Coster, machine_of
@@ -85,7 +84,7 @@ def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
         assert (switched.backward < flat.backward) == gains
     near = beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, nothing, True)
     dense = layer_shards(model, Layout(ep=8, dp=8), 0).dense
-    gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, number("step.gradient_bytes")))
+    gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, 4))
     assert near.backward == pytest.approx(max(gathered + scattered / 7, scattered + gathered / 7))
     busy = with_rows(one.machine, Layout(ep=8, dp=8), PassCost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
     assert beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == pytest.approx(near.forward)

@@ -78,6 +78,16 @@ def test_the_step_of_a_plan_takes_as_long() -> None:
         assert answered == pytest.approx(asked, rel=APART[stages(cell)]), cell
 
 
+@pytest.mark.parametrize(("state", "weights"), [("bf16-gradients", "whole"), ("bf16-gradients", "sharded"), ("bf16-whole", "whole")])
+def test_a_state_takes_as_long_in_both(state: str, weights: str) -> None:
+    """`state` changed the memory of both and the time of neither, but for an optimizer that is not shared in `plan` alone."""
+    tries = "tp=1", "pp=1", "vpp=1", "ep=8", "etp=1", "cp=1", "mbs=1", f"weights={weights}", "recompute=full", "offload=none", "overlap=none"
+    asked, answered = stepped(("deepseek-v2-lite", "hw-dgx-h100", f"bf16,state={state}", (*tries, "schedule=1f1b", "system=alltoall"), 2048))
+    assert answered == pytest.approx(asked, rel=APART[1])
+    before = stepped(("deepseek-v2-lite", "hw-dgx-h100", "bf16", (*tries, "schedule=1f1b", "system=alltoall"), 2048))
+    assert (answered < before[1]) == (asked < before[0]) == (state == "bf16-gradients")
+
+
 @pytest.mark.long
 def test_a_simulated_exchange_leaves_the_step_as_long() -> None:
     tries = "tp=1", "pp=1", "vpp=1", "ep=8", "etp=1", "cp=1", "mbs=4", "weights=sharded", "recompute=full", "offload=none", "overlap=none"

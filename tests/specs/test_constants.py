@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.specs import load_model
-from dysharp.specs.fitted import conflicts_of, fitted
+from dysharp.api.validation import _constants
+from dysharp.specs import load_cluster, load_model
+from dysharp.specs.fitted import conflicts_of, fitted, fitted_values
+from dysharp.specs.gpu import load_gpu
 
 
 def test_faults_of_constants() -> None:
@@ -24,3 +26,16 @@ def test_faults_of_constants() -> None:
 @pytest.mark.parametrize(("n_matrices", "gated"), [(2, False), (3, True)])
 def test_experts_of_three_matrices_are_gated(n_matrices: int, gated: bool) -> None:
     assert replace(load_model("S-8"), n_matrices=n_matrices).gated is gated
+
+
+def test_a_machine_has_its_own_constants_before_its_gpus_before_the_given() -> None:
+    """`validate` takes this order from `Cluster.over`, as every cost does from `Cluster.fitted`."""
+    of_gpu = dict(load_gpu("mi300x").constants)
+    first, own = min(of_gpu), fitted()[min(of_gpu)].low
+    machine = replace(load_cluster("hw-mi300x"), constants=((first, own),))
+    given = dict.fromkeys(fitted_values(), 7.0)
+    expected = given | of_gpu | {first: own}
+    assert machine.over(given) == expected
+    assert machine.fitted == fitted_values() | of_gpu | {first: own}
+    asked = _constants({name: replace(one, value=7.0) for name, one in fitted().items()}, machine)
+    assert {name: one.value for name, one in asked.items()} == expected

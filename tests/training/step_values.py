@@ -41,6 +41,7 @@ from dysharp.training.step_timeline import step_timeline
 from dysharp.training.wires import send
 from dysharp.workload import make_routing
 from tests.stored_values import Cases, Row, Table, digest
+from tests.training.test_layout import domains
 
 STORED = Table(__file__, close=2e-6, zero=1e-9, whole=True, packed=True)
 
@@ -151,7 +152,7 @@ def cut(model: WholeModel, text: str) -> Iterator[Row]:
         copied = state.rank_parameters(model, layout, chunks, recipe.fp8)
         yield f"state, {name}", state.state_bytes(held, copied, layout, recipe).values()
     yield "buffers", (memory.buffer_bytes(name, model, layout, SEQUENCE) for name in memory.DISPATCHERS)
-    yield "groups", (one for kind in KINDS for one in (layout.degree(kind), layout.stride(kind), layout.domains(kind, 8)))
+    yield "groups", (one for kind in KINDS for one in (getattr(layout, kind), layout.stride(kind), domains(layout, kind, 8)))
     group = layout.pp * (layout.micro_batches // layout.pp)
     for name in ("interleaved", "interleaved-zb") if layout.vpp > 1 else ("1f1b", "zb-h1", "zb-2p", "gpipe"):
         order = make_schedule(name, layout.pp, group, layout.vpp) if layout.pp > 1 else make_schedule("1f1b", 1, layout.micro_batches)

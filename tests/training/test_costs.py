@@ -13,7 +13,7 @@ from dysharp.costs.layer import gradients, kernels
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import estimate
-from dysharp.model import chunks_of, formats_of, layout_of
+from dysharp.model import RECIPES, Formats, chunks_of, formats_of, layout_of
 from dysharp.model.batch import prompt_batch
 from dysharp.model.flops import flops_of
 from dysharp.model.operators import LINEAR_FORMS, Core, MemoryOp, Weight, operators
@@ -21,7 +21,7 @@ from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, EpTimes, PassCost
-from dysharp.training.costs import step_costs
+from dysharp.training.costs import beside, layer_shards, step_costs
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.moe_block import exchange
 from dysharp.training.recipe import WHOLE, TrainingRecipe
@@ -377,6 +377,29 @@ def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
         )
         held = rank_parameters(model, layout_of(layout), chunks_of(model, layout_of(layout))).dense
         assert (plain - lean) / 1e6 == pytest.approx(turns * 4 * held / 1e9 * rate, rel=1e-6)
+
+
+def test_gradients_move_as_wide_as_memory_holds_them() -> None:
+    """Megatron-LM, --grad-reduce-in-bf16; without a distributed optimizer gradients are all-reduced, and nobody gathers parameters."""
+    model, machine, layout = load_whole("llama3-8b"), Machine(load_cluster("hw-dgx-h100")), layout_of("dp=8")
+    plain, narrow, whole = (
+        step_costs(model, machine, layout, 4096, None, training_recipe=TrainingRecipe(formats=Formats(state=state), overlap_dp=False)).times
+        for state in ("bf16", "bf16-gradients", "bf16-whole")
+    )
+    held, rate = rank_parameters(model, layout, chunks_of(model, layout)).dense, machine.update(1e9) - machine.update(0)
+    assert sum(narrow.reduce[0]) / 1e6 == pytest.approx(machine.group(2 * held, 8, 1), rel=1e-6)
+    assert sum(plain.reduce[0]) / 1e6 == pytest.approx(machine.group(4 * held, 8, 1), rel=1e-6)
+    assert sum(whole.reduce[0]) / 1e6 == pytest.approx(machine.group(8 * held, 8, 1), rel=1e-6)
+    assert plain.gather == narrow.gather
+    assert whole.gather == ((),)
+    saved = 2 * 4 * held / 8 + 2 * held  # the norm, clipping (twice) and Adam pass a shard, and all are zeroed
+    assert (plain.optimizer[0] - narrow.optimizer[0]) / 1e6 == pytest.approx(saved / 1e9 * rate, rel=1e-6)
+    assert (whole.optimizer[0] - plain.optimizer[0]) / 1e6 == pytest.approx(46 * held * 7 / 8 / 1e9 * rate, rel=1e-6)
+    scattered = [
+        beside(model, machine, layout_of("dp=8,fsdp=8"), 0, PassCost(), recipe=RECIPES[name]).backward for name in ("bf16", "bf16-gradients")
+    ]
+    layer = layer_shards(model, layout, 0).dense
+    assert scattered[0] - scattered[1] == pytest.approx(machine.group(4 * layer, 8, 1) - machine.group(2 * layer, 8, 1))
 
 
 def test_linear_attention_costs_less_than_attention_over_long_sequences() -> None:

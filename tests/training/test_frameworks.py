@@ -193,6 +193,9 @@ def test_types_of_whole_recipes_are_those_that_count(tmp_path: Path) -> None:
     assert arguments_from(f"{tmp_path}/dump.yaml", V3, "gpus=64").precision == "fp8,state=fp8-moments"
     (tmp_path / "types.py").write_text(TYPES)
     assert arguments_from(f"{tmp_path}/types.py:pretrain", V3, "gpus=64").precision == "bf16,state=bf16-gradients"
+    for moments, read in ((" --exp-avg-dtype bf16", True), ("", False)):  # no state has BF16 gradients beside FP32 moments
+        found = arguments_from(f"--bf16 --expert-model-parallel-size 64 --grad-reduce-in-bf16{moments}", V3, "gpus=64")
+        assert (found.precision.endswith("gradients"), "grad_reduce_in_bf16" in str(found.notes)) == (read, not read)
 
 
 @pytest.mark.parametrize(("name", "text"), [

@@ -1,12 +1,19 @@
 """Layouts: groups and strides as Megatron orders ranks, chunks of layers, and one line for every layout that does not fit."""
 
+import itertools
+
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.model import Chunk, check_domain, check_layout, chunks_of, layout_of
-from dysharp.model.layout import KINDS
+from dysharp.model import Chunk, Layout, check_domain, check_layout, chunks_of, layout_of
+from dysharp.model.layout import KINDS, Kind
 from dysharp.planning.schedules import ranks_of
 from dysharp.specs import list_whole_models, load_whole
+
+
+def domains(layout: Layout, kind: Kind, domain_gpus: int) -> int:
+    """NVLink domains, counted from rank 0, over which the widest group of a kind is spread."""
+    return max(len({rank // domain_gpus for rank in group}) for group in layout.groups(kind))
 
 
 def test_groups_are_those_of_megatrons_docstring() -> None:
@@ -22,7 +29,7 @@ def test_every_rank_is_in_one_group_of_each_kind(text: str) -> None:
     for kind in KINDS:
         groups = layout.groups(kind)
         assert sorted(rank for group in groups for rank in group) == list(range(layout.gpus))
-        assert {len(group) for group in groups} == {layout.degree(kind)}
+        assert {len(group) for group in groups} == {getattr(layout, kind)}
     assert layout.tp * layout.cp * layout.dp * layout.pp == layout.etp * layout.ep * layout.edp * layout.pp == layout.gpus
 
 
@@ -38,7 +45,7 @@ FABRICS = [
 @pytest.mark.parametrize(("text", "domain", "expected"), FABRICS)
 def test_domains_of_groups(text: str, domain: int, expected: tuple[int, ...]) -> None:
     layout = layout_of(text)
-    assert tuple(layout.domains(kind, domain) for kind in ("tp", "ep", "dp", "edp", "pp")) == expected
+    assert tuple(domains(layout, kind, domain) for kind in ("tp", "ep", "dp", "edp", "pp")) == expected
 
 
 def test_text_of_a_layout() -> None:
@@ -135,3 +142,11 @@ def test_every_packaged_model_has_a_layout(name: str) -> None:
     check_layout(model, layout)
     (chunk,) = chunks_of(model, layout)
     assert chunk == Chunk(0, model.n_layers, embedding=True, mtp=model.mtp, head=1 + model.mtp)
+
+
+def test_tensor_groups_lie_in_domains_where_none_of_them_crosses() -> None:
+    """`plan` and `step` ask `Layout.fits`; this counts ranks."""
+    for domain, tp, dp in itertools.product((4, 6, 8, 12), range(1, 13), (1, 2, 3, 5)):
+        layout = Layout(tp=tp, dp=dp, etp=tp)
+        inside = domains(layout, "tp", domain) == 1
+        assert tuple(Layout.fits(tp, tp, 1, layout.gpus, domain)[:2]) == (inside, inside), (domain, tp, dp)

@@ -10,7 +10,7 @@ from dysharp.costs.exchange import HUB, IN_SWITCH, Peers, Rows, exchange, least_
 from dysharp.costs.machine import Machine
 from dysharp.model import Layout
 from dysharp.model.layout import chunks_of
-from dysharp.model.state import rank_parameters
+from dysharp.model.state import PLAIN, rank_parameters
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.plan import training_recipe_for
@@ -46,7 +46,7 @@ def test_a_layer_with_rows_shards_and_copies_takes_the_sum_on_its_busiest_wire()
     """By hand: 47 GB/s of NICs on a PCIe link of 63 GB/s, two ranks apart in 16 over two domains of 8."""
     machine, layout = Machine(H100), Layout(ep=16, dp=16, fsdp=16)
     done = with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=900.0, backward_wire=900.0))
-    shards = _shard_wires(MODEL, machine, layout, 0)
+    shards = _shard_wires(MODEL, machine, layout, 0, False, PLAIN)
     assert done.forward_wires == WireTimes(far=900.0, host=900.0 * 47 / 63)
     over_nics = shards[0].far
     assert over_nics == pytest.approx(shards[0].host * 63 / 47)
