@@ -22,7 +22,7 @@ from dysharp.training import TrainingRecipe, peak_flops_per_us
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
     "schedules that the framework does not offer (Megatron: all but 1F1B), unless --try names them",
-    "degrees of tp, ep and cp that are no powers of two and divide not GPUs and model, and etp on GPUs, unless --try names them",
+    "degrees of tp, ep and cp that are neither powers of two nor divisors of GPUs and model, and etp on GPUs, unless --try names them",
     "overlap of tensor-parallel communication of MoE models on GPUs", "stages that trade time for memory: layers are split by time alone",
     "stragglers, jitter and failures, which grow with the number of GPUs: measured steps end at 1,024",
 )  # fmt: skip
