@@ -160,9 +160,9 @@ def compare(
     parts = _why(target_of(us), rows, asked) if why else None
     if parts and (alone := [key for key in asked.options if key.partition(".")[0] == parts.target]):
         header = (*header, f"why: {', '.join(alone)}: {parts.target} alone has it, so its last part contains what it changes")
-    sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
+    gain = of_switch(us) if parts is None else "In paper form, " * bool(formats) + parts.sentence
     table = gain_map(asked, lambda tokens: _us_at(request, tokens)) if mapped else None
-    said = f"{sentence} {table.sentence}" if table else sentence
+    said = " ".join(filter(None, (limits_sentence(rows, baselines), gain, table and table.sentence)))
     return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, gain_map=table)
 
 

@@ -60,9 +60,9 @@ def _legend(done: Comparison) -> list[str]:
 def _print_why(why: Why, commands: Mapping[str, str]) -> None:
     """Parts of a gain in the first order, what they save in the others, and the two runs of the largest part."""
     print_lines(["", f"from {why.baseline} ({why.baseline_us:.1f} us) to {why.target}: each part is the difference of two runs"])
-    others = [Column(f"order{i}", f"order {i}\nus", "+.1f", partial(_in_order, why, i - 1)) for i in range(2, len(why.orders) + 1)]
+    others = [Column(f"order{i}", f"order {i}\nus", "+z.1f", partial(_in_order, why, i - 1)) for i in range(2, len(why.orders) + 1)]
     print_columns(Columns(
-        "with=part", "=system", "us=us:.1f", Column("saved", "saves\nus", "+.1f", lambda one: one.saved_us), *others,
+        "with=part", "=system", "us=us:.1f", Column("saved", "saves\nus", "+z.1f", lambda one: one.saved_us), *others,
         Column("busiest", "busiest resource", of=lambda one: f"{resource_words(one.busiest)} ({one.share:.0%})"),
     ), why.orders[0])  # fmt: skip
     lines = [f"order {i}: " + ", ".join(f"{one.part} ({one.system})" for one in order) for i, order in enumerate(why.orders[1:], 2)]
