@@ -49,6 +49,8 @@ def test_sentences_say_more_than_lists(row: dysharp.Row) -> None:
     assert ("copies" in names["sm_us"]) == (row.form == "real")
     alone = replace(row, attribution={cause: 0.0 for cause in row.attribution} | {"host_us": row.time_us})
     assert "launches, barriers and other software (100%)" in limits_sentence((alone,), {row.form: row.system})
+    small = replace(row, workload_bound_us=0.0123)  # "0.0 us" bounds nothing
+    assert "can take less than 0.01 us" in limits_sentence((small,), {row.form: row.system})
 
 
 @pytest.mark.parametrize(("system", "copies"), [("cann-ep", True), ("moe-hub", False), ("ideal", False)])
