@@ -140,7 +140,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     links = ("link\nup %", "link\ndown %") if narrow else ("link up %\nmean / max", "down %\nmean / max")
     columns = COMPARED.like(
         Column("system", "\nsystem", of=marked), Column("formats", "rows\nout / back", of=lambda row: rows_sent(done.formats[row.system])),
-        Column("sms", "\nSMs", of=lambda row: str(row.options.get(KNOB, UNKNOWN)), number=True),
+        Column("sms", "\nSMs", of=lambda row: str(row.options.get(KNOB, UNKNOWN)) if row.form == "real" else UNKNOWN, number=True),
         "\nus=time_us:.1f" if done.rows[0].workload else "layer\nus=time_us:.1f",
         Column("outside", "outside\nkernels", ".1f", lambda row: row.time_us - row.simulated_us), "exposed\ncomm us=exposed_comm_us:.1f",
         Column("up", f"payload\nup {unit}", ".2f", lambda row: sum(row.traffic_bytes[near_sides(row)[0]].values()) / divisor),
