@@ -142,10 +142,9 @@ def compare(
             raise ConfigError("map: found it beside a workload, expected none (it varies a layer)")
         return _collectives(None if systems is None else list(systems), baseline, request, why)
     chosen, asked = chosen_systems(systems, forms, request)
-    names = list(chosen)
     if baseline is not None and baseline not in chosen:
         get_system(baseline)
-        raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
+        raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(chosen)}")
     found = tune(chosen, asked) if tuned else {}
     best = {f"{name}.{knob}": value for name, one in found.items() for knob, value in one.best.items()}
     rows, left_out = _run(chosen, replace(asked, options=dict(asked.options) | best), baseline)
@@ -160,9 +159,9 @@ def compare(
     parts = _why(target_of(us), rows, asked) if why else None
     if parts and (alone := [key for key in asked.options if key.partition(".")[0] == parts.target]):
         header = (*header, f"why: {', '.join(alone)}: {parts.target} alone has it, so its last part contains what it changes")
-    sentence = " ".join(filter(None, (limits_sentence(rows, baselines), of_switch(us) if parts is None else parts.sentence)))
+    gain = of_switch(us) if parts is None else "In paper form, " * bool(formats) + parts.sentence
     table = gain_map(asked, lambda tokens: _us_at(request, tokens)) if mapped else None
-    said = f"{sentence} {table.sentence}" if table else sentence
+    said = " ".join(filter(None, (limits_sentence(rows, baselines), gain, table.sentence if table else "")))
     return Comparison(rows, baselines, speedup, header, said, found, left_out, formats, parts, gain_map=table)
 
 

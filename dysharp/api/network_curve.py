@@ -211,12 +211,12 @@ class NetworkCurve:
     @property
     def notes(self) -> list[str]:
         """Lines about unexpected behaviour of this network."""
-        c, flits = self.setting.config, self.setting.traffic.packet_flits
-        size = c.router.vc_buf_size
-        if flits <= size:
-            return []
+        c, flits, size = self.setting.config, self.setting.traffic.packet_flits, self.setting.config.router.vc_buf_size
         loop = 2 * max(c.terminal_delay, c.link_delay) + 2 + c.router.credit_delay
-        return [f"note: a packet is longer than a virtual channel ({size} flits); the rest of its flits waits for credits, which take {loop} cycles"]
+        long = f"note: a packet is longer than a virtual channel ({size} flits); the rest of its flits waits for credits, which take {loop} cycles"
+        begin, way = self.protocol.period * self.protocol.warmup_periods, min((p.packet_latency_min for p in self.points if p.n_packets), default=0)
+        early = f"warning: measured from cycle {begin} on, but a packet takes {way} cycles or more: rates are too low; expected a longer --period"
+        return [long] * (flits > size) + [early] * (begin < way)
 
     def __str__(self) -> str:
         """One line per load."""

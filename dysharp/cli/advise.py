@@ -7,7 +7,7 @@ import click
 from dysharp.base import ByName, ConfigError
 from dysharp.cli.flags import Json, Words, complete_models, options, refuse_others
 from dysharp.cli.kept import Fresh, kept_rows
-from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
+from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_simulated
 from dysharp.cli.report import ReportFile, command_line, write_report
 from dysharp.runs.arguments import AdviseArgs
 from dysharp.show.output import print_answer, print_header
@@ -42,7 +42,7 @@ def advise(
         return quick_advise(model, **asked)
 
     if quick:
-        refuse_files(report=report)
+        refuse_simulated(report=report)
         return print_quick(first(), as_json, advice=True)
     with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
         done = ask(model, progress=progress, **asked)

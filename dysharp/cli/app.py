@@ -18,7 +18,7 @@ from dysharp.cli.model import model
 from dysharp.cli.network import network
 from dysharp.cli.plan import plan
 from dysharp.cli.progress_bar import progress_bar
-from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
+from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_simulated
 from dysharp.cli.report import ReportFile, command_line, report, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.rtl import rtl
@@ -95,6 +95,7 @@ def run(system: str, *, finite: bool, quick: Quick, as_json: Json, **workload: A
     from dysharp.runs.packet_time import packet_time
 
     if quick:
+        refuse_simulated(finite=finite)
         return print_quick(quick_compare([system], **workload), as_json, one=True)
     level = _packets(finite, workload["fidelity"])
     if line := packet_time([system], **workload | level):
@@ -123,7 +124,7 @@ def compare(
     from dysharp.runs.packet_time import packet_time
 
     if quick:
-        refuse_files(plot=plot, report=report)
+        refuse_simulated(plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
     if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | _packets(finite, workload["fidelity"])):
         click.echo(line + "; then six runs of the fastest system and its baseline" * finite, err=True)

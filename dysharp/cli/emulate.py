@@ -82,11 +82,10 @@ def _litmus(file: str, log: str | None, seed: int, *, as_json: bool) -> None:
 
 def _print_collective(done: CollectiveEmulation) -> None:
     """The answer, then the facts by name."""
-    print_lines([f"{done.system} computes the collective {'right' if done.holds else 'WRONG'}: largest error {done.max_abs_error:g}", ""])
-    reference = "NumPy on the same vectors; whole numbers, so sums are exact in any order"
-    print_facts(
-        [("collective", f"{done.workload}, {done.gpus} GPUs"), ("machine", f"{done.n_ops} ops, order {done.order}"), ("reference", reference)]
-    )
+    right, kind = "right" if done.holds else "WRONG", done.workload.split()[0]
+    print_lines([f"{done.system} computes the {kind} {right}: largest error {done.max_abs_error:g}", ""])
+    reference = ("reference", "NumPy on the same vectors; whole numbers, so sums are exact in any order")
+    print_facts([("workload", f"{done.workload}, {done.gpus} GPUs"), ("machine", f"{done.n_ops} ops, order {done.order}"), reference])
 
 
 def _print_emulation(done: Emulation) -> None:

@@ -19,10 +19,10 @@ Quick = Annotated[bool, Argument(False, _QUICK)]
 MARK = "First answer, by closed forms and bounds; the simulated one replaces it."
 
 
-def refuse_files(**files: str | None) -> None:
-    """Raises ConfigError for a file that shows a simulation."""
-    if given := [name for name, path in files.items() if path is not None]:
-        raise ConfigError(f"--quick: found --{given[0]}, expected none (it shows a simulation)")
+def refuse_simulated(**given: str | bool | None) -> None:
+    """Raises ConfigError for a file or a flag that shows a simulation."""
+    if given := {name: value for name, value in given.items() if value}:
+        raise ConfigError(f"--quick: found --{next(iter(given))}, expected none (it shows a simulation)")
 
 
 def _first_lines(answer: str, columns: Columns, rows: Iterable[Any]) -> list[str]:

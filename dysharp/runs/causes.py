@@ -57,12 +57,12 @@ def limits_of(row: Row) -> str:
     shares = [f"{names[c]} ({row.attribution[c] / row.time_us:.0%})" for c in causes[:2] if row.attribution[c] >= 0.1 * row.time_us]
     share = row.bound_us / row.time_us
     leading = f" for the first {row.window['tokens']} tokens" if row.window else ""
-    limit, even = "limited by", " where all GPUs keep step" if row.skew else ""
+    limit, even, least = "limited by", " where all GPUs keep step" if row.skew else "", row.workload_bound_us
     if share < _SATURATED:
         most = row.attribution[causes[0]] / row.time_us
         limit = f"limited by {names[causes[0]] if most >= _SATURATED else 'no single resource'}; the busiest resource is"
     return (
         f"{limit} {resource_words(row.bound_resource)}, which alone needs {row.bound_us:.1f} us{leading} "
         f"({share:.0%} of {'their' if leading else 'the'} time). Its critical path is {' and '.join(shares)}. "
-        f"No system that moves rows can take less than {row.workload_bound_us:.1f} us{leading or ' on this workload'}{even}."
+        f"No system that moves rows can take less than {least:{'.1f' if least >= 0.05 else '.1g'}} us{leading or ' on this workload'}{even}."
     )

@@ -70,19 +70,18 @@ def run_collective(
     said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
     unjudged = () if system.build.__module__.startswith("dysharp.") else (f"{system.name}: no measurement checks its predictions",)
     warned = (f"warning: {text}" for text in (*unjudged, *left_early(inputs, blocks)))
-    header = (*_header_of_collective(request), *said, *warned, *(_levels_part(merging) if request.fidelity == "burst" else ()))
+    header = (*_header_of_collective(request), *said, *warned, *(_levels_part(system.name, merging) if request.fidelity == "burst" else ()))
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     if isinstance(request.work, SubLayer):
         blocks |= {"links": {"up_use": up_use(program, trace)}}
     return make_row(measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
 
 
-def _levels_part(merging: ByName) -> Texts:
+def _levels_part(name: str, merging: ByName) -> Texts:
     """What a run at burst level says where most loads did not merge: replies wait for no channel there, and queue for one at packet level."""
-    if 2 * merging.get("loads_on", 0) <= merging.get("loads", 0):
-        return ()
-    alone, loads = merging["loads_on"], merging["loads"]
-    return (f"warning: {alone} of {loads} loads did not merge; --fidelity packet, where replies queue for channels, is up to 10 % longer",)
+    alone, loads = merging.get("loads_on", 0), merging.get("loads", 0)
+    told = f"warning: {name}: {alone} of {loads} loads did not merge; --fidelity packet, where replies queue for channels, is up to 10 % longer"
+    return (told,) * bool(2 * alone > loads)
 
 
 def _header_of_collective(request: CollectiveRequest) -> Texts:

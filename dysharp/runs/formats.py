@@ -19,7 +19,7 @@ _RESOURCES = {
 
 
 def formats_of(system: str, options: AnyMapping, model: Model) -> str:
-    """Formats of transfers and weights, and SMs of communication: "Dispatch FP8, Combine BF16, 20 SMs".
+    """Formats of transfers and weights, and SMs of communication, which a paper form has not: "Dispatch FP8, Combine BF16, 20 SMs".
 
     Raises ConfigError for a value of `sides`, `dispatch`, `combine` or `weights` that `systems.building.formats` does not have.
     """
@@ -31,7 +31,7 @@ def formats_of(system: str, options: AnyMapping, model: Model) -> str:
         parts.append(f"{name.capitalize()} {printed or own}")
     sums = format_of(f"{system}.sums", options.get("sums", "rows"), ROW_FORMATS).printed
     parts += [f"sums {sums}"] * bool(sums) + [f"weights {weights}"] * bool(weights)
-    return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options else [])])
+    return ", ".join([*parts, *([f"{options[KNOB]} SMs"] if KNOB in options and options.get("form") != "paper" else [])])
 
 
 def rows_sent(formats: str) -> str:

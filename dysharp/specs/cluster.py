@@ -231,7 +231,7 @@ def _conflicts(c: Cluster) -> list[str]:
     if limit > MAX_GPUS:
         faults.append(f"max_gpus: found {c.max_gpus}, expected at most {MAX_GPUS}")
     if c.n_gpus > limit:
-        faults.append(f"n_gpus: found {c.n_gpus}, expected at most {limit}")
+        faults.append(f"n_gpus: found {c.n_gpus}, expected at most max_gpus = {limit}")
     if c.links_per_gpu < c.n_switches:
         faults.append(f"links_per_gpu: found {c.links_per_gpu}, expected at least n_switches = {c.n_switches}")
     most = min(limit, c.scale_out.domain_gpus) if c.scale_out is not None else limit

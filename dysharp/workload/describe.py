@@ -88,7 +88,8 @@ def describe_routing(routing: Routing) -> LayerRow:
     ratios, distinct = imbalance(routing), distinct_gpus(routing)
     closed = _closed_form(routing.n_experts, routing.n_gpus, routing.topk)
     gpu = GpuRow(routing.n_gpus, ratios.copies_max_mean, ratios.tokens_max_mean, distinct.with_source, closed, routing.placement.note)
-    return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
+    filled = int((routing.expert >= 0).any(axis=1).sum())
+    return _layer_row(routing.description, None, load, routing.topk, filled, (gpu,))
 
 
 def describe_trace(trace: Recording, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:

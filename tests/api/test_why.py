@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp import compare, run
-from dysharp.api.why import LADDERS, WITHOUT_SWITCH, systems_of
+from dysharp.api.why import LADDERS, WITHOUT_SWITCH, Part, Why, systems_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.runs.finite import PACKETS, RESOURCES
@@ -63,6 +63,14 @@ def test_multicast_alone_saves_nothing_where_links_bind_and_much_behind_sums() -
     assert f"multicast ({min(saved):+.1f} to {max(saved):+.1f})" in why.sentence
 
 
+def test_a_part_that_is_printed_as_nothing_depends_on_no_order() -> None:
+    """It said "Whether a part saves depends on the order: overlap (-0.0 to +0.0)"."""
+    orders = tuple((Part("overlap", "deepep", "dysharp", 5.0, saved, "gpu[0].up", 0.5),) for saved in (-0.04, 0.04))
+    why = Why("dysharp", "deepep", 5.0, orders)
+    assert why.mixed == []
+    assert why.sentence == "dysharp saves 0.0 us of the 5.0 us of deepep: overlap +0.0 us."
+
+
 def test_the_default_answer_says_what_the_switch_does() -> None:
     done = compare(**LAYER)
     us = {row.system: row.layer_us for row in done.rows}
@@ -107,9 +115,10 @@ def test_an_option_of_the_target_stays_with_the_target() -> None:
 
 
 def test_paper_forms_of_an_hw_cluster_have_parts() -> None:
-    why = compare(why=True, forms="paper", cluster="hw-dgx-h100", model="S-8", gpus=4, tokens=16, routing="uniform").why
-    assert why is not None
-    assert why.target == "dysharp"
+    done = compare(why=True, forms="paper", cluster="hw-dgx-h100", model="S-8", gpus=4, tokens=16, routing="uniform")
+    assert done.why is not None
+    assert done.why.target == "dysharp"
+    assert f"In paper form, {done.why.sentence}" in done.sentence  # of a real deepep beside them the answer has another time
     with pytest.raises(ConfigError, match=r"expected one whose gain has parts \(dysharp, moe-hub, cais; forms paper or all\)"):
         compare(["deepep"], why=True, cluster="hw-dgx-h100", model="S-8", gpus=4, tokens=16, routing="uniform")
 

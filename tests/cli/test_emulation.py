@@ -37,6 +37,15 @@ def test_dump_prints_the_packets_of_a_token(dysharp):
     assert done.out.startswith("dysharp computes the layer right")
 
 
+@pytest.mark.parametrize(
+    ("system", "work", "cluster"), [("nccl-ring", "all-reduce:1KiB", "hw-dgx-h100"), ("cais", "sub-layer:128x128x128x128", "paper-cais-h100")]
+)
+def test_the_answer_names_the_workload(dysharp, system, work, cluster):
+    """A sub-layer was called a collective."""
+    done = dysharp("emulate", system, "--workload", work, "--cluster", cluster, "--gpus", "2")
+    assert done.out.startswith(f"{system} computes the {work.partition(':')[0]} right: largest error 0\n"), done.err
+
+
 def test_help_of_inject(dysharp):
     done = dysharp("emulate", "dysharp", "--inject", "help")
     assert done.code == 0

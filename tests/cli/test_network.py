@@ -58,6 +58,15 @@ def test_speed_up_is_what_carries_line_rate():
     assert one.points[0].accepted < 0.72
 
 
+def test_a_measurement_before_the_first_packet_arrives_is_told():
+    """It said "The network carries load 0, does not carry 0.00625" of a switch that carries 0.99."""
+    short, long = (ds.network(0.1, cluster="paper-gh200-nvl32", period=period) for period in (200, 400))
+    assert [p.saturated for p in (*short.points, *long.points)] == [True, False]
+    told = "measured from cycle 600 on, but a packet takes 793 cycles or more: rates are too low; expected a longer --period"
+    assert short.notes == [f"warning: {told}"]
+    assert long.notes == []
+
+
 def test_saturation_is_found():
     done = ds.network(0.2, packet_flits=1, saturation=True, period=1500)
     assert done.saturation is not None

@@ -98,6 +98,8 @@ def test_a_quick_answer_draws_and_merges_nothing(dysharp: Run) -> None:
     assert dysharp("compare", *SMALL, "--quick", "--report", "x.html").err == (
         "dysharp: error: --quick: found --report, expected none (it shows a simulation)\n"
     )
+    for command, flag in (("compare", "--tuned"), ("compare", "--why"), ("compare", "--map"), ("compare", "--finite"), ("run dysharp", "--finite")):
+        assert f"--quick: found {flag}, expected none" in dysharp(*command.split(), *SMALL, "--quick", flag).err
     assert "blocks merged, which is simulated" in dysharp(*STEP, "--quick", "--blocks", "merged").err
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import dysharp
 from dysharp.api.comparison import limits_sentence
+from dysharp.cli.texts.comparison_text import print_comparison
 from dysharp.cli.texts.row_text import print_row
 from dysharp.runs.causes import STALLS, cause_names, causes, short_names
 from dysharp.show.html_report import render, report_of_rows
@@ -49,6 +50,8 @@ def test_sentences_say_more_than_lists(row: dysharp.Row) -> None:
     assert ("copies" in names["sm_us"]) == (row.form == "real")
     alone = replace(row, attribution={cause: 0.0 for cause in row.attribution} | {"host_us": row.time_us})
     assert "launches, barriers and other software (100%)" in limits_sentence((alone,), {row.form: row.system})
+    small = replace(row, workload_bound_us=0.0123)  # "0.0 us" bounds nothing
+    assert "can take less than 0.01 us" in limits_sentence((small,), {row.form: row.system})
 
 
 @pytest.mark.parametrize(("system", "copies"), [("cann-ep", True), ("moe-hub", False), ("ideal", False)])
@@ -58,3 +61,11 @@ def test_cores_that_copy_rows_in_a_paper_form_are_no_gemms(system: str, copies: 
     assert cause_names(row)["sm_us"] == ("GEMMs and copies of communication kernels on the SMs" if copies else "expert GEMMs on the SMs")
     dense = replace(row, workload="sub-layer L1")
     assert copies or cause_names(dense)["sm_us"] == "GEMMs on the SMs"
+
+
+def test_sub_layers_name_the_system_whose_loads_did_not_merge_and_what_they_charge(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three systems said "688 of 768 loads did not merge", and the table had "without software costs" where launches took 35 % of the path."""
+    done = dysharp.compare(["cais", "cais-base"], workload="sub-layer:2048x1024x256x1024", cluster="paper-cais-h100", gpus=4)
+    print_comparison(done)
+    assert "paper forms, with launches at different times; speed-up over cais" in capsys.readouterr().out
+    assert [line.split(" of ")[0] for line in done.header if "did not merge" in line] == ["warning: cais-base: 688"]

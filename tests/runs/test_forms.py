@@ -9,6 +9,7 @@ import pytest
 
 import dysharp as ds
 from dysharp.base.errors import ConfigError
+from dysharp.cli.texts.comparison_text import print_comparison
 from dysharp.runs.options import _shipped
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
@@ -30,6 +31,14 @@ def test_paper_clusters_keep_their_formats() -> None:
     row = ds.run("deepep", model="deepseek-v3", gpus=4, tokens=8, routing="uniform")
     assert row.options["dispatch"] == "rows"
     assert not any(line.startswith("deepep:") for line in row.header)
+
+
+def test_a_paper_form_has_no_sms_of_communication(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its kernels take none, and `n_sm` has no effect on it: the header and the table said 20."""
+    done = ds.compare(["deepep"], forms="paper", **HW)
+    assert done.formats["deepep"] == "Dispatch FP8, Combine BF16"
+    print_comparison(done)
+    assert [line.split()[:5] for line in capsys.readouterr().out.splitlines() if line.startswith("deepep ")] == [["deepep", "FP8", "/", "BF16", "-"]]
 
 
 def test_no_format_ships_where_no_kernel_runs() -> None:

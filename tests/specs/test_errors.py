@@ -144,7 +144,7 @@ def test_a_variant_of_a_packaged_cluster(write) -> None:  # type: ignore[no-unty
 def test_cluster_rules_between_fields(write) -> None:  # type: ignore[no-untyped-def]
     path = write('base = "paper-gh200-nvl32"\nname = "x"\nn_gpus = 64\nlinks_per_gpu = 4\nflit_bytes = 24')
     assert cluster_error(path) == (
-        f"{path}: cluster 'x': n_gpus: found 64, expected at most 32 | "
+        f"{path}: cluster 'x': n_gpus: found 64, expected at most max_gpus = 32 | "
         "links_per_gpu: found 4, expected at least n_switches = 9 | "
         "flit_bytes: found 24, expected a power of two"
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
-from dysharp.workload import Routing, distinct_gpus, make_routing, rows_per_expert, rows_per_slot
+from dysharp.workload import Routing, describe, distinct_gpus, make_routing, rows_per_expert, rows_per_slot
 from dysharp.workload.patterns import PATTERNS
 from dysharp.workload.spec import parse_routing, routing_forms
 
@@ -130,6 +130,7 @@ def test_ragged_sources_hold_declared_numbers_of_tokens() -> None:
 def test_empty_sources() -> None:
     assert sorted(held(make_routing("zero-tokens:3", V3, 8, 20))) == [0, 0, 0, 20, 20, 20, 20, 20]
     assert sorted(held(make_routing("zero-tokens", V3, 4, 20))) == [0, 20, 20, 20]
+    assert [one.n_tokens for one in describe("zero-tokens:3", (8,), model=V3, tokens_per_gpu=20)] == [100]  # it said 160, and had their noise
 
 
 @pytest.mark.parametrize(

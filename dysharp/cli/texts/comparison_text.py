@@ -25,7 +25,8 @@ def print_comparison(done: Comparison, commands: Mapping[str, str] | None = None
     print_lines([done.sentence])
     for form in ("real", "paper"):
         if rows := [row for row in done.rows if row.form == form]:
-            print_lines(["", f"{form} forms, {_COSTS[form]}; speed-up over {done.baselines[form]}"])
+            costs = "with launches at different times" if form == "paper" and rows[0].workload.startswith("sub-layer") else _COSTS[form]
+            print_lines(["", f"{form} forms, {costs}; speed-up over {done.baselines[form]}"])
             _print_rows(done, rows)
     _print_windows(done)
     if done.tuned:
@@ -60,9 +61,9 @@ def _legend(done: Comparison) -> list[str]:
 def _print_why(why: Why, commands: Mapping[str, str]) -> None:
     """Parts of a gain in the first order, what they save in the others, and the two runs of the largest part."""
     print_lines(["", f"from {why.baseline} ({why.baseline_us:.1f} us) to {why.target}: each part is the difference of two runs"])
-    others = [Column(f"order{i}", f"order {i}\nus", "+.1f", partial(_in_order, why, i - 1)) for i in range(2, len(why.orders) + 1)]
+    others = [Column(f"order{i}", f"order {i}\nus", "+z.1f", partial(_in_order, why, i - 1)) for i in range(2, len(why.orders) + 1)]
     print_columns(Columns(
-        "with=part", "=system", "us=us:.1f", Column("saved", "saves\nus", "+.1f", lambda one: one.saved_us), *others,
+        "with=part", "=system", "us=us:.1f", Column("saved", "saves\nus", "+z.1f", lambda one: one.saved_us), *others,
         Column("busiest", "busiest resource", of=lambda one: f"{resource_words(one.busiest)} ({one.share:.0%})"),
     ), why.orders[0])  # fmt: skip
     lines = [f"order {i}: " + ", ".join(f"{one.part} ({one.system})" for one in order) for i, order in enumerate(why.orders[1:], 2)]
@@ -139,7 +140,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     links = ("link\nup %", "link\ndown %") if narrow else ("link up %\nmean / max", "down %\nmean / max")
     columns = COMPARED.like(
         Column("system", "\nsystem", of=marked), Column("formats", "rows\nout / back", of=lambda row: rows_sent(done.formats[row.system])),
-        Column("sms", "\nSMs", of=lambda row: str(row.options.get(KNOB, UNKNOWN)), number=True),
+        Column("sms", "\nSMs", of=lambda row: str(row.options.get(KNOB, UNKNOWN)) if row.form == "real" else UNKNOWN, number=True),
         "\nus=time_us:.1f" if done.rows[0].workload else "layer\nus=time_us:.1f",
         Column("outside", "outside\nkernels", ".1f", lambda row: row.time_us - row.simulated_us), "exposed\ncomm us=exposed_comm_us:.1f",
         Column("up", f"payload\nup {unit}", ".2f", lambda row: sum(row.traffic_bytes[near_sides(row)[0]].values()) / divisor),

@@ -113,7 +113,7 @@ def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[_Trial], Cells]:
         return _Trial(trial_name, assumes, runs.job(name, options, workload), note, runs.job(name, most, workload) if most else None)
 
     trials = []
-    if not runs.request.placement.startswith(EPLB):
+    if not runs.request.placement.startswith(EPLB) and cluster.n_gpus > 1:  # on one GPU a replica takes nothing off another
         assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
         spread = runs.workload(placement=EPLB)
         note = f"{spread.routing.placement.n_slots} expert slots instead of {runs.workload().routing.placement.n_slots}"
