@@ -20,12 +20,9 @@ from dysharp.figures import list_figures, load_figure
 from dysharp.figures.finite import claims_of
 
 STORED = Path(__file__).resolve().parents[1] / "docs" / "papers" / "stored"
-LONG = ("fig19b", "fig19c", "fig21", "fig24")
-"""Figures whose claims take more than ten minutes of a processor on finite hardware, with 64 tokens per GPU
-(docs/notebook/2026-11-30-finite-long-expected.md)."""
 COMMANDS = {"gain-map": "dysharp compare --map --model S-8 --gpus 32 --cluster paper-gh200-nvl32 --routing uniform --json"} | {
     f"finite-{name}": f"dysharp reproduce --finite {name} --tokens 64 --json" for name in list_figures()
-    if name not in LONG and claims_of(load_figure(name))
+    if claims_of(load_figure(name))
 }  # fmt: skip
 
 
