@@ -47,7 +47,7 @@ class GemmTask(NamedTuple):
 def narrow_bytes(model: Model, direction: str = "fwd") -> float | None:
     """Memory bytes of a weight of an expert, with its scales, where the checkpoint has fewer than the products. None: those of the products, as in
     every backward pass, for nothing here trains such weights."""
-    form = FORMATS.get(model.checkpoint.partition("-")[0]) if direction == "fwd" else None
+    form = FORMATS.get(model.checkpoint, FORMATS.get(model.checkpoint.partition("-")[0])) if direction == "fwd" else None
     return form.weight_bytes if form and form.weight_bytes < ELEMENT_BYTES[model.gemm_dtype] else None
 
 

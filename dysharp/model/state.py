@@ -114,7 +114,7 @@ def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, re
 
     `copied`: what it holds in FP8. `copies`: ranks of a pipeline that hold the same stage and share its optimizer, as replicas do (2: DualPipe).
     """
-    over, over_experts = (layout.dp * layout.cp * copies, layout.edp * copies) if recipe.sharded else (1, 1)
+    over, over_experts = (layout.dp * layout.cp * copies, layout.edp * copies) if recipe.sharded or layout.fsdp > 1 else (1, 1)
     total, narrow = (one.dense / layout.fsdp + one.experts / layout.expert_fsdp for one in (held, copied))
     optimizer = recipe.optimizer * (held.dense / over + held.experts / over_experts)
     weights = BF16 * total + (recipe.weights - BF16) * narrow

@@ -102,9 +102,9 @@ class Coster:
         dp, _ = self._batches(c)
         stage = c["tp"] * c["cp"] * dp
         dense, experts = self.dense / (c["pp"] * c["tp"]), self.experts / (c["pp"] * c["ep"] * c["etp"])
-        shard, expert_shard = (dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)) if self.recipe.sharded else (1, 1)
-        every = is_one(self.space.weights, c["weights"], "sharded")
-        part, expert_part = np.where(every, dp * c["cp"], 1), np.where(every, np.maximum(stage // (c["ep"] * c["etp"]), 1), 1)
+        ranks, expert_ranks = dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)
+        part, expert_part = (np.where(is_one(self.space.weights, c["weights"], "sharded"), n, 1) for n in (ranks, expert_ranks))
+        shard, expert_shard = (ranks, expert_ranks) if self.recipe.sharded else (part, expert_part)
         held = (BF16 + self.recipe.gradients) * (dense / part + experts / expert_part)
         return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
 

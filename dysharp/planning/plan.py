@@ -139,10 +139,11 @@ class Search:
             first_answer(coster, told)
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        tick = self.tick if loud else _silent
-        whole = Coster(task, machine, default_space(task, machine))  # what a look at all values finds, a look at some of them does not miss
-        seeds = first_look(whole, most).best if self.quick and given else ()
-        found = first_look(coster, most, seeds=seeds) if self.quick else search(coster, most, journal, tick=tick, told=told)
+        if self.quick:  # what a look at all values finds, a look at some of them does not miss
+            seeds = first_look(Coster(task, machine, default_space(task, machine)), most).best if given else ()
+            found = first_look(coster, most, seeds=seeds)
+        else:
+            found = search(coster, most, journal, tick=self.tick if loud else _silent, told=told)
         if journal is not None:
             journal.flush()
         shown = replace(found, best=found.best[: self.n_best])

@@ -147,7 +147,7 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
             at = min((n for n in (at, *aside) if known[n][1] <= coster.capacity), key=lambda n: known[n][0])
     if rounds and coster.wide != coster.task.training_recipe:
         wide = Coster(replace(coster.task, training_recipe=coster.wide), coster.machine, coster.space, coster.rows)
-        look(one.number for one in first_look(wide, n_best).best)
+        look(one.number for one in first_look(wide, n_best, seeds=seeds).best)
     return _found(coster, best, counts | {NOT_LOOKED: len(numbers) - len(known)}, bounded)
 
 

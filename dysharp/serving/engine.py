@@ -114,7 +114,7 @@ class Engine:
         machine = replica.machine
         cdna3 = bool(machine.cluster.gpu) and machine.gpu.arch == "cdna3"
         if generated:
-            kind, widens = "trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen", experts == "mxfp4"
+            kind, widens = "trtllm-gen-blocks" if experts == "fp8-block" else "trtllm-gen", experts == "mxfp4" and replica.model.layer is not None
             machine = _running(machine.cluster, grouped=kind, narrow=kind if widens else machine.regime.narrow)
         elif cdna3 and self.cdna3_dense:
             machine = _running(machine.cluster, dense=self.cdna3_dense)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dysharp.base import AnyMapping, ByName, Rows, read_toml
+from dysharp.model import formats_of, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.exchange import EP_SYSTEMS, ep_system_of
 from dysharp.serving.work import Replica, Scenario
@@ -49,6 +50,8 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
     usual = engine_of(engine.name)
     kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
+    if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
+        usual_kv = checkpoint.kv
     system = ep_system_of(replica) if model.layer is not None else ""
     experts = model.layer.n_experts if model.layer else 0
     values: ByName = {

@@ -90,7 +90,8 @@ def read_launch(text: str, model: str | WholeModel | None = None, hbm_bytes: flo
     if min(layout.dp, layout.ep) > 1 and "ep_system" not in map(line.flags.get, line.settings) and "exchange" in line.table:
         said["ep_system"] = line.table["exchange"]
         unsaid.append(f"EP system {said['ep_system']}")
-    if said.get("precision", "").startswith("fp8") and formats_of(published(whole), model=whole).narrow:
+    own, kind = formats_of(published(whole), model=whole), said.get("precision", "")
+    if (kind.startswith("fp8") and own.narrow) or (kind == "int4" and any(held.startswith(kind) for held in own.weights())):
         del said["precision"]
     options = {"mtp": said["draft_tokens"]} | {key: said[key] for key in ("precision", "kv", "ep_system") if key in said}
     options |= {"gpus": replicas * layout.gpus} if replicas else {}

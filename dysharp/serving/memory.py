@@ -46,7 +46,7 @@ class ServeMemory:
 def weight_bytes(replica: Replica) -> float:
     """Bytes of the weights that one GPU holds; of several stages the one with the head, and with the MTP layers, which share embedding and head
     (DeepSeek-V3, README_WEIGHTS.md)."""
-    first, ends = replica.layout.pp == 1 or replica.mtp, {"embedding", "head"}
+    first, ends = replica.layout.pp == 1 or (replica.mtp and replica.model.mtp), {"embedding", "head"}
     held = [(w, n if w.part in ends else n * replica.stage_part) for w, n in counted_weights(replica.model) if first or w.part != "embedding"]
     held += [(weight, replica.mtp * replica.model.mtp) for weight in whole_mtp_layer(replica.model)]
     return sum(times * _weight(replica, weight) for weight, times in held)

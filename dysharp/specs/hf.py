@@ -50,6 +50,8 @@ FILE = DATA / "families.toml"
 FAMILIES: dict[str, ByName] = read_toml(FILE)
 """model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
+GROUPS = {"64": "int4-64", "128": "int4-128", "-1": "int4-128", "channel": "int4-128"}
+"""Values that share a scale (-1, channel: a column) -> the nearest of `model.formats.FORMATS`."""
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
 
 
@@ -64,7 +66,8 @@ def model_from_config(config: AnyMapping, name: str, where: str) -> Model:
     values = {fact: integer(config, alias, faults) for fact, alias in aliases.items()}
     has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
-    weights = quantised(config)[0]
+    weights, group = quantised(config)
+    weights = GROUPS.get(group, weights) if weights == "int4" else weights
     if not isinstance(quant := config.get("quantization_config"), dict | None):
         faults.append(f"quantization_config: found {show(quant)}, expected an object")
     if faults and not speaks_of_experts(config):
@@ -204,7 +207,7 @@ def quantised(config: AnyMapping) -> tuple[str, str]:
 def _of_method(quant: AnyMapping) -> tuple[str, str]:
     method = str(quant.get("quant_method"))
     if method in ("awq", "gptq", "auto-round"):
-        return ("int4", str(quant.get("group_size"))) if quant.get("bits") == 4 else ("", "")
+        return ("int4", str(quant.get("group_size", 128))) if quant.get("bits") == 4 else ("", "")
     return {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(method, ""), ""
 
 
@@ -222,7 +225,7 @@ def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     if not isinstance(weights, dict):
         return "", ""
     kind = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}.get(f"{weights.get('type')} {weights.get('num_bits')}", "")
-    return kind, str(weights.get("group_size" if kind == "int4" else "strategy"))
+    return kind, str(weights.get("group_size" if kind == "int4" and weights.get("strategy") != "channel" else "strategy"))
 
 
 def n_matrices(config: AnyMapping) -> int:

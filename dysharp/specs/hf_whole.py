@@ -198,10 +198,6 @@ def _window(config: AnyMapping, faults: list[str]) -> int:
     return window if not isinstance(names, list) or any(MIXERS.get(str(name)) == "w" for name in names) else 0
 
 
-GROUPS = {"64": "int4-64", "128": "int4-128", "-1": "int4-128"}
-"""Values that share a scale (-1: a column) -> the nearest of `model.formats.FORMATS`."""
-
-
 def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:
     """The precision (`WholeModel.checkpoint`) of a checkpoint, by its `quantization_config`; "" without one, or with one that is not known.
 
@@ -218,7 +214,7 @@ def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:
         kind = "fp4" if latent else "fp4-all"
     elif kind == "int4":
         parts = "experts" if moe and "attn" in str(quant.get("ignore")) else "weights"
-        kind = ("int4-experts" if parts == "experts" else "int4-all") + (f",{parts}={GROUPS[strategy]}" if strategy in GROUPS else "")
+        kind = ("int4-experts" if parts == "experts" else "int4-all") + (f",{parts}={hf.GROUPS[strategy]}" if strategy in hf.GROUPS else "")
     scheme = quant.get("kv_cache_scheme")
     narrow = isinstance(scheme, dict) and f"{scheme.get('type')} {scheme.get('num_bits')}" == "float 8"
     return f"{kind},kv=fp8" if narrow or str(quant.get("kv_cache_quant_algo")).upper() == "FP8" else kind

@@ -100,6 +100,8 @@ def test_a_quick_answer_draws_and_merges_nothing(dysharp: Run) -> None:
     )
     for command, flag in (("compare", "--tuned"), ("compare", "--why"), ("compare", "--map"), ("compare", "--finite"), ("run dysharp", "--finite")):
         assert f"--quick: found {flag}, expected none" in dysharp(*command.split(), *SMALL, "--quick", flag).err
+    for words in (["--exact"], ["--fidelity", "packet"]):
+        assert f"--quick: found {words[0]}, expected none" in dysharp("compare", *SMALL, "--quick", *words).err
     assert "blocks merged, which is simulated" in dysharp(*STEP, "--quick", "--blocks", "merged").err
 
 

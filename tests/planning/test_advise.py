@@ -360,6 +360,7 @@ def test_one_gpu_is_not_offered_replicas() -> None:
     """Another copy on the same GPU takes nothing off another GPU: it said "EPLB +11 %"."""
     alone = ds.advise("qwen2-moe", cluster="hw-dgx-h100", gpus=1, tokens=4, routing="uniform", systems=["megatron-ag"])
     assert alone.what_if[0].change == "EP2"
+    assert not [one.change for one in alone.what_if if "replicas" in one.change]
 
 
 def test_paper_forms_have_no_error_bars_and_say_so(advice: Advice) -> None:

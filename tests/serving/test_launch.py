@@ -57,6 +57,12 @@ def test_a_command_finds_the_folder_of_a_config(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 128256, **shape}))
     for given in (folder, folder / "config.json"):
         assert serve(str(given), "hw-dgx-h100", layouts=["tp=1"]).launch().startswith(f"vllm serve '{folder}' --tensor-parallel-size 1")
+    narrow = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}  # engines take FP8 caches by default
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 128256, **shape, "quantization_config": narrow}))
+    for engine, flag in (("vllm", "--kv-cache-dtype bfloat16"), ("sglang", "--kv-cache-dtype bf16"), ("trtllm", "dtype: bfloat16")):
+        starts = {kv: serve(str(folder), "hw-dgx-h100", layouts=["tp=1"], engine=engine, kv=kv).launch() for kv in ("fp8", "bf16", None)}
+        assert flag in starts["bf16"]
+        assert "dtype" not in starts["fp8"] + starts[None]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs import narrow_bytes
 from dysharp.specs import Model, load_model
 from dysharp.specs.hf_whole import _checkpoint_of, lines_on, whole_from_config
 
@@ -193,6 +194,9 @@ def test_details(tmp_path: Path) -> None:
     assert load(tmp_path, {**MIXTRAL, "hidden_act": "relu2"}).n_matrices == 2
     greedy = {**DEEPSEEK_V3, "topk_method": "greedy"}
     assert load(tmp_path, greedy).n_group == 1
+    for group, held in ((32, 0.5 + 2 / 32), (64, 0.5 + 2 / 64), (128, 0.5 + 2 / 128), (-1, 0.5 + 2 / 128)):  # a scale of two bytes per group
+        awq = {"quant_method": "awq", "bits": 4, "group_size": group}
+        assert narrow_bytes(load(tmp_path, {**QWEN3_MOE, "quantization_config": awq})) == held
 
 
 @pytest.mark.parametrize(
@@ -231,6 +235,7 @@ def test_a_dense_model_says_what_is_missing(tmp_path: Path) -> None:
 
 
 GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}
+OF_COLUMNS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel", "group_size": None}}}
 GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}}}
 
 
@@ -241,8 +246,8 @@ GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy
         ({"quant_method": "mxfp4"}, False, "mxfp4"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True, "fp8"),
         ({"quant_method": "fp8"}, False, "fp8-tensor"),
-        ({"quant_method": "awq", "bits": 4}, False, "int4-all"),
-        ({"quant_method": "auto-round", "bits": 4}, False, "int4-all"),
+        ({"quant_method": "awq", "bits": 4}, False, "int4-all,weights=int4-128"),  # 128 by default in Transformers
+        ({"quant_method": "auto-round", "bits": 4}, False, "int4-all,weights=int4-128"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, False, "int4-all,weights=int4-128"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 64}, False, "int4-all,weights=int4-64"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, False, "int4-all"),
@@ -257,6 +262,7 @@ GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 4}}, True, "fp4"),
         ({"quant_method": "bitsandbytes", "kv_cache_quant_algo": "FP8"}, True, ""),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS_OF_128, "ignore": ["self_attn"]}, True, "int4-experts,experts=int4-128"),
+        ({"quant_method": "compressed-tensors", "config_groups": OF_COLUMNS}, False, "int4-all,weights=int4-128"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["re:.*self_attn.*", "lm_head"]}, True, "int4-experts"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["lm_head"]}, True, "int4-all"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, True, ""),

@@ -395,6 +395,11 @@ def test_gradients_move_as_wide_as_memory_holds_them() -> None:
     saved = 2 * 4 * held / 8 + 2 * held  # the norm, clipping (twice) and Adam pass a shard, and all are zeroed
     assert (plain.optimizer[0] - narrow.optimizer[0]) / 1e6 == pytest.approx(saved / 1e9 * rate, rel=1e-6)
     assert (whole.optimizer[0] - plain.optimizer[0]) / 1e6 == pytest.approx(46 * held * 7 / 8 / 1e9 * rate, rel=1e-6)
+    shared = [
+        step_costs(model, machine, layout_of("dp=8,fsdp=8"), 4096, None, training_recipe=TrainingRecipe(formats=Formats(state=state))).times.optimizer
+        for state in ("bf16", "bf16-whole")
+    ]
+    assert shared[0] == shared[1]  # FSDP shards the optimizer, whatever the state says
     scattered = [
         beside(model, machine, layout_of("dp=8,fsdp=8"), 0, PassCost(), recipe=RECIPES[name]).backward for name in ("bf16", "bf16-gradients")
     ]

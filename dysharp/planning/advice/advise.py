@@ -10,7 +10,7 @@ from dysharp.base import AnyMapping, ByName, Cells, ConfigError, DysharpError, T
 from dysharp.base.text import sentences, table
 from dysharp.costs import Machine, narrow_bytes
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
-from dysharp.model import Formats, formats_of, trained
+from dysharp.model import FORMATS, Formats, formats_of, trained
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
@@ -203,7 +203,8 @@ def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase |
 def _held_formats(layer: Model, direction: str) -> Formats:
     """Formats of a simulated pass where nobody said any: forward, narrow weights of a checkpoint stay as they are."""
     if narrow_bytes(layer, direction):
-        return dataclasses.replace(default_formats(layer.checkpoint), products=layer.gemm_dtype)
+        scales = "int4,weights=" * layer.checkpoint.startswith("int4-") * (layer.checkpoint in FORMATS)
+        return dataclasses.replace(default_formats(scales + layer.checkpoint), products=layer.gemm_dtype)
     return default_formats(layer.gemm_dtype)
 
 
