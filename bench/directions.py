@@ -6,7 +6,7 @@ A question draws a base of its verb (`BASES`), changes one key of it (`KINDS`), 
 Prints for each verb and key how many were asked, right, wrong, or noted: not moved where a move is sure, or a run that says that it does not model
 the key. Wrong ones and notes come with the command lines that repeat them. Exits with 1 for a wrong direction, and for notes above `MOST_NOTES`.
 
-Expected of seed 3511: docs/notebook/2026-11-30-questions-at-35-expected.md.
+Seed 3511: docs/notebook/2026-11-30-questions-at-35-expected.md, docs/notebook/2026-11-30-questions-at-35-found.md.
 
 Keys of a cluster that no question has are in `NOT_ASKED`. `--systems`: `compare` asks every system that runs there, not those of `BASES`.
 """
