@@ -2,7 +2,7 @@
 
 If all pass, the command writes date, commit, model version, number of tests and seconds to `long_passed.toml` beside this file;
 commit that file. `--last` prints the record, and what has changed since. All other words go to pytest (`-n 4`).
-Expected of a run: docs/notebook/2026-11-30-long-tests-expected.md.
+Expected of a run: docs/notebook/2026-11-30-long-tests-expected.md; found: docs/notebook/2026-11-30-long-tests-found.md.
 """
 
 from __future__ import annotations
