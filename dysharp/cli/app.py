@@ -95,7 +95,7 @@ def run(system: str, *, finite: bool, quick: Quick, as_json: Json, **workload: A
     from dysharp.runs.packet_time import packet_time
 
     if quick:
-        refuse_simulated(finite=finite, fidelity=workload["fidelity"] == "packet", exact=workload["exact"])
+        refuse_simulated(workload, finite=finite)
         return print_quick(quick_compare([system], **workload), as_json, one=True)
     level = _packets(finite, workload["fidelity"])
     if line := packet_time([system], **workload | level):
@@ -124,8 +124,7 @@ def compare(
     from dysharp.runs.packet_time import packet_time
 
     if quick:
-        simulated = {"fidelity": workload["fidelity"] == "packet", "exact": workload["exact"]}
-        refuse_simulated(plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite, **simulated)
+        refuse_simulated(workload, plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
     if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | _packets(finite, workload["fidelity"])):
         click.echo(line + "; then six runs of the fastest system and its baseline" * finite, err=True)

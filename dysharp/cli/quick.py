@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dysharp.base import ConfigError
+from dysharp.base import AnyMapping, ConfigError
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
@@ -19,9 +19,10 @@ Quick = Annotated[bool, Argument(False, _QUICK)]
 MARK = "First answer, by closed forms and bounds; the simulated one replaces it."
 
 
-def refuse_simulated(**given: str | bool | None) -> None:
-    """Raises ConfigError for a file or a flag that shows a simulation."""
-    if given := {name: value for name, value in given.items() if value}:
+def refuse_simulated(layer: AnyMapping | None = None, /, **given: str | bool | None) -> None:
+    """Raises ConfigError for a file or a flag that shows a simulation, or says how to simulate the `layer`."""
+    how = {"fidelity": layer["fidelity"] == "packet", "exact": layer["exact"]} if layer else {}
+    if given := {name: value for name, value in (given | how).items() if value}:
         raise ConfigError(f"--quick: found --{next(iter(given))}, expected none (it shows a simulation)")
 
 

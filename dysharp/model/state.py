@@ -40,6 +40,10 @@ class Recipe:
         """
         return (self.gradients, BF16) if self.sharded else (2 * self.gradients, 0)
 
+    def sharing(self, layout: Layout, copies: int) -> tuple[int, int]:
+        """Ranks that share the optimizer of dense and of expert parameters; sharded weights share it in any recipe. `copies`: as in `state_bytes`."""
+        return (layout.dp * layout.cp * copies, layout.edp * copies) if self.sharded or layout.fsdp > 1 else (1, 1)
+
 
 RECIPES = {name: Recipe(name, **facts | {"fp8": tuple(facts.get("fp8", ()))}) for name, facts in read_toml(FILE).items()}
 PLAIN = RECIPES["bf16"]
@@ -114,7 +118,7 @@ def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, re
 
     `copied`: what it holds in FP8. `copies`: ranks of a pipeline that hold the same stage and share its optimizer, as replicas do (2: DualPipe).
     """
-    over, over_experts = (layout.dp * layout.cp * copies, layout.edp * copies) if recipe.sharded or layout.fsdp > 1 else (1, 1)
+    over, over_experts = recipe.sharing(layout, copies)
     total, narrow = (one.dense / layout.fsdp + one.experts / layout.expert_fsdp for one in (held, copied))
     optimizer = recipe.optimizer * (held.dense / over + held.experts / over_experts)
     weights = BF16 * total + (recipe.weights - BF16) * narrow

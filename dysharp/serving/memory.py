@@ -48,7 +48,8 @@ def weight_bytes(replica: Replica) -> float:
     (DeepSeek-V3, README_WEIGHTS.md)."""
     first, ends = replica.layout.pp == 1 or (replica.mtp and replica.model.mtp), {"embedding", "head"}
     held = [(w, n if w.part in ends else n * replica.stage_part) for w, n in counted_weights(replica.model) if first or w.part != "embedding"]
-    held += [(weight, replica.mtp * replica.model.mtp) for weight in whole_mtp_layer(replica.model)]
+    if replica.mtp:
+        held += [(weight, replica.model.mtp) for weight in whole_mtp_layer(replica.model)]
     return sum(times * _weight(replica, weight) for weight, times in held)
 
 
@@ -62,7 +63,7 @@ def _weight(replica: Replica, weight: Weight) -> float:
 
 def kv_bytes(replica: Replica, tokens: float) -> float:
     """KV of one request of `tokens` tokens on one GPU of its attention group, of several stages as of the weights."""
-    parts = ((replica.stage_part, False), (replica.mtp, True))
+    parts = ((replica.stage_part, False), (1, True))[: 1 + replica.mtp]
     return sum(part * cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut, mtp) for part, mtp in parts)
 
 

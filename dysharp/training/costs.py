@@ -201,7 +201,7 @@ def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: in
     BF16 moments before and behind (Transformer Engine, fused_adam.py), whose traffic is no smaller. With `plain_ddp` gradients of several replicas
     are scaled before they are reduced, and all are looked through for NaN.
     """
-    replicas = (layout.dp * layout.cp * copies, layout.edp * copies) if recipe.sharded or layout.fsdp > 1 else (1, 1)
+    replicas = recipe.sharing(layout, copies)
     shard = held.dense / replicas[0] + held.experts / replicas[1]
     element, adam = recipe.gradients, number("step.optimizer_bytes") - CLIP_AND_READ * (PLAIN.gradients - recipe.gradients)
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)

@@ -203,8 +203,9 @@ def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase |
 def _held_formats(layer: Model, direction: str) -> Formats:
     """Formats of a simulated pass where nobody said any: forward, narrow weights of a checkpoint stay as they are."""
     if narrow_bytes(layer, direction):
-        scales = "int4,weights=" * layer.checkpoint.startswith("int4-") * (layer.checkpoint in FORMATS)
-        return dataclasses.replace(default_formats(scales + layer.checkpoint), products=layer.gemm_dtype)
+        held = layer.checkpoint
+        held = f"int4,weights={held}" if held in FORMATS and held.startswith("int4-") else held  # a format is no name of a precision
+        return dataclasses.replace(default_formats(held), products=layer.gemm_dtype)
     return default_formats(layer.gemm_dtype)
 
 
