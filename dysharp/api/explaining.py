@@ -17,7 +17,7 @@ from dysharp.costs import Machine
 from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
 from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
-from dysharp.profiles.spans import covered, union
+from dysharp.profiles.spans import STANDS, Gaps, covered, union
 from dysharp.runs import in_formats, step_formats, takes
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.specs import load_whole
@@ -171,7 +171,8 @@ def _explained(profiles: list[Profile], asked: ExplainArgs) -> Explanation:
     losses = sorted((loss for loss in _losses(ranks, rows, machine, asked["ep_library"], waited) if loss.us >= LEAST_US), key=lambda loss: -loss.us)
     return Explanation(
         tuple(p.path for p in profiles), lead.gpu, machine.cluster.name, lead.ranks, lead.steps, _mean(r.profile.span for r in ranks),
-        _mean(r.idle.us for r in ranks), _mean(r.idle.host for r in ranks), min(recognised(r.labels, r.us) for r in ranks), layers, passes,
+        _mean(r.idle.us for r in ranks),
+        _mean(r.idle.host.us + r.idle.stood.us for r in ranks), min(recognised(r.labels, r.us) for r in ranks), layers, passes,
         _by_layer(ranks[0], ahead if len(ahead) else back), exchanged, hidden, tuple(losses[:MOST_LOSSES]), rows,
         tuple(what_if(one, ranks, model) for one in asked["what_if"]), tuple(remarks),
         (serve_layout_of if asked["batch"] else layout_of)(asked["layout"]).ep if asked["layout"] else 1, model.pair_bytes if model else {},
@@ -305,7 +306,9 @@ def _late(ranks: list[Rank], waited: Waits) -> list[Loss]:
                      for r in (together[last], *(r for n, r in enumerate(together) if n != last))]  # fmt: skip
     usual = {name: float(np.median([one.get(name, 0.0) for one in others])) for name in ours}
     why = max(ours, key=lambda name: ours[name] - usual[name])
-    cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: its host or a sleep" if why == "idle"
+    stood = together[last].idle.stood
+    host = f"its host stands in {_stood_in(together[last], stood)}" if stood.us > ours["idle"] / 2 else "its host or a sleep"
+    cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: {host}" if why == "idle"
              else f"its {why} takes {ours[why] / usual[why] if usual[why] else math.inf:.1f} times as long ({ours[why]:,.0f} and "
              f"{usual[why]:,.0f} us)")  # fmt: skip
     if why == "grouped GEMM":
@@ -318,12 +321,29 @@ def _late(ranks: list[Rank], waited: Waits) -> list[Loss]:
 
 
 def _host(ranks: list[Rank], span: float) -> list[Loss]:
-    host, unknown, gaps = (_mean(getattr(r.idle, name) for r in ranks) for name in ("host", "unknown", "gaps"))
-    worst = max((r.idle for r in ranks), key=lambda one: one.largest)
-    longest = f"the longest, {worst.largest:,.0f} us at {worst.largest_at / 1e3:,.2f} ms"
-    late = f"the host launches late: the GPU waits {host:,.0f} us of {span:,.0f} ({host / span:.0%}) in {round(gaps)} gaps, {longest}"
-    idle = f"nothing runs for {unknown:,.0f} us of {span:,.0f} ({unknown / span:.0%}), and no launch says why; {longest}"
-    return [Loss("host", host, f"{late}; a graph of the step has none of them"), Loss("host", unknown, idle)]
+    """What the host costs: late launches, calls in which it stands, gaps without a cause."""
+    out = []
+    for kind in ("host", "stood", "unknown"):
+        each: list[Gaps] = [getattr(r.idle, kind) for r in ranks]
+        us, n, worst = _mean(one.us for one in each), round(_mean(one.n for one in each)), max(each, key=lambda one: one.largest)
+        said = {
+            "host": "the host launches late: the GPU waits",
+            "stood": f"the host stands in {_stood_in(ranks[each.index(worst)], worst)}: the GPU waits",
+            "unknown": "no launch says why nothing runs for",
+        }
+        text = f"{said[kind]} {us:,.0f} us of {span:,.0f} ({us / span:.0%}) in {n} gap{'s' * (n != 1)}, "
+        text += f"the longest, {worst.largest:,.0f} us at {worst.at / 1e3:,.2f} ms"
+        out.append(Loss("host", us, text + "; a graph of the step has none of them" * (kind == "host")))
+    return out
+
+
+def _stood_in(rank: Rank, gap: Gaps) -> str:
+    """The shortest call of the host that covers most of a gap."""
+    stands = rank.profile.stands
+    within = np.minimum(stands[:, 1], gap.at + gap.largest) - np.maximum(stands[:, 0], gap.at)
+    if not len(most := np.flatnonzero(within >= STANDS * gap.largest)):
+        return "long calls"
+    return rank.profile.stands_in[int(most[np.argmin((stands[:, 1] - stands[:, 0])[most])])][:60]
 
 
 def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:

@@ -49,7 +49,7 @@ class Rank:
         profile = self.profile
         self.waited, self.should = np.zeros(len(profile.us)), np.full(len(profile.us), math.nan)
         self.times = times_by(self.labels, profile.us)
-        self.idle = idle(profile.start, profile.us, profile.launched)
+        self.idle = idle(profile.start, profile.us, profile.launched, profile.stands)
 
     @property
     def us(self) -> F64:
@@ -95,7 +95,7 @@ def what_if(text: str, ranks: list[Rank], model: ByModel | None) -> tuple[str, f
     """(change, microseconds of the run with it): the measured events of each rank, replayed with one thing changed."""
     word, _, value = text.partition("=")
     if word == "graph" and not value:
-        return "launches from a graph", float(np.mean([r.profile.span - r.idle.host for r in ranks]))
+        return "launches from a graph", float(np.mean([r.profile.span - r.idle.host.us for r in ranks]))
     if word == "balanced" and not value:
         if not find_waits(ranks) and (len(ranks) > 1 or not ranks[0].of(WAITING).any()):
             what = "one rank" if len(ranks) == 1 else "ranks whose exchanges are not equally many"

@@ -30,6 +30,9 @@ MOST_US = 10**18
 """Microseconds of a clock: one that begins in 1970 has 2e15."""
 ON_GPU = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
+SLEEP = "<built-in function sleep>"
+STANDS_US = 100.0
+"""A call of the CUDA runtime that takes as long launches nothing meanwhile: a launch takes 5 us."""
 GROUP = "Process Group Ranks"
 NCCL = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", GROUP)
 """Arguments of a kernel of NCCL that PyTorch names."""
@@ -49,7 +52,8 @@ class Profile:
     """One rank of a run. Arrays have an entry per event of the GPU, by their start.
 
     `start`, `us`: microseconds. `name`: number in `names`. `what`: 0 kernel, 1 copy, 2 fill. `stream`: number of a stream. `launched`: end of the
-    launch on the host, nan where it is not known. `call`: number in `calls`, -1 where it is not known.
+    launch on the host, nan where it is not known. `call`: number in `calls`, -1 where it is not known. `stands`: `[calls, 2]` start and end of
+    calls in which the host stands, `stands_in` their names.
     """
 
     path: str
@@ -69,6 +73,8 @@ class Profile:
     calls: list[Call]
     collectives: dict[int, ByName]
     """Number of an event -> what PyTorch says of its collective."""
+    stands: F64
+    stands_in: list[str]
     steps: int
     """Iterations that the profiler marks; 0 where it marks none."""
     left_out: int
@@ -92,6 +98,7 @@ class _Kept:
     launched: dict[int, float] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
     collectives: dict[int, ByName] = field(default_factory=dict)
+    stands: list[tuple[float, float, str]] = field(default_factory=list)
     steps: set[str] = field(default_factory=set)
     left_out: int = 0
 
@@ -108,15 +115,19 @@ class _Kept:
             return
         if kind == "user_annotation" and name.startswith("ProfilerStep"):
             self.steps.add(name)
-        if kind not in ON_GPU and kind not in LAUNCHES:
+        host = kind in LAUNCHES or name == SLEEP
+        if kind not in ON_GPU and not host:
             return
         start, us = _number(event.get("ts")), _number(event.get("dur"))
         if not (abs(start) < MOST_US and 0 <= us < MOST_US):
             self.left_out += 1
             return
         launch = _whole(args.get("correlation"))
+        if host and us >= STANDS_US:
+            self.stands.append((start, start + us, name))
         if kind in LAUNCHES:
             self.launched[launch] = start + us
+        if host:
             return
         if named := {key: args[key] for key in NCCL if key in args}:
             self.collectives[len(self.times) // 2] = named
@@ -181,7 +192,8 @@ def _profile(path: str, kept: _Kept, head: ByName) -> Profile:
         path=path, gpu=str(device.get("name") or ""), n_sms=max(0, _whole(device.get("numSms"))), rank=max(0, _whole(run.get("rank"))),
         ranks=max(1, _whole(run.get("world_size"))), nccl=str(run.get("nccl_version") or ""), names=list(kept.names), start=start - start[0], us=us,
         name=name, what=what, stream=stream, launched=launched, call=call, calls=list(kept.calls.values()), steps=len(kept.steps),
-        collectives={at[number]: named for number, named in kept.collectives.items()}, left_out=kept.left_out, cut=bool(head.get("")),
+        collectives={at[number]: named for number, named in kept.collectives.items()}, stands_in=[name for *_, name in kept.stands],
+        stands=np.array([times for *times, _ in kept.stands]).reshape(-1, 2) - start[0], left_out=kept.left_out, cut=bool(head.get("")),
     )  # fmt: skip
 
 

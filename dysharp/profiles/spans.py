@@ -46,29 +46,44 @@ def shares(start: F64, end: F64) -> F64:
     return own
 
 
-class Idle(NamedTuple):
-    """Microseconds and gaps in which nothing ran on a GPU. `host`: the launch of the next event came late. `unknown`: its launch is not known.
+class Gaps(NamedTuple):
+    """Times in which nothing ran on a GPU: microseconds, their number, length and start of the longest."""
 
-    `largest`: of either.
+    us: float = 0.0
+    n: int = 0
+    largest: float = 0.0
+    at: float = 0.0
+
+
+class Idle(NamedTuple):
+    """Why nothing ran. `host`: the launch of the next event came late, and in `stood` the host stood in one call, or in several, meanwhile.
+
+    `unknown`: the launch of the next event is not known.
     """
 
     us: float
-    host: float
-    gaps: int
-    unknown: float
-    largest: float
-    largest_at: float
+    host: Gaps
+    stood: Gaps
+    unknown: Gaps
 
 
-def idle(start: F64, us: F64, launched: F64) -> Idle:
-    """Why a GPU was idle between its first and its last event."""
+STANDS = 0.9
+"""Part of a gap that calls of the host must cover so that they are its cause."""
+
+
+def idle(start: F64, us: F64, launched: F64, stands: F64) -> Idle:
+    """Why a GPU was idle between its first and its last event. `stands`: `[calls, 2]` long calls of the host."""
     end = np.maximum.accumulate(start + us)
-    gap = np.maximum(0.0, np.r_[0.0, start[1:] - end[:-1]])
     before = np.r_[end[0], end[:-1]]
+    gap = np.maximum(0.0, start - before)
     late: Bools = (launched > before + LATE_US) & (gap > LATE_US)
-    unknown: Bools = np.isnan(launched) & (gap > LATE_US)
-    worst = int(np.argmax(gap * (late | unknown)))
-    return Idle(float(gap.sum()), float(gap[late].sum()), int(late.sum()), float(gap[unknown].sum()), float(gap[worst]), float(before[worst]))
+    stood: Bools = covered(union(stands[:, 0], stands[:, 1]), before, before + gap) >= STANDS * gap
+
+    def of(some: Bools) -> Gaps:
+        worst = int(np.argmax(gap * some))
+        return Gaps(float(gap[some].sum()), int(some.sum()), float(gap[worst]), float(before[worst])) if some.any() else Gaps()
+
+    return Idle(float(gap.sum()), of(late & ~stood), of(late & stood), of(np.isnan(launched) & (gap > LATE_US)))
 
 
 def causes(start: F64, us: F64, stream: Ints) -> tuple[Ints, Ints]:

@@ -49,6 +49,25 @@ def test_a_planted_cause_is_named_first(tmp_path: Path, planted: str) -> None:
         assert word in done.losses[0].text
 
 
+def test_a_call_in_which_the_host_stands_is_named(tmp_path: Path) -> None:
+    """A launch that only comes late would come in time from a graph; behind a copy that waits, or a sleep, it would not."""
+    traces = run_of(planted="sleep")
+    gaps = [e for e in traces[2]["traceEvents"] if e["name"] == KERNELS["attention"]]
+    stands = [{"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "ts": e["ts"] - 903, "dur": 900.0, "args": {}} for e in gaps]
+    traces[2]["traceEvents"] += [*stands, stands[0] | {"cat": "python_function", "name": "deep", "ts": 0, "dur": 2e6}]
+    every = dysharp.explain(*write(tmp_path, traces))
+    one = dysharp.explain(str(tmp_path / "rank2.json"), what_if=("graph",))
+    assert isinstance(every, Explanation)
+    assert isinstance(one, Explanation)
+    assert "rank 2 comes last" in every.losses[0].text
+    assert "its host stands in cudaStreamSynchronize" in every.losses[0].text
+    assert one.losses[0].text.startswith("the host stands in cudaStreamSynchronize: the GPU waits 3,6")
+    assert "in 4 gaps" in one.losses[0].text
+    assert "graph" not in one.losses[0].text
+    ((_, graph),) = one.what_if
+    assert graph == pytest.approx(one.span_us)
+
+
 def test_a_run_without_a_cause_has_no_loss(tmp_path: Path) -> None:
     done = dysharp.explain(*write(tmp_path, run_of()))
     assert isinstance(done, Explanation)
@@ -322,9 +341,8 @@ def test_arithmetic_of_spans() -> None:
     start, end = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0])
     assert union(start, end).tolist() == [[0, 3], [5, 6]]
     assert covered(union(start, end), np.array([2.0, -1.0, 3.5]), np.array([5.5, 9.0, 4.0])).tolist() == [1.5, 4.0, 0.0]
-    found = idle(np.array([0.0, 10.0, 30.0]), np.array([4.0, 5.0, 1.0]), np.array([np.nan, 9.0, 12.0]))
-    assert (found.us, found.host, found.gaps, found.unknown) == (21.0, 6.0, 1, 0.0)  # the third kernel was launched before the second ended
-    assert found.largest == 6.0  # of the gaps with a cause, not the 15 us before the third kernel
+    found = idle(np.array([0.0, 10.0, 30.0]), np.array([4.0, 5.0, 1.0]), np.array([np.nan, 9.0, 12.0]), np.empty((0, 2)))
+    assert (found.us, found.host, found.stood.n, found.unknown.us) == (21.0, (6.0, 1, 6.0, 4.0), 0, 0.0)  # the third was launched in time
     assert waits(np.array([[5.0, 2.0], [3.0, 7.0]])).tolist() == [[2.0, 0.0], [0.0, 5.0]]
 
 
