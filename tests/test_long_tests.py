@@ -8,27 +8,34 @@ from datetime import date
 import pytest
 
 from dysharp.analysis import MODEL_VERSION
-from tests.long_tests import PASSED, last_line, record_text
+from tests.long_tests import PASSED, last_line, passed, text_of
 
-REPORT = '<testsuites><testsuite name="pytest" errors="0" failures="0" skipped="2" tests="30" time="61.2"></testsuite></testsuites>'
+CASES = (
+    '<testcase classname="tests.test_long_tests" name="a" time="1.2" />'
+    '<testcase classname="tests.test_long_tests.TestOf" name="b" time="60.0"><skipped message="no file" /></testcase>'
+    '<testcase classname="tests.figures.test_headline" name="c" time="3" /><testcase classname="tests.figures.test_headline" name="d" time="3">'
+    "<failure>assert</failure></testcase>"
+)
+REPORT = f'<testsuites><testsuite name="pytest" tests="4">{CASES}</testsuite></testsuites>'
+DAY, COMMIT = date(2026, 1, 2), "0123456789abcdef"
 
 
-def test_a_record_counts_what_passed():
-    text = record_text(REPORT, date(2026, 1, 2), "0123456789abcdef", 61.2)
-    said = {"date": date(2026, 1, 2), "commit": "0123456789abcdef", "passed": 28, "skipped": 2, "seconds": 61}
-    assert tomllib.loads(text) == {**said, "model_version": MODEL_VERSION}
-    assert last_line(text) == "long tests: 28 passed, 2 skipped on 2026-01-02 in 61 s, commit 0123456789"
-    assert last_line(text, since="7").endswith("commit 0123456789, 7 commits ago")
+def test_files_with_a_failure_have_no_entry():
+    found = passed(REPORT, DAY, COMMIT)
+    said = {"date": DAY, "commit": COMMIT, "model_version": MODEL_VERSION, "passed": 1, "skipped": 1}
+    assert found == {"tests/test_long_tests.py": {**said, "seconds": 61.2}}
+    assert tomllib.loads(text_of(found)) == {"tests/test_long_tests.py": {**said, "seconds": 61}}
 
 
-def test_another_model_version_is_said():
-    text = record_text(REPORT, date(2026, 1, 2), "0123456789abcdef", 61.2)
-    asked = f"at model version {MODEL_VERSION}, today's is next: run python tests/long_tests.py"
-    assert last_line(text, "next").endswith(asked)
+def test_the_line_says_what_is_left():
+    found = passed(REPORT, DAY, COMMIT)
+    assert last_line(found) == f"long tests: 1 passed at model version {MODEL_VERSION} (1 files)"
+    assert last_line(found, "next").endswith("; today's is next: run python tests/long_tests.py --left")
 
 
 def test_the_stored_record_has_a_line():
     if not PASSED.exists():
         pytest.skip("no run has passed yet")
-    assert last_line(PASSED.read_text()).startswith("long tests: ")
-    assert tomllib.loads(PASSED.read_text())["passed"] > 0
+    record = tomllib.loads(PASSED.read_text())
+    assert last_line(record).startswith("long tests: ")
+    assert all(one["passed"] + one["skipped"] > 0 for one in record.values())
