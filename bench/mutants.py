@@ -14,7 +14,8 @@ Lines are drawn at random over all folders; a later run with the same seed and a
 5. A kernel's mutant that survives this is compiled, and the quick tests of `COMPILED` run: stored points, packets, flits.
 
 A mutant that no test runs counts as not noticed; a time-out (five times the CPU) counts as noticed. A test counts only if it passes twice
-without the change. Last draw: docs/notebook/2026-11-30-mutants-seventh-expected.md. The checkout is never changed. Results go to bench/mutants.csv; what is known stays in `--work`, so a stopped run goes on.
+without the change. The checkout is never changed. Results go to bench/mutants.csv; what is known stays in `--work`, so a stopped run goes on.
+Expected of the last draw: docs/notebook/2026-11-30-mutants-seventh-expected.md.
 """
 
 from __future__ import annotations

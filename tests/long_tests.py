@@ -3,6 +3,7 @@
 What passed stands in `long_passed.toml` beside this file, by file of tests: date, commit, model version, number of tests and seconds; commit it.
 A file with a failure keeps its old entry. `--left` runs the files that have not passed at today's model version, so a stopped run goes on;
 `--last` prints what the record says. `-n N` goes to pytest (else `-n auto`).
+Sittings of version 35, before there was a record by file: docs/notebook/2026-11-30-long-tests-found.md.
 """
 
 from __future__ import annotations
