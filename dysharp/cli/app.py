@@ -1,5 +1,6 @@
 """The commands. Heavy modules are imported inside them, so that `--help` stays fast."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -77,6 +78,14 @@ def _packets(finite: bool, fidelity: str) -> ByName:
     return {"fidelity": "packet"} if finite else {}
 
 
+def _say_packet_time(systems: Sequence[str], asked: ByName, more: str = "") -> None:
+    """How long a run at packet level takes, on stderr."""
+    from dysharp.runs.packet_time import packet_time
+
+    if asked["fidelity"] == "packet" and (line := packet_time(systems, **asked)):
+        click.echo(line + more, err=True)
+
+
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
@@ -92,14 +101,12 @@ def run(system: str, *, finite: bool, quick: Quick, as_json: Json, **workload: A
     from dysharp.api.quick import quick_compare
     from dysharp.cli.texts.row_text import print_row
     from dysharp.runs.finite import finite_lines
-    from dysharp.runs.packet_time import packet_time
 
     if quick:
         refuse_simulated(workload, finite=finite)
         return print_quick(quick_compare([system], **workload), as_json, one=True)
     level = _packets(finite, workload["fidelity"])
-    if line := packet_time([system], **workload | level):
-        click.echo(line + "; then it runs six times more" * finite, err=True)
+    _say_packet_time([system], workload | level, "; then it runs six times more" * finite)
     with progress_bar(first=lambda: lines_of(quick_compare([system], **workload))) as progress:
         row = run_system(system, progress=progress, **workload | level)
         taken = finite_lines(system, **workload) if finite else ()
@@ -121,13 +128,12 @@ def compare(
     from dysharp.api import compare as compare_systems
     from dysharp.api.quick import quick_compare
     from dysharp.cli.texts.comparison_text import print_comparison
-    from dysharp.runs.packet_time import packet_time
 
     if quick:
         refuse_simulated(workload, plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
-    if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | _packets(finite, workload["fidelity"])):
-        click.echo(line + "; then six runs of the fastest system and its baseline" * finite, err=True)
+    asked = workload | _packets(finite, workload["fidelity"])
+    _say_packet_time(systems or DEFAULT_SYSTEMS, asked, "; then six runs of the fastest system and its baseline" * finite)
     with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, **workload))) as progress:
         done = compare_systems(systems, baseline, forms, tuned=tuned, why=why, mapped=mapped, finite=finite, progress=progress, **workload)
     draw(plot, *(("gain_plot.plot_gain_map", done.gain_map) if done.gain_map else ("plots.plot_compare", done.rows)))

@@ -6,10 +6,10 @@ from dysharp.base import loader
 
 if TYPE_CHECKING:
     from dysharp.runs.arguments import DEFAULT_CLUSTER, MEASURED_CLUSTER, AdviseArgs, RequestArgs, arguments_of
-    from dysharp.runs.causes import STALLS, Cause, answer_of, cause_names, limits_of, short_names
+    from dysharp.runs.causes import STALLS, Cause, answer_of, cause_names, limits_of, resource_words, short_names
     from dysharp.runs.collective import collective_options, run_collective, running
     from dysharp.runs.finite import HOLDS, WITHOUT, Survival, of_cluster, ways
-    from dysharp.runs.formats import KNOB, formats_of, resource_words, rows_sent, weights_of
+    from dysharp.runs.formats import KNOB, formats_of, rows_sent, weights_of
     from dysharp.runs.header import grouped, header_of, routing_line
     from dysharp.runs.job import Job, Result
     from dysharp.runs.known import PRECISION, WHOLE_ROWS, NoEstimate, extended, layer_rows

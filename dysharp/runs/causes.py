@@ -1,11 +1,11 @@
-"""Names of what takes the time of a layer, in texts and pages, and what limits a layer, in sentences."""
+"""Names of what takes the time of a layer, in texts and pages, of resources, and what limits a layer, in sentences."""
 
+import re
 from pathlib import Path
 
 from dysharp.analysis import Row
 from dysharp.base import Cells, frozen, read_toml
 from dysharp.program import NET_KINDS
-from dysharp.runs.formats import resource_words
 
 
 @frozen
@@ -21,6 +21,13 @@ OF_ALL_RUNS = {name: Cause(**one) for name, one in read_toml(Path(__file__).with
 """Causes of `Row.attribution` besides those of networks."""
 STALLS = {"window_us": OF_ALL_RUNS["window_us"].short, "link_us": "links", "sm_us": OF_ALL_RUNS["sm_us"].short}
 """Every wait of `Row.stalls`."""
+_RESOURCES = {
+    "up": "the up link of GPU {}",
+    "down": "the down link of GPU {}",
+    "memory": "the memory of GPU {}",
+    "sm": "the SMs of GPU {}",
+    "sms": "the SMs of GPU {}",
+}
 _SM_WITH_COPIES = "GEMMs and copies of communication kernels on the SMs"
 _SATURATED = 0.8
 """Share of the time from which a resource or a cause limits alone, and of the SMs' from which it is that of GEMMs."""
@@ -66,3 +73,11 @@ def limits_of(row: Row) -> str:
         f"({share:.0%} of {'their' if leading else 'the'} time). Its critical path is {' and '.join(shares)}. "
         f"No system that moves rows can take less than {least:{'.1f' if least >= 0.05 else '.1g'}} us{leading or ' on this workload'}{even}."
     )
+
+
+def resource_words(resource: str) -> str:
+    """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names are quoted."""
+    links = re.sub(r"gpu\[(\d+)\]\.\w+ to gpu\[(\d+)\]", r"the link from GPU \1 to GPU \2", resource)
+    words = _RESOURCES | {side: text for kind in NET_KINDS.values() for side, text in zip(kind.sides, kind.links, strict=True)}
+    known = re.sub(rf"gpu\[(\d+)\]\.({'|'.join(words)})\b(?!\.)", lambda found: words[found[2]].format(found[1]), links)
+    return re.sub(r"gpu\[(\d+)\]\.([\w.]+( and (?!the |gpu)\w+)?)", r'"\2" of GPU \1', known)

@@ -1,21 +1,11 @@
-"""Settings of a system and names of resources as words."""
-
-import re
+"""Settings of a system as words."""
 
 from dysharp.base import AnyMapping
-from dysharp.program import NET_KINDS
 from dysharp.specs import Model
 from dysharp.systems.building.formats import ROW_FORMATS, SIDES, WEIGHT_FORMATS, format_of
 
 KNOB = "n_sm"
 """The option with the number of SMs of communication kernels."""
-_RESOURCES = {
-    "up": "the up link of GPU {}",
-    "down": "the down link of GPU {}",
-    "memory": "the memory of GPU {}",
-    "sm": "the SMs of GPU {}",
-    "sms": "the SMs of GPU {}",
-}
 
 
 def formats_of(system: str, options: AnyMapping, model: Model) -> str:
@@ -43,11 +33,3 @@ def rows_sent(formats: str) -> str:
 def weights_of(system: str, options: AnyMapping) -> str:
     """The printed format of the weights; "" = the type of the model's GEMMs."""
     return format_of(f"{system}.weights", options.get("weights", "model"), WEIGHT_FORMATS).printed
-
-
-def resource_words(resource: str) -> str:
-    """ "gpu[3].memory" as "the memory of GPU 3", also inside of a text; other names are quoted."""
-    links = re.sub(r"gpu\[(\d+)\]\.\w+ to gpu\[(\d+)\]", r"the link from GPU \1 to GPU \2", resource)
-    words = _RESOURCES | {side: text for kind in NET_KINDS.values() for side, text in zip(kind.sides, kind.links, strict=True)}
-    known = re.sub(rf"gpu\[(\d+)\]\.({'|'.join(words)})\b(?!\.)", lambda found: words[found[2]].format(found[1]), links)
-    return re.sub(r"gpu\[(\d+)\]\.([\w.]+( and (?!the |gpu)\w+)?)", r'"\2" of GPU \1', known)

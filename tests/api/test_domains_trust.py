@@ -15,7 +15,7 @@ from dysharp.measured.trust import PredictionScope, _part_judges, measured_range
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.what_if import what_ifs
 from dysharp.runs.arguments import RequestArgs, arguments_of
-from dysharp.runs.formats import resource_words
+from dysharp.runs.causes import resource_words
 from dysharp.runs.known import NoEstimate
 from dysharp.runs.progress import Step
 from dysharp.runs.request import make_request

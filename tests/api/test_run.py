@@ -13,7 +13,7 @@ import dysharp
 from dysharp.api import Step
 from dysharp.base.errors import ConfigError
 from dysharp.runs import memory as memory_module
-from dysharp.runs.formats import resource_words
+from dysharp.runs.causes import resource_words
 from dysharp.specs import load_cluster, load_model
 
 SMALL: dict[str, Any] = {"gpus": 4, "tokens": 24}

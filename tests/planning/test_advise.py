@@ -30,7 +30,7 @@ from dysharp.measured.trust import (
 from dysharp.planning.advice.advise import Advice, percent
 from dysharp.planning.advice.candidates import UNJUDGED, nothing_to_rank
 from dysharp.planning.advice.tuning import _does_not_grow, edge_of, fewest_near_best
-from dysharp.runs.formats import resource_words
+from dysharp.runs.causes import resource_words
 from dysharp.runs.known import _Known
 from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems

@@ -12,8 +12,7 @@ from dysharp.cli.texts.comparison_text import print_comparison
 from dysharp.cli.texts.row_text import print_row
 from dysharp.program.nets import BETWEEN, NET_KINDS, NIC, NetKind, add, nets_of
 from dysharp.program.tables import Net
-from dysharp.runs.causes import causes
-from dysharp.runs.formats import resource_words
+from dysharp.runs.causes import causes, resource_words
 from dysharp.show.html_report import render, report_of_rows
 from dysharp.specs import Cluster, load_cluster
 
