@@ -17,7 +17,7 @@ from dysharp.costs import Machine
 from dysharp.model import StepBatch, formats_of, layout_of, published
 from dysharp.profiles.reader import Profile, read_profile
 from dysharp.profiles.recognise import COPY, EXCHANGES, UNKNOWN, WAITING, Labels, kind_of, operators_of, passes_of, recognised, times_by
-from dysharp.profiles.spans import STANDS, Gaps, covered, union
+from dysharp.profiles.spans import covered, union
 from dysharp.runs import in_formats, step_formats, takes
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.specs import load_whole
@@ -307,7 +307,7 @@ def _late(ranks: list[Rank], waited: Waits) -> list[Loss]:
     usual = {name: float(np.median([one.get(name, 0.0) for one in others])) for name in ours}
     why = max(ours, key=lambda name: ours[name] - usual[name])
     stood = together[last].idle.stood
-    host = f"its host stands in {_stood_in(together[last], stood)}" if stood.us > ours["idle"] / 2 else "its host or a sleep"
+    host = f"its host stands in {_stood_in(together[last], stood.at, stood.largest)}" if stood.us > ours["idle"] / 2 else "its host or a sleep"
     cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: {host}" if why == "idle"
              else f"its {why} takes {ours[why] / usual[why] if usual[why] else math.inf:.1f} times as long ({ours[why]:,.0f} and "
              f"{usual[why]:,.0f} us)")  # fmt: skip
@@ -324,11 +324,11 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
     """What the host costs: late launches, calls in which it stands, gaps without a cause."""
     out = []
     for kind in ("host", "stood", "unknown"):
-        each: list[Gaps] = [getattr(r.idle, kind) for r in ranks]
+        each = [getattr(r.idle, kind) for r in ranks]
         us, n, worst = _mean(one.us for one in each), round(_mean(one.n for one in each)), max(each, key=lambda one: one.largest)
         said = {
             "host": "the host launches late: the GPU waits",
-            "stood": f"the host stands in {_stood_in(ranks[each.index(worst)], worst)}: the GPU waits",
+            "stood": f"the host stands in {_stood_in(ranks[each.index(worst)], worst.at, worst.largest)}: the GPU waits",
             "unknown": "no launch says why nothing runs for",
         }
         text = f"{said[kind]} {us:,.0f} us of {span:,.0f} ({us / span:.0%}) in {n} gap{'s' * (n != 1)}, "
@@ -337,11 +337,11 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
     return out
 
 
-def _stood_in(rank: Rank, gap: Gaps) -> str:
+def _stood_in(rank: Rank, at: float, us: float) -> str:
     """The shortest call of the host that covers most of a gap."""
     stands = rank.profile.stands
-    within = np.minimum(stands[:, 1], gap.at + gap.largest) - np.maximum(stands[:, 0], gap.at)
-    if not len(most := np.flatnonzero(within >= STANDS * gap.largest)):
+    within = np.minimum(stands[:, 1], at + us) - np.maximum(stands[:, 0], at)
+    if not len(most := np.flatnonzero(2 * within > us)):
         return "long calls"
     return rank.profile.stands_in[int(most[np.argmin((stands[:, 1] - stands[:, 0])[most])])][:60]
 

@@ -31,7 +31,7 @@ MOST_US = 10**18
 ON_GPU = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 SLEEP = "<built-in function sleep>"
-STANDS_US = 100.0
+STANDS_US = 100
 """A call of the CUDA runtime that takes as long launches nothing meanwhile: a launch takes 5 us."""
 GROUP = "Process Group Ranks"
 NCCL = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", GROUP)

@@ -46,7 +46,7 @@ def shares(start: F64, end: F64) -> F64:
     return own
 
 
-class Gaps(NamedTuple):
+class _Gaps(NamedTuple):
     """Times in which nothing ran on a GPU: microseconds, their number, length and start of the longest."""
 
     us: float = 0.0
@@ -56,19 +56,15 @@ class Gaps(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Why nothing ran. `host`: the launch of the next event came late, and in `stood` the host stood in one call, or in several, meanwhile.
+    """Why nothing ran. `host`: the launch of the next event came late, and in `stood` the host stood in long calls for more than half of the gap.
 
     `unknown`: the launch of the next event is not known.
     """
 
     us: float
-    host: Gaps
-    stood: Gaps
-    unknown: Gaps
-
-
-STANDS = 0.9
-"""Part of a gap that calls of the host must cover so that they are its cause."""
+    host: _Gaps
+    stood: _Gaps
+    unknown: _Gaps
 
 
 def idle(start: F64, us: F64, launched: F64, stands: F64) -> Idle:
@@ -77,11 +73,11 @@ def idle(start: F64, us: F64, launched: F64, stands: F64) -> Idle:
     before = np.r_[end[0], end[:-1]]
     gap = np.maximum(0.0, start - before)
     late: Bools = (launched > before + LATE_US) & (gap > LATE_US)
-    stood: Bools = covered(union(stands[:, 0], stands[:, 1]), before, before + gap) >= STANDS * gap
+    stood: Bools = 2 * covered(union(stands[:, 0], stands[:, 1]), before, before + gap) > gap
 
-    def of(some: Bools) -> Gaps:
+    def of(some: Bools) -> _Gaps:
         worst = int(np.argmax(gap * some))
-        return Gaps(float(gap[some].sum()), int(some.sum()), float(gap[worst]), float(before[worst])) if some.any() else Gaps()
+        return _Gaps(float(gap[some].sum()), int(some.sum()), float(gap[worst]), float(before[worst])) if some.any() else _Gaps()
 
     return Idle(float(gap.sum()), of(late & ~stood), of(late & stood), of(np.isnan(launched) & (gap > LATE_US)))
 
