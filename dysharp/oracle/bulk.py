@@ -150,7 +150,8 @@ class BulkOps:
         world.agenda.add(server.free_at, Event.UP_END, op.port, -1)
         world.log.end[op.id] = server.free_at + op.stripe_up
         self._wait_again(bulk)
-        if self._being_served(piece) and piece.served + len(piece.turn) > kept:
+        item = self.down[world.members[piece.op.members[0]].port].sending
+        if item is not None and item.op.id == piece.op.id and piece.served + len(piece.turn) > kept:
             self._end_turn_after(piece, kept - piece.served)
 
     # ---- down ---------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class BulkOps:
         there = None if item is None else self.pieces.get(item.op.id)
         if there is not None and (bulk is None or there.bulk.flow != bulk.flow):
             self.cut(there)
-            self._yield(there)
+            self._end_turn_after(there, next((i for i, end in enumerate(there.turn, 1) if end > self.world.now), len(there.turn)))
         if bulk is not None and self.asked[port] > self.asking[bulk.flow]:
             self.cut(self.pieces[op.id])
 
@@ -179,22 +180,10 @@ class BulkOps:
         server.serve(self.world.now, n * item.n_bytes)
         before = server.busy_bytes - n * item.n_bytes
         piece.own_end = [_after(server, server.busy_start, before + i * item.n_bytes) for i in range(1, n + 1)]
-        piece.turn = [max(end, bound) for end, bound in zip(piece.own_end, self._bounds(piece, n), strict=True)]
+        late = piece.op.stripe_up + self.hop[piece.op.net]  # before which a train cannot leave the switch
+        piece.turn = [max(end, sent + late) for end, sent in zip(piece.own_end, piece.sent[piece.served : piece.served + n], strict=True)]
         piece.turn_start = server.busy_start, before
         return server.end_not_before(piece.turn[-1])
-
-    def _bounds(self, piece: TrainGroup, n: int) -> list[int]:
-        """Before which the next `n` trains cannot leave the switch."""
-        late = piece.op.stripe_up + self.hop[piece.op.net]
-        return [sent + late for sent in piece.sent[piece.served : piece.served + n]]
-
-    def _being_served(self, piece: TrainGroup) -> bool:
-        item = self.down[self.world.members[piece.op.members[0]].port].sending
-        return item is not None and item.op.id == piece.op.id
-
-    def _yield(self, piece: TrainGroup) -> None:
-        """The turn of `piece` ends with the train that has begun."""
-        self._end_turn_after(piece, next((i for i, end in enumerate(piece.turn, 1) if end > self.world.now), len(piece.turn)))
 
     def _end_turn_after(self, piece: TrainGroup, n: int) -> None:
         if n == len(piece.turn):

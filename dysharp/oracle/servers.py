@@ -1,4 +1,4 @@
-"""Servers of link directions and memory, virtual channels, round robin, and unequal links (docs/design/0001)."""
+"""Servers of link directions, virtual channels, round robin, and unequal links (docs/design/0001)."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -59,23 +59,6 @@ class Server:
             self.free_at = self.busy_start = time
             self.busy_bytes = 0
         return self.free_at
-
-
-@dataclass(slots=True)
-class MemoryServer:
-    """The shared memory bandwidth of one node: first come, first served. It rounds every access.
-
-    `rate`: bytes per microsecond, 0 = not shared.
-    """
-
-    rate: int
-    given_until: int = 0
-
-    def read_or_write(self, now: int, n_bytes: int) -> int:
-        """Move `n_bytes` behind all earlier bytes. Returns the time of the last byte."""
-        if self.rate > 0:
-            self.given_until = max(self.given_until, now) + -(-n_bytes * PS_PER_US // self.rate)
-        return self.given_until
 
 
 @frozen

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from dysharp.oracle.bulk import TrainGroup
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.hub_table import Places
@@ -63,20 +62,17 @@ class TransferOps:
     def deliver(self, member: int) -> None:
         """A copy is visible at its member, which acknowledges it."""
         op, to = self.world.op_of(member), self.world.members[member]
-        if op.id in self.fabric.bulk.pieces:
-            self._piece_delivered(self.fabric.bulk.pieces.pop(op.id))
+        if (piece := self.fabric.bulk.pieces.pop(op.id, None)) is not None:
+            if self.fabric.bulk.delivered(piece):
+                whole = piece.bulk.op
+                self._arrived(whole, whole.members[0])
+                self.world.agenda.add(self.world.now + self.fabric.rules[whole.net].ack, Event.ACK, whole.port, whole.id)
             return
         self.world.moves(to.node, op.payload)
         self._arrived(op, member)
         self.fabric.up[to.port].server.owe(op.ack_up)
         self.fabric.acks.visible(to.port, op)
         self._part(op)
-
-    def _piece_delivered(self, piece: TrainGroup) -> None:
-        if self.fabric.bulk.delivered(piece):
-            op = piece.bulk.op
-            self._arrived(op, op.members[0])
-            self.world.agenda.add(self.world.now + self.fabric.rules[op.net].ack, Event.ACK, op.port, op.id)
 
     def known(self, member: int) -> None:
         """The places of a copy's rows are known: a store (`member` >= 0) is visible."""

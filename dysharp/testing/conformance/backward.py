@@ -12,8 +12,8 @@ from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.moved import GRADIENTS
 from dysharp.testing.conformance.case import WIDE, CheckedPass, Passes, SystemCase, row_format, small_layers
-from dysharp.testing.conformance.rule import Lines, NotRun, rule
-from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
+from dysharp.testing.conformance.rule import Lines, rule
+from dysharp.testing.conformance.runs import differing_columns
 
 WEIGHTS = ("gemm2_wgrad", "gemm1_wgrad")
 DATA = ("gemm2_dgrad", "gemm1_dgrad")
@@ -220,6 +220,4 @@ def _meaning(program: Program) -> list[Numbers]:
 @rule("layer")
 def _oracle_agrees_on_the_forward_rows(case: Passes) -> Lines:
     """The oracle returns the engine's Trace of the backward pass on the layout of the forward run."""
-    if case.relayed.n_ops > ORACLE_OPS:
-        raise NotRun(f"the oracle takes minutes above {ORACLE_OPS} ops")
     yield from differing_columns(case.relayed, run_burst(case.relayed)[0])
