@@ -184,8 +184,7 @@ class ModuleExperts(Experts):
 
 def _float32(parameter: torch.Tensor, what: str) -> Array:
     check_tensor(parameter, what)
-    array: Array = parameter.detach().float().numpy()
-    return array
+    return _numpy(parameter)
 
 
 def _rows(array: Array) -> Array:
