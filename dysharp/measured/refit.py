@@ -70,7 +70,7 @@ class _Refit(NamedTuple):
         return {name: constant.value for name, constant in self.constants.items()}
 
 
-def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None) -> _Refit:
+def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int, on_progress: OnProgress | None) -> _Refit:
     """Constants that bring the Programs nearest to the measurements that are judged, fitted from neutral values.
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the

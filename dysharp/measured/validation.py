@@ -311,7 +311,7 @@ def by_reason(unsupported: Sequence[AnyMapping]) -> Rows:
     return sorted(by.values(), key=lambda total: -total["n"])
 
 
-def _check_bars(overall: AnyMapping, families: Sequence[AnyMapping], hold_out: Sequence[AnyMapping], parts: Sequence[AnyMapping] = ()) -> Rows:
+def _check_bars(overall: AnyMapping, families: Sequence[AnyMapping], hold_out: Sequence[AnyMapping], parts: Sequence[AnyMapping]) -> Rows:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [
