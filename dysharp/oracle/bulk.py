@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dysharp.oracle.load import Member, Op
-from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, Server, UpLink
+from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, UpLink
 from dysharp.oracle.world import Event, World
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class BulkOps:
         end = server.serve(world.now, n * op.up, messages=n)
         size = op.up + server.message_bytes
         before = server.busy_bytes - n * size
-        piece = TrainGroup(bulk, own, [_after(server, server.busy_start, before + i * size) for i in range(1, n + 1)])
+        piece = TrainGroup(bulk, own, [server.busy_start + server.time_of(before + i * size) for i in range(1, n + 1)])
         assert piece.sent[-1] == end
         self.of[own.id], self.pieces[own.id], self.sending[op.port] = bulk, piece, piece
         bulk.unsent -= n
@@ -179,7 +179,7 @@ class BulkOps:
         server = link.server
         server.serve(self.world.now, n * item.n_bytes)
         before = server.busy_bytes - n * item.n_bytes
-        piece.own_end = [_after(server, server.busy_start, before + i * item.n_bytes) for i in range(1, n + 1)]
+        piece.own_end = [server.busy_start + server.time_of(before + i * item.n_bytes) for i in range(1, n + 1)]
         late = piece.op.stripe_up + self.hop[piece.op.net]  # before which a train cannot leave the switch
         piece.turn = [max(end, sent + late) for end, sent in zip(piece.own_end, piece.sent[piece.served : piece.served + n], strict=True)]
         piece.turn_start = server.busy_start, before
@@ -234,8 +234,3 @@ def turn_push(fifo: deque[T], item: T, is_bulk: Callable[[T], bool]) -> None:
     """Put `item` of a bulk op behind the first item of no bulk op and the bulk items directly after it; without one, first."""
     rows = [i for i, other in enumerate(fifo) if not is_bulk(other)]
     fifo.insert((rows[1] if len(rows) > 1 else len(fifo)) if rows else 0, item)
-
-
-def _after(server: Server, start: int, n_bytes: int) -> int:
-    """When `server` has sent `n_bytes`, from `start` on."""
-    return start - (-n_bytes * PS_PER_US // server.rate)

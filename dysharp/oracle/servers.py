@@ -33,6 +33,10 @@ class Server:
     total: int = 0
     message_bytes: int = 0
 
+    def time_of(self, n_bytes: int) -> int:
+        """The time of `n_bytes`, rounded up."""
+        return -(-n_bytes * PS_PER_US // self.rate)
+
     def owe(self, n_bytes: int) -> None:
         """Add bytes of small packets. They have no event. They delay the next train."""
         self.debt += n_bytes
@@ -50,7 +54,7 @@ class Server:
         self.debt = 0
         self.total += n_bytes
         self.idle = False
-        self.free_at = self.busy_start + -(-self.busy_bytes * PS_PER_US // self.rate)
+        self.free_at = self.busy_start + self.time_of(self.busy_bytes)
         return self.free_at
 
     def end_not_before(self, time: int) -> int:
