@@ -1,12 +1,13 @@
 """Errors of measurements whose shape, GPU or number of nodes was held out of the fit, beside their errors in the fit to all."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, I64, Amounts, Bools, ByName, OnProgress, Rows, Tally
+from dysharp.base import F64, I64, Amounts, Bools, ByName, OnProgress, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
@@ -109,11 +110,11 @@ def folds(labels: Sequence[str], by: str) -> list[set[str]]:
     if by != "shape":
         return [{name} for name in names if by == "gpu" or 2 * labels.count(name) <= len(labels)]
     shapes: list[set[str]] = [set() for _ in range(MOST_FOLDS)]
-    dealt: Tally = {}
+    dealt = Counter[str]()
     for name in names:
         family = name.split(":", maxsplit=1)[0]
-        shapes[dealt.get(family, 0) % MOST_FOLDS].add(name)
-        dealt[family] = dealt.get(family, 0) + 1
+        shapes[dealt[family] % MOST_FOLDS].add(name)
+        dealt[family] += 1
     return [fold for fold in shapes if fold]
 
 
