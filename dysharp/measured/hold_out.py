@@ -13,7 +13,7 @@ from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, members_by, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
-from dysharp.specs.fitted import Fitted
+from dysharp.specs.fitted import Fitted, values_of
 
 MOST_FOLDS = 8
 SAMPLE = 24
@@ -149,7 +149,7 @@ def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], b
     own = [entry for entry in parsed if entry.family.name in staged and not entry.family.in_bars and entry.family.program_us is None]
     if not own:
         return []
-    kept, labels = {name: c.value for name, c in constants.items()}, [label_of(entry, by) for entry in own]
+    kept, labels = values_of(constants), [label_of(entry, by) for entry in own]
     forms, measured = ClosedForms(own), measured_values(own)
     inside, outside = forms.values(refit(own, constants, rest=kept, start=kept | neutral(_of(constants, own))).values), np.full(len(own), np.nan)
     for fold in folds(labels, by):
@@ -206,7 +206,7 @@ def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], j
 def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> Amounts:
     """`constants`, with the constants of the family fitted to `rows` from neutral values; the constants `given` stay."""
     mine = {name: replace(constants[name], stage=FAMILY) for name in FITTED if name not in (given or {})}
-    values = {name: constant.value for name, constant in constants.items()} | neutral(mine) | dict(given or {})
+    values = values_of(constants) | neutral(mine) | dict(given or {})
     ratio = np.ones(len(rows))
     for _ in range(ROUNDS):
         values |= refit(rows, mine, ratio=ratio, start=values).values
