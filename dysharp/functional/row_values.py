@@ -135,8 +135,7 @@ class RowValues(OpEvents):
         self._partial.update((row, value) for row in rows)
 
     def _framing(self, op: int) -> Framing:
-        framing: Framing = self.p.framings[self._template(op).framing]
-        return framing
+        return self.p.framings[self._template(op).framing]
 
     def _sum(self, where: str, parts: list[Term], word: str = "") -> Term:
         """The sum of `parts` in their order, `rounded` in the format `word`, and its expression."""

@@ -199,5 +199,4 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _numpy(tensor: torch.Tensor) -> Array:
-    array: Array = tensor.detach().float().numpy()
-    return array
+    return tensor.detach().float().numpy()

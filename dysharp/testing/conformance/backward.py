@@ -25,8 +25,7 @@ WITHOUT_DATA = set(CARRIES_NOTHING) - {"", LATE}  # an op of a system has a func
 def _ops_of(program: Program, *fns: str) -> Array:
     """Ops of the templates with one of these functions."""
     templates = [i for i, t in enumerate(program.templates) if t.fn in fns]
-    ops: Array = np.flatnonzero(np.isin(program.ops.template, templates))
-    return ops
+    return np.flatnonzero(np.isin(program.ops.template, templates))
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------
