@@ -63,12 +63,12 @@ class BulkOps:
         """Copies and results that have asked for the down link of each port and have not left on it."""
         self.asking: Counter[tuple[int, int, int]] = Counter()
         """Pieces of each flow among them."""
-        tables, program = world.tables, world.tables.program
+        program = world.tables.program
         tasks_move = program.hardware.memory_rate > 0 and any(n > 0 for row in program.task_bytes.tolist() for n in row)
-        self._watched = tasks_move or any(op.ack_up + op.ack_down > 0 for op in tables.ops if tables.remote(op))
+        self._watched = tasks_move or any(op.ack_up + op.ack_down > 0 for op in world.ops if world.remote(op))
         """Whether bytes follow each train that others feel: a task that waits for memory, or a link that carries acknowledgements."""
         for op in list(world.ops):
-            if op.trains > 1 and world.tables.remote(op):
+            if op.trains > 1 and world.remote(op):
                 self.of[op.id] = self._bulk(op, channel[op.net])
 
     def _bulk(self, op: Op, room: int) -> _Bulk:

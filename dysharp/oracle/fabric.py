@@ -136,7 +136,7 @@ class OracleFabric:
         self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
         self.bulk.queue = self._queue
         self.acks = _Acks(world, self.up, self.down)
-        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.tables.remote(op) for op in world.ops)
+        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.remote(op) for op in world.ops)
         self.lines_up = [Lines(world.hardware) for _ in range(program.n_nodes if unequal else 0)]
         self.lines_down = [Lines(world.hardware) for _ in self.lines_up]
 
@@ -144,7 +144,7 @@ class OracleFabric:
         """How many trains of each row ask the row table."""
         tables = self.world.tables
         asks = [op for op in tables.ops if op.table >= 0 and op.table == tables.program.row_table]
-        return Counter(row for op in asks for member in tables.remote(op) for row in tables.members[member].rows)
+        return Counter(row for op in asks for member in self.world.remote(op) for row in tables.members[member].rows)
 
     # ---- up -----------------------------------------------------------------------------------------------
 

@@ -164,6 +164,14 @@ class World:
         """The op that owns a member."""
         return self.ops[self.members[member].op]
 
+    def remote(self, op: Op) -> list[int]:
+        """Members of `op` on other nodes, in table order."""
+        return [m for m in op.members if self.members[m].node != op.node]
+
+    def local(self, op: Op) -> list[int]:
+        """Members of `op` on its own node, in table order."""
+        return [m for m in op.members if self.members[m].node == op.node]
+
     def fire(self, tail: Tail, ident: int, cause: int) -> None:
         """A point was passed. Edges of rows and tiles fall at once, edges of ops in first-in, first-out order."""
         passed = Passed(tail, ident, cause)
