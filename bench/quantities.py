@@ -88,7 +88,7 @@ def _remote() -> list[Answer]:
     layer = MODEL.layer
     assert layer is not None
     return [
-        Answer("traffic", stated, closed.uniform_R(256, 8, 8)),
+        Answer("traffic", stated, closed.uniform_traffic(256, 8, 8).remote_gpus),
         Answer("kernels and domains", stated, stated(8, 256, 8) * 7 / 8),
         Answer("with groups", stated, Peers(8).copies(layer, 8) * 7 / 8),
     ]

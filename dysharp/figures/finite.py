@@ -48,7 +48,7 @@ def _finite_point(point: Point, tokens: int | None, way: str) -> Point:
     return replace(point, fidelity="packet", cluster=cluster, options=tuple(sorted(options.items())))
 
 
-def survivals(figure: Figure, points: Iterable[Point], run: RunPoints, tokens: int | None = None) -> list[Survival]:
+def survivals(figure: Figure, points: Iterable[Point], run: RunPoints, tokens: int | None) -> list[Survival]:
     """What is left of each claim of `figure` on its `points`. Points that do not run at packet level are left out, with the claims that need them.
 
     First every point runs at its own level and at packet level; then those of claims that do not hold, without one resource at a time.

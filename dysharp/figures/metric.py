@@ -65,8 +65,7 @@ class Seen:
 
     def block(self, name: str) -> ByName:
         """Counts of a block of the packet level; {} at burst level and where the system does not have the block."""
-        found: ByName = self.row.get("blocks", {}).get(name) or {}
-        return found
+        return self.row.get("blocks", {}).get(name) or {}
 
     def share(self, block: str, part: str, whole: str) -> float | None:
         """One count of a block divided by another; None without the block, and for nothing counted."""

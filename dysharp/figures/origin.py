@@ -93,7 +93,8 @@ def row_of(point: Point, part: float = 1.0) -> ByName:
     from dysharp.specs.choices import choices_overridden
     from dysharp.systems import all_systems
 
-    _forget_peak()
+    with suppress(OSError):  # the peak of this process's memory is that of the point that begins now (Linux), not of a larger one before it
+        Path("/proc/self/clear_refs").write_text("5")
     all_systems()  # reads the defaults of options now, from the packaged choices, before choices are overridden
     with choices_overridden(dict(point.choices)), within(part):
         row = dysharp.run(
@@ -109,9 +110,3 @@ def row_of(point: Point, part: float = 1.0) -> ByName:
             options=dict(point.options),
         )
     return row.to_dict()
-
-
-def _forget_peak() -> None:
-    """The peak of this process's memory is that of the point that begins now (Linux), not of a larger one before it."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")

@@ -103,10 +103,6 @@ def _miss(check: Check, value: float) -> float:
     return max(far)
 
 
-def _stored_words(check: Check) -> str:
-    return "" if check.regression is None or check.band is None else f"{check.regression:g} +- {100 * check.band:g} %"
-
-
 def _moved(check: Check, value: float) -> bool:
     """Whether `value` is outside the band around the stored value."""
     if check.regression is None or check.band is None:
@@ -201,13 +197,14 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
         whole = _growth(measured) if check.reduce == "growth" else _reduce(list(measured.values()), check.reduce)
         numbers = [(check.name, f"{check.reduce} {label}", whole)]
     out = []
+    stored = "" if check.regression is None or check.band is None else f"{check.regression:g} +- {100 * check.band:g} %"
     for place, what, value in numbers:
         verdict, outcome = _verdict_of(check, value), _outcome_of(check, value)
         if partial and check.judged and check.reduce != "each":
             verdict, outcome = NOT_JUDGED, ""
         why = reason if verdict in (GAP, NOT_JUDGED) else ""
         marked = f"{place} ({check.mark})" if value > check.mark_above else place
-        line = Result(marked, what, check.paper, value, _bound_words(check), verdict, outcome, why, _stored_words(check), check.name)
+        line = Result(marked, what, check.paper, value, _bound_words(check), verdict, outcome, why, stored, check.name)
         out.append(replace(line, bound_set=check.bound_set, number_seen=check.number_seen))
     return out
 

@@ -40,7 +40,7 @@ class CollectiveEmulation:
 
 
 def emulate_collective(
-    system: str, program: Program, work: Collective, *, order: str = "random", seed: int = 0, trace: Trace | None = None
+    system: str, program: Program, work: Collective, *, order: str, seed: int = 0, trace: Trace | None = None
 ) -> CollectiveEmulation:
     """Run `program` on the vectors of `work.inputs(seed)` and compare all results with the reference.
 

@@ -76,8 +76,7 @@ def _matmul(a: Array, b: Array) -> Array:
     bound = float(np.abs(a).max(initial=0)) * float(np.abs(b).max(initial=0)) * a.shape[1]
     if bound >= EXACT:
         return a @ b
-    product: Array = np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
-    return product
+    return np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
 
 
 class _TwoMatrices(Experts):

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from dysharp.base import Array, ConfigError, check_word, frozen
+from dysharp.base import Array, ConfigError, check_word, frozen, read_toml
 
 DROPPED = -1
 
@@ -36,21 +37,8 @@ class Faults:
         return replace(self, lose_every=0, unheard_every=0, late_every=0).any
 
 
-MACHINE = {
-    "evict": ("reduction tables of one entry: partial sums are evicted", {"reduction_entries": 1}),
-    "timeout": ("reduction sessions time out at any moment", {"timeouts": True}),
-    "al-tlb": ("AL TLBs of one entry", {"tlb_entries": 1}),
-    "tracker": ("TS and OR tables of one entry: readiness is kept in memory", {"tracker_entries": 1}),
-    "first-touch": ("AL misses are answered last: packets of one vector race over all planes", {"late_memory": True}),
-    "reorder": ("four virtual channels per class: packets overtake each other", {"lanes": 4}),
-    "duplicate": ("every third request is sent twice, as after a retry", {"duplicate_every": 3}),
-}
-SCALE_OUT = {
-    "nic-lose": ("every third message between NVLink domains is lost and sent again", {"lose_every": 3}),
-    "nic-retry": ("acknowledgements between NVLink domains are lost, so messages come twice", {"unheard_every": 3}),
-    "nic-reorder": ("messages between NVLink domains overtake each other", {"late_every": 3}),
-}
-"""Faults of messages between NVLink domains (row path)."""
+MACHINE, SCALE_OUT, USERS = (read_toml(Path(__file__).with_name("words.toml"))[part] for part in ("machine", "scale_out", "users"))
+"""Faults of the machine, and of messages between NVLink domains (row path) -> words, and the fields of `Faults` that they set; who uses a block."""
 
 
 def _empty(expert: Array, gpus: int, n_experts: int) -> Array:
@@ -90,13 +78,7 @@ ROUTING: dict[str, tuple[str, Callable[[Array, int, int], Array]]] = {
     "idle-expert": ("expert 0 gets no token", _idle_expert),
     "drop": ("experts drop tokens above their capacity", _drop),
 }
-USERS: dict[str, tuple[str, str, str]] = {  # fault -> block of the machine, its count of uses, what it is when nobody uses it
-    "evict": ("reduction", "sessions", "no switch adds packets under {system}, so no partial sum can be evicted"),
-    "timeout": ("reduction", "sessions", "no switch adds packets under {system}, so no reduction session can time out"),
-    "al-tlb": ("al_tlb", "lookups", "packets of {system} carry addresses, so nothing is looked up in an AL TLB"),
-    "first-touch": ("al_tlb", "lookups", "packets of {system} carry addresses, so no AL lookup can miss"),
-}
-KINDS = {**{name: text for name, (text, _) in (MACHINE | SCALE_OUT).items()}, **{name: text for name, (text, _) in ROUTING.items()}}
+KINDS = {name: text for kinds in (MACHINE, SCALE_OUT, ROUTING) for name, (text, _) in kinds.items()}
 
 
 def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]], domains: int = 1) -> str:
@@ -115,8 +97,8 @@ def machine_faults(kinds: Iterable[str]) -> Faults:
     faults = Faults()
     for kind in kinds:
         check_word(kind, KINDS, f"inject {kind!r}: unknown")
-        if kind in MACHINE | SCALE_OUT:
-            faults = replace(faults, **(MACHINE | SCALE_OUT)[kind][1])  # type: ignore[arg-type]
+        if kind not in ROUTING:
+            faults = replace(faults, **(MACHINE | SCALE_OUT)[kind][1])
     return faults
 
 

@@ -273,7 +273,7 @@ class _TileMemory(Protocol):
     def rows(self, name: str) -> Array: ...
 
 
-def run_tile(fn: str, e: int, tile: slice, memory: _TileMemory, t: Tensors, columns: ColumnRange = ALL_COLUMNS) -> None:
+def run_tile(fn: str, e: int, tile: slice, memory: _TileMemory, t: Tensors, columns: ColumnRange) -> None:
     """The arithmetic of one COMPUTE, with its rounding points (docs/design/0004, Numbers).
 
     `e`: logical expert. `columns`: as in `Template.columns`; the GEMMs of results write only these.

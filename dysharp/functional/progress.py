@@ -35,7 +35,7 @@ class Progress:
     """
 
     def __init__(self, program: Program, listener: _Listener) -> None:
-        _refuse(program, getattr(listener, "merges", False))
+        check_interpreted(program, getattr(listener, "merges", False))
         self.program, self.listener = program, listener
         e, r = program.edges, program.regions
         n = program.n_ops
@@ -110,7 +110,9 @@ class Progress:
             for sem, amount in needs:
                 if self._free[sem] < amount:
                     self._parked[sem].append(op)
-                    self._pass_on(needs, sem)
+                    for other, _ in needs:  # the turn of this op is that of the next op there
+                        if other != sem:
+                            self._wake(other)
                     return False
             for sem, amount in needs:
                 self._free[sem] -= amount
@@ -123,12 +125,6 @@ class Progress:
         self._release(Point.OP_ISSUED, op)
         self.fire(Tail.OP_ISSUED, op)
         return True
-
-    def _pass_on(self, needs: list[tuple[int, int]], full: int) -> None:
-        """Wake the next op of a semaphore whose woken op waits for another semaphore now."""
-        for sem, _ in needs:
-            if sem != full:
-                self._wake(sem)
 
     def _wake(self, sem: int) -> None:
         parked = self._parked.get(sem)
@@ -197,7 +193,8 @@ def _counts(heads: np.ndarray) -> dict[int, int]:
     return dict(zip(ids.tolist(), counts.tolist(), strict=True))
 
 
-def _refuse(p: Program, merges: bool) -> None:
+def check_interpreted(p: Program, merges: bool = False) -> None:
+    """Raises ConfigError as `Progress`."""
     kinds = sorted({t.kind for t in p.templates} - set(KINDS) - set(LOADS if merges else ()))
     if kinds:
         raise ConfigError(f"functional machine: found ops of kind {Kind(kinds[0]).name}, expected one of {', '.join(k.name for k in KINDS)}")

@@ -140,11 +140,7 @@ def _add_up(t: Tensors, rows: _Rows, record: RunRecord, values: Array) -> Array:
 
 
 def _reader(rows: _Rows, values: Array, token: int, part: slice) -> Callable[[int], Array]:
-    def read(slot: int) -> Array:
-        row: Array = values[rows.index[token, slot], part]
-        return row
-
-    return read
+    return lambda slot: values[rows.index[token, slot], part]
 
 
 def dense_forward(t: Tensors) -> Array:

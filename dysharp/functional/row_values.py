@@ -74,13 +74,13 @@ class RowValues(OpEvents):
                 raise EmulationMismatch(f"op {op}: found token {token} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
             if not relayed and self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
                 raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
+            source = self._relays[self.node[op], token] if relayed else t.tokens[token]
             if layout.region[row] in self._relay_regions:
-                here = layout.node[layout.region[row]]
-                self._relays[here, token] = (self._relays[self.node[op], token] if relayed else t.tokens[token]).copy()
+                self._relays[layout.node[layout.region[row]], token] = source.copy()
                 continue
             place = layout.place[row]
             part = self._part(op, row)
-            buffer[place, part] = (self._relays[self.node[op], token] if relayed else t.tokens[token])[part]
+            buffer[place, part] = source[part]
             if is_last and not self.backward:
                 self.memory.weight[place] = t.weight[token, layout.column[row]]
 
@@ -135,8 +135,7 @@ class RowValues(OpEvents):
         self._partial.update((row, value) for row in rows)
 
     def _framing(self, op: int) -> Framing:
-        framing: Framing = self.p.framings[self._template(op).framing]
-        return framing
+        return self.p.framings[self._template(op).framing]
 
     def _sum(self, where: str, parts: list[Term], word: str = "") -> Term:
         """The sum of `parts` in their order, `rounded` in the format `word`, and its expression."""

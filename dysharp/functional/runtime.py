@@ -165,8 +165,9 @@ class _IssueUnit:
         near = tuple(sorted(t % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
         for start in range(0, n_bytes, PACKET_BYTES):
             size, first = min(PACKET_BYTES, n_bytes - start), start // self.number.bytes
+            _, token, offset = self._locate(address + start)
             part = _PacketShare(
-                source=gpu, tag=self._tag(gpu), plane=self._plane(address + start), address=address + start,
+                source=gpu, tag=self._tag(gpu), plane=(token + offset // PACKET_BYTES) % self.planes, address=address + start,
                 command=Command.DYLD if data is None else Command.DYST, dtype=WireFormat(self.number).payload, n_bytes=size,
                 stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1), targets=listed, near=near, n_far=len(listed),
                 n_near=len(near), handle=handle, obj=obj, data=b"" if data is None else data[start : start + size],
@@ -190,10 +191,6 @@ class _IssueUnit:
             raise IsaError(f"tag on GPU {gpu}: found {MAX_TAGS} packets under way, expected fewer (call run first)")
         self._next_tag[gpu] = (tag + 1) % MAX_TAGS
         return tag
-
-    def _plane(self, address: int) -> int:
-        _, token, offset = self._locate(address)
-        return (token + offset // PACKET_BYTES) % self.planes
 
     def _locate(self, address: int) -> tuple[DyMulticastObject, int, int]:
         """(object, block, byte in the block) of a multimem address."""

@@ -35,15 +35,9 @@ FORMATS = {
 }
 
 
-def _format_of(name: str) -> _StoreFormat:
-    """The format with a name of FORMATS. Raises ConfigError with the nearest name."""
-    return entry_of(name, FORMATS, f"packet format {name[:40]!r}")
-
-
 def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
     """Payload efficiency of one packet of `payload_bytes` (1 .. 256) to `targets` GPUs, from trains of `framing`."""
-    _check(payload_bytes, targets)
-    form = _format_of(name)
+    form = _checked(name, payload_bytes, targets)
     train = push_train(form.framing, payload_bytes, targets + form.more_listed)
     wire = train.up + train.ack_down + targets * (train.down + FLIT_BYTES * form.replica_flits + train.ack_up)
     return (1 + targets) * (-(-payload_bytes // FLIT_BYTES) * FLIT_BYTES) / wire
@@ -51,8 +45,7 @@ def closed_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
 
 def encoded_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float:
     """Payload efficiency from encoded packets: request, copies, acknowledgements, merged acknowledgement."""
-    _check(payload_bytes, targets)
-    _format_of(name)
+    _checked(name, payload_bytes, targets)
     data, ids = bytes(payload_bytes), tuple(range(targets))
     if name == "ideal":
         sent = [_bytes(Command.MULTIMEM_ST, group=1, payload=data), _bytes(Command.MERGED_ACK, count=targets)]
@@ -68,9 +61,11 @@ def encoded_efficiency(name: str, payload_bytes: int, targets: int = 8) -> float
     return (1 + targets) * (len(data) + -len(data) % FLIT_BYTES) / wire
 
 
-def _check(payload_bytes: int, targets: int) -> None:
+def _checked(name: str, payload_bytes: int, targets: int) -> _StoreFormat:
+    """The format with a name of FORMATS. Raises ConfigError with the nearest name, and for sizes that no packet has."""
     if not 1 <= payload_bytes <= MAX_PAYLOAD or targets < 1:
         raise ConfigError(f"payload efficiency: found {payload_bytes} bytes to {targets} targets, expected 1 to {MAX_PAYLOAD} bytes and a target")
+    return entry_of(name, FORMATS, f"packet format {name[:40]!r}")
 
 
 def _bytes(op: Command, **values: object) -> int:

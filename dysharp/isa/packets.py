@@ -151,7 +151,9 @@ def decode(data: bytes, *, local_experts: int | None = None, experts: int = EXPE
     end = start + n_payload
     if len(data) != end + -end % FLIT_BYTES:
         raise IsaError(f"{name}: found {len(data) // FLIT_BYTES} flits, expected {-(-end // FLIT_BYTES)}")
-    _check_crc(name, data, field["crc"])
+    crc = _crc8(data[:CRC_BYTE] + b"\0" + data[FLIT_BYTES:])
+    if field["crc"] != crc:
+        raise IsaError(f"{name} field crc: found {field['crc']:#04x}, expected {crc:#04x}")
     if field["dtype"] >= len(_DTYPES):
         out_of_range(name, "dtype", field["dtype"], 0, len(_DTYPES) - 1)
     dtype = _DTYPES[field["dtype"]]
@@ -194,12 +196,6 @@ def _check_data(codec: _Codec, dtype: Dtype, n_bytes: int) -> None:
         out_of_range(codec.name, "payload_bytes", n_bytes, low, high)
     if codec.op == Command.PARTIAL and dtype.sum_dtype != dtype:
         raise IsaError(f"{codec.name} field dtype: found {dtype.name}, expected the type of a sum, {dtype.sum_dtype.name}")
-
-
-def _check_crc(name: str, data: bytes, crc: int) -> None:
-    expected = _crc8(data[:CRC_BYTE] + b"\0" + data[FLIT_BYTES:])
-    if crc != expected:
-        raise IsaError(f"{name} field crc: found {crc:#04x}, expected {expected:#04x}")
 
 
 def _check_padding(name: str, data: bytes, start: int) -> None:

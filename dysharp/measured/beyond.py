@@ -13,13 +13,13 @@ import numpy as np
 from dysharp.base import F64, Rows, frozen
 from dysharp.measured.families.nccl import CollectiveCase
 from dysharp.measured.family import Classified, Constants, Missing, Parsed, all_families
-from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
 
 ALL = "all"
 Key = tuple[str, str, str]
 
 
-def beyond_errors(classified: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> Rows:
+def beyond_errors(classified: Classified, constants: Constants, predicted: F64) -> Rows:
     """One entry per family (system "all") and one per family, system and hardware.
 
     | field | holds |
@@ -31,12 +31,10 @@ def beyond_errors(classified: Classified, constants: Constants, jobs: int = 1, p
     | `closed_median_ape` | error of the closed form; None without one |
     | `unpredicted` | why measurements have no prediction, with their number |
 
-    `predicted`: `[parsed]` predictions of the measurements beyond the bars (`predictions.predict`), made here if absent.
+    `predicted`: `[parsed]` predictions of the measurements beyond the bars (`predictions.predict`).
     """
     order = list(all_families())
     classified = classified.beyond_bars()
-    if predicted is None:
-        classified, predicted = predict(classified, constants, jobs)
     measured, closed = measured_values(classified.parsed), ClosedForms(classified.parsed).values(constants)
     entries = []
     for key in sorted({key for entry in classified.entries for key in _keys(entry)}, key=lambda key: (order.index(key[0]), key[1] != ALL, key)):

@@ -26,7 +26,7 @@ from dysharp.measured.measurements import GPUS, NO_DOMAIN, NO_SWITCH, Measuremen
 from dysharp.measured.predictions import ClosedForms, Errors, errors_of, measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
 from dysharp.specs import Gpu, list_gpus, load_gpu
-from dysharp.specs.fitted import Fitted
+from dysharp.specs.fitted import Fitted, values_of
 
 
 @frozen_keywords
@@ -185,7 +185,7 @@ def rows_of(measurements: Sequence[Measurement], gpu: str, more: Sequence[str] =
 def fit_cluster(measurements: Sequence[Measurement], gpu: str, constants: Mapping[str, Fitted]) -> ClusterFit:
     """Fit the constants that these measurements determine, beginning at `constants`. The fit uses closed forms only."""
     parsed, skipped = rows_of(measurements, gpu)
-    before = {name: constant.value for name, constant in constants.items()}
+    before = values_of(constants)
     if not parsed:
         return ClusterFit({}, before, dict.fromkeys(constants, "no row is predicted"), (), 0, tuple(skipped))
     taken = [families for families, _ in stages(constants)]
@@ -220,7 +220,7 @@ class _Task:
         The stages run in the order of the packaged fit. A stage uses the constants of earlier stages.
         """
         parsed = [entry for entry, kept in zip(self.parsed, keep, strict=True) if kept]
-        values = {name: constant.value for name, constant in self.constants.items()}
+        values = values_of(self.constants)
         host = host_constant(load_gpu(self.gpu), values)
         fitted, refused = _host_of(parsed, self.constants[host]), Cells()
         values |= fitted
@@ -254,7 +254,7 @@ class _Task:
             held = np.array([label in fold for label in labels])
             if held.all():
                 continue
-            values = {name: c.value for name, c in self.constants.items()} | self.run(~held)[0]
+            values = values_of(self.constants) | self.run(~held)[0]
             members = np.flatnonzero(held).tolist()
             out[members] = ClosedForms([self.parsed[i] for i in members]).values(values)
         return out

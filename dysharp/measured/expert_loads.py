@@ -64,9 +64,9 @@ def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: 
     if distribution == "balanced":
         touched = min(experts, rows) / gpus
         return rows / gpus, float(np.ceil(touched))
-    ranks = _busiest([np.rint(loads) for loads in _draws(gpus, experts, topk, tokens, distribution)], gpus)
-    median = sorted(ranks)[len(ranks) // 2]
-    return median[0], float(np.median([touched for _, touched in ranks]))
+    draws = (np.rint(loads).reshape(gpus, -1) for loads in _draws(gpus, experts, topk, tokens, distribution))
+    busiest = [max(ranks, key=lambda rank: float(rank.sum())) for ranks in draws]
+    return sorted(float(rank.sum()) for rank in busiest)[len(busiest) // 2], float(np.median([float((rank > 0).sum()) for rank in busiest]))
 
 
 def expert_loads(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> F64:
@@ -80,12 +80,6 @@ def _draws(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -
         return [_loads(experts, gpus * tokens, topk, distribution)]
     rng = np.random.default_rng(0)
     return [rng.multinomial(gpus * tokens * topk, np.full(experts, 1 / experts)).astype(np.float64) for _ in range(DRAWS)]
-
-
-def _busiest(draws: list[F64], gpus: int) -> list[tuple[float, float]]:
-    """For each draw: rows of the rank with most rows, and number of its experts with rows."""
-    ranks = [max(loads.reshape(gpus, -1), key=lambda rank: float(rank.sum())) for loads in draws]
-    return [(float(rank.sum()), float((rank > 0).sum())) for rank in ranks]
 
 
 def _loads(experts: int, tokens: int, topk: int, distribution: str) -> F64:

@@ -213,7 +213,7 @@ def judges_of(system: str, domains: int = 1) -> dict[Part, Family]:
     return judges
 
 
-def judges_outside_bars(system: str, domains: int = 1) -> list[Family]:
+def judges_outside_bars(system: str, domains: int) -> list[Family]:
     """The families beyond the bars with parts of `system`: `validate` prints their errors, which make no error bar."""
     families = [entry for entry in all_families().values() if system in entry.systems and not entry.in_bars and entry.between != "bars"]
     return [entry for entry in families if bool(entry.between) == (domains > 1)]

@@ -97,8 +97,7 @@ def standard_errors(slopes: F64, spread: float) -> F64:
     """
     normal = slopes.T @ slopes
     variance = np.diag(np.linalg.pinv(normal + 1e-9 * np.eye(slopes.shape[1])))
-    out: F64 = spread * np.sqrt(np.maximum(variance, 0.0))
-    return out
+    return spread * np.sqrt(np.maximum(variance, 0.0))
 
 
 def _jacobian(errors: Callable[[F64], F64], x: F64, e: F64, high: F64) -> F64:

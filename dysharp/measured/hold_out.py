@@ -1,18 +1,19 @@
 """Errors of measurements whose shape, GPU or number of nodes was held out of the fit, beside their errors in the fit to all."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.base import F64, I64, Amounts, Bools, ByName, OnProgress, Rows, Tally
+from dysharp.base import F64, I64, Amounts, Bools, ByName, OnProgress, Rows
 from dysharp.measured.beyond import source_of
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, members_by, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
-from dysharp.specs.fitted import Fitted
+from dysharp.specs.fitted import Fitted, values_of
 
 MOST_FOLDS = 8
 SAMPLE = 24
@@ -109,11 +110,11 @@ def folds(labels: Sequence[str], by: str) -> list[set[str]]:
     if by != "shape":
         return [{name} for name in names if by == "gpu" or 2 * labels.count(name) <= len(labels)]
     shapes: list[set[str]] = [set() for _ in range(MOST_FOLDS)]
-    dealt: Tally = {}
+    dealt = Counter[str]()
     for name in names:
         family = name.split(":", maxsplit=1)[0]
-        shapes[dealt.get(family, 0) % MOST_FOLDS].add(name)
-        dealt[family] = dealt.get(family, 0) + 1
+        shapes[dealt[family] % MOST_FOLDS].add(name)
+        dealt[family] += 1
     return [fold for fold in shapes if fold]
 
 
@@ -148,7 +149,7 @@ def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], b
     own = [entry for entry in parsed if entry.family.name in staged and not entry.family.in_bars and entry.family.program_us is None]
     if not own:
         return []
-    kept, labels = {name: c.value for name, c in constants.items()}, [label_of(entry, by) for entry in own]
+    kept, labels = values_of(constants), [label_of(entry, by) for entry in own]
     forms, measured = ClosedForms(own), measured_values(own)
     inside, outside = forms.values(refit(own, constants, rest=kept, start=kept | neutral(_of(constants, own))).values), np.full(len(own), np.nan)
     for fold in folds(labels, by):
@@ -205,7 +206,7 @@ def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], j
 def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> Amounts:
     """`constants`, with the constants of the family fitted to `rows` from neutral values; the constants `given` stay."""
     mine = {name: replace(constants[name], stage=FAMILY) for name in FITTED if name not in (given or {})}
-    values = {name: constant.value for name, constant in constants.items()} | neutral(mine) | dict(given or {})
+    values = values_of(constants) | neutral(mine) | dict(given or {})
     ratio = np.ones(len(rows))
     for _ in range(ROUNDS):
         values |= refit(rows, mine, ratio=ratio, start=values).values

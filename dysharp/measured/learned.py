@@ -180,15 +180,14 @@ def solve(costs: tuple[Cost, ...], slope: F64, off: F64) -> Learned:
     return Learned(costs, x, inverse, noise, off - slope @ x, (inverse @ weighted) * off, freedom)
 
 
-def learn(predict: Predict, measured: F64, costs: Sequence[Cost], rounds: int = 2) -> Learned:
-    """The posterior of `costs` after rows `measured`."""
-    at, done = np.zeros(len(costs)), None
-    for _ in range(rounds):
+def learn(predict: Predict, measured: F64, costs: Sequence[Cost]) -> Learned:
+    """The posterior of `costs` after rows `measured`: slopes are read at the priors, then at the first posterior."""
+    at = np.zeros(len(costs))
+    for _ in range(2):
         slope = slopes(predict, costs, at)
         off = np.log(measured) - predict(lambda cluster: changed(cluster, costs, at)) + slope @ at  # noqa: B023
         done = solve(tuple(costs), slope, off)
         at = done.mean
-    assert done is not None
     return done
 
 

@@ -22,14 +22,8 @@ PACKAGED = "packaged measurements"
 COLUMNS = ("id", "kind", "system", "hardware", "config_json", "metric", "value", "unit", "source")
 STATEMENT = "-"
 """The unit of a measurement that states a fact; only there may `value` be a text."""
-UNITS_OF = {
-    "latency": ("us", "ms"),
-    "bandwidth": ("GB/s", "TB/s"),
-    "busbw": ("GB/s",),
-    "memory_bandwidth": ("GB/s",),
-    "nvlink_bandwidth": ("GB/s",),
-    "throughput": ("TFLOPS", "GB/s"),
-}
+TABLES = read_toml(Path(__file__).with_name("tables.toml"))
+UNITS_OF: Mapping[str, Texts] = {word: tuple(units) for word, units in TABLES["units"].items()}
 """Units of the metrics that are predicted, by the first word of the metric (`latency_p50` counts as `latency`)."""
 TIMES = UNITS_OF["latency"]
 US_PER_MS = 1e3
@@ -176,7 +170,6 @@ DTYPES = {
     "fp4": "fp4",
 }  # fmt: skip
 """First word of a data type in `config_json` -> name of the data type in this package. FP16 is as wide as BF16, and as fast."""
-TABLES = read_toml(Path(__file__).with_name("tables.toml"))
 LIMITS: Mapping[str, tuple[int, int]] = {key: (low, high) for key, (low, high) in TABLES["limits"].items()}
 """Key of a number in `config_json` -> smallest and largest value that is predicted."""
 

@@ -15,7 +15,7 @@ from dysharp.measured import left_out
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
 from dysharp.measured.predictions import ClosedForms, measured_values, predict
-from dysharp.specs.fitted import Fitted
+from dysharp.specs.fitted import Fitted, values_of
 
 GIVEN = "given"
 """Stage of the host's launch time, which is an input that describes a machine.
@@ -49,7 +49,7 @@ def level_of(families: Sequence[str]) -> Level:
 
 def ratios(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], predicted: F64) -> F64:
     """`[parsed]` predictions divided by the closed forms' predictions with equal constants."""
-    return predicted / ClosedForms(parsed).values({name: c.value for name, c in constants.items()})
+    return predicted / ClosedForms(parsed).values(values_of(constants))
 
 
 def neutral(constants: Mapping[str, Fitted]) -> Amounts:
@@ -67,10 +67,10 @@ class _Refit(NamedTuple):
     @property
     def values(self) -> Amounts:
         """Value by name."""
-        return {name: constant.value for name, constant in self.constants.items()}
+        return values_of(self.constants)
 
 
-def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int = 1, on_progress: OnProgress | None = None) -> _Refit:
+def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs: int, on_progress: OnProgress | None) -> _Refit:
     """Constants that bring the Programs nearest to the measurements that are judged, fitted from neutral values.
 
     A least-squares fit needs thousands of predictions, so it uses closed forms. Each closed form is multiplied by the
@@ -79,9 +79,9 @@ def refit_programs(classified: Classified, constants: Mapping[str, Fitted], jobs
     measurements do not see keep their values.
     """
     classified = classified.in_bars()
-    hosts = left_out.read_hosts(classified.parsed, {name: c.value for name, c in constants.items()})
+    hosts = left_out.read_hosts(classified.parsed, values_of(constants))
     given = {name: replace(c, value=hosts.get(name, c.value)) for name, c in constants.items()}
-    rest = {name: c.value for name, c in given.items()}
+    rest = values_of(given)
     judged, _ = left_out.split(classified, rest)
     found = refit(judged.parsed, given, rest=rest)
     for _ in range(ROUNDS if any(entry.family.program_us for entry in judged.parsed) else 0):

@@ -1,11 +1,11 @@
 """The packaged table of validated errors (`specs/data/validated.toml`)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from dysharp.base import F64, Texts
+from dysharp.base import F64
 from dysharp.measured.family import Parsed, families_in_bars, families_with_errors
-from dysharp.measured.measurements import Measurement
+from dysharp.measured.measurements import TABLES, Measurement
 from dysharp.measured.predictions import errors_of, measured_values, members_by
 from dysharp.measured.trust import OTHER
 
@@ -13,17 +13,6 @@ HEAD = """Validated errors per family and GPU, in percent of the measured value,
 of all measurements, each with its GPU left out of the fit; a family of one GPU, between NVLink domains or beyond the bars has no such entry.
 `by`: the predictor. Written by
 dysharp validate --hold-out shape --hold-out gpu --summary validated.toml"""
-RANGES: Mapping[str, Texts] = {
-    "tokens": ("tokens_per_rank",),
-    "hidden": ("hidden",),
-    "gpus": ("ep", "gpus"),
-    "topk": ("topk",),
-    "experts": ("experts",),
-    "sms": ("sms",),
-    "rows_per_expert": ("m_per_group", "rows_per_expert"),
-    "bytes": ("bytes",),
-}
-"""Name of a range -> keys of `config_json` with its values."""
 
 
 def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
@@ -47,7 +36,7 @@ def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None)
 def _entry(name: str, gpu: str, parsed: Sequence[Parsed], predicted: F64) -> list[str]:
     errors = errors_of(predicted, measured_values(parsed))
     measurements = [] if gpu == OTHER else [entry.measurement for entry in parsed]
-    ranges = {key: pair for key, keys in RANGES.items() if (pair := _range(measurements, keys)) is not None}
+    ranges = {key: pair for key, keys in TABLES["ranges"].items() if (pair := _range(measurements, keys)) is not None}
     shown = ", ".join(f"{key} = [{low:.10g}, {high:.10g}]" for key, (low, high) in ranges.items())
     dtypes = sorted({dtype for entry in parsed for dtype in entry.case.dtypes}) if gpu != OTHER else []
     return [

@@ -16,7 +16,7 @@ from dysharp.measured.left_out import part_of
 from dysharp.measured.predictions import ClosedForms, bar, errors_by, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import regime_of
-from dysharp.specs.fitted import Fitted
+from dysharp.specs.fitted import Fitted, values_of
 from dysharp.specs.numbers import BETWEEN, BETWEEN_DOMAINS, ONE, ONE_DOMAIN, counted, lines, share_of
 
 N_WORST = 20
@@ -145,7 +145,7 @@ def validate_measurements(
 
     `hold_out`: the table of `hold_out.hold_out_table`, which the bars judge, too.
     """
-    values = {name: constant.value for name, constant in constants.items()}
+    values = values_of(constants)
     if predicted is None:
         classified, predicted = predict(classified.in_bars(), values)
     measured, closed_forms = measured_values(classified.parsed), ClosedForms(classified.parsed)
@@ -175,7 +175,7 @@ def validate_measurements(
 
 def _constants(parsed: Sequence[Parsed], constants: Mapping[str, Fitted]) -> Rows:
     """The constants, with the number of judged measurements that see each of them (None: given constants)."""
-    values, rows = {name: c.value for name, c in constants.items()}, Tally()
+    values, rows = values_of(constants), Tally()
     for families, names in stages(constants):
         forms = ClosedForms([entry for entry in parsed if entry.family.name in families])
         rows |= seen_by(names, values, forms.values)
@@ -311,7 +311,7 @@ def by_reason(unsupported: Sequence[AnyMapping]) -> Rows:
     return sorted(by.values(), key=lambda total: -total["n"])
 
 
-def _check_bars(overall: AnyMapping, families: Sequence[AnyMapping], hold_out: Sequence[AnyMapping], parts: Sequence[AnyMapping] = ()) -> Rows:
+def _check_bars(overall: AnyMapping, families: Sequence[AnyMapping], hold_out: Sequence[AnyMapping], parts: Sequence[AnyMapping]) -> Rows:
     """Each bar with its value. A bar without a value does not hold."""
     worst = max((entry["median_ape"] for entry in families), default=None)
     at_most: list[tuple[str, float | None, float]] = [

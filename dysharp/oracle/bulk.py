@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from dysharp.oracle.load import Member, Op
-from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, Server, UpLink
+from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, UpLink
 from dysharp.oracle.world import Event, World
 
 T = TypeVar("T")
@@ -63,12 +63,12 @@ class BulkOps:
         """Copies and results that have asked for the down link of each port and have not left on it."""
         self.asking: Counter[tuple[int, int, int]] = Counter()
         """Pieces of each flow among them."""
-        tables, program = world.tables, world.tables.program
+        program = world.tables.program
         tasks_move = program.hardware.memory_rate > 0 and any(n > 0 for row in program.task_bytes.tolist() for n in row)
-        self._watched = tasks_move or any(op.ack_up + op.ack_down > 0 for op in tables.ops if tables.remote(op))
+        self._watched = tasks_move or any(op.ack_up + op.ack_down > 0 for op in world.ops if world.remote(op))
         """Whether bytes follow each train that others feel: a task that waits for memory, or a link that carries acknowledgements."""
         for op in list(world.ops):
-            if op.trains > 1 and world.tables.remote(op):
+            if op.trains > 1 and world.remote(op):
                 self.of[op.id] = self._bulk(op, channel[op.net])
 
     def _bulk(self, op: Op, room: int) -> _Bulk:
@@ -109,7 +109,7 @@ class BulkOps:
         end = server.serve(world.now, n * op.up, messages=n)
         size = op.up + server.message_bytes
         before = server.busy_bytes - n * size
-        piece = TrainGroup(bulk, own, [_after(server, server.busy_start, before + i * size) for i in range(1, n + 1)])
+        piece = TrainGroup(bulk, own, [server.busy_start + server.time_of(before + i * size) for i in range(1, n + 1)])
         assert piece.sent[-1] == end
         self.of[own.id], self.pieces[own.id], self.sending[op.port] = bulk, piece, piece
         bulk.unsent -= n
@@ -150,7 +150,8 @@ class BulkOps:
         world.agenda.add(server.free_at, Event.UP_END, op.port, -1)
         world.log.end[op.id] = server.free_at + op.stripe_up
         self._wait_again(bulk)
-        if self._being_served(piece) and piece.served + len(piece.turn) > kept:
+        item = self.down[world.members[piece.op.members[0]].port].sending
+        if item is not None and item.op.id == piece.op.id and piece.served + len(piece.turn) > kept:
             self._end_turn_after(piece, kept - piece.served)
 
     # ---- down ---------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class BulkOps:
         there = None if item is None else self.pieces.get(item.op.id)
         if there is not None and (bulk is None or there.bulk.flow != bulk.flow):
             self.cut(there)
-            self._yield(there)
+            self._end_turn_after(there, next((i for i, end in enumerate(there.turn, 1) if end > self.world.now), len(there.turn)))
         if bulk is not None and self.asked[port] > self.asking[bulk.flow]:
             self.cut(self.pieces[op.id])
 
@@ -178,23 +179,11 @@ class BulkOps:
         server = link.server
         server.serve(self.world.now, n * item.n_bytes)
         before = server.busy_bytes - n * item.n_bytes
-        piece.own_end = [_after(server, server.busy_start, before + i * item.n_bytes) for i in range(1, n + 1)]
-        piece.turn = [max(end, bound) for end, bound in zip(piece.own_end, self._bounds(piece, n), strict=True)]
+        piece.own_end = [server.busy_start + server.time_of(before + i * item.n_bytes) for i in range(1, n + 1)]
+        late = piece.op.stripe_up + self.hop[piece.op.net]  # before which a train cannot leave the switch
+        piece.turn = [max(end, sent + late) for end, sent in zip(piece.own_end, piece.sent[piece.served : piece.served + n], strict=True)]
         piece.turn_start = server.busy_start, before
         return server.end_not_before(piece.turn[-1])
-
-    def _bounds(self, piece: TrainGroup, n: int) -> list[int]:
-        """Before which the next `n` trains cannot leave the switch."""
-        late = piece.op.stripe_up + self.hop[piece.op.net]
-        return [sent + late for sent in piece.sent[piece.served : piece.served + n]]
-
-    def _being_served(self, piece: TrainGroup) -> bool:
-        item = self.down[self.world.members[piece.op.members[0]].port].sending
-        return item is not None and item.op.id == piece.op.id
-
-    def _yield(self, piece: TrainGroup) -> None:
-        """The turn of `piece` ends with the train that has begun."""
-        self._end_turn_after(piece, next((i for i, end in enumerate(piece.turn, 1) if end > self.world.now), len(piece.turn)))
 
     def _end_turn_after(self, piece: TrainGroup, n: int) -> None:
         if n == len(piece.turn):
@@ -245,8 +234,3 @@ def turn_push(fifo: deque[T], item: T, is_bulk: Callable[[T], bool]) -> None:
     """Put `item` of a bulk op behind the first item of no bulk op and the bulk items directly after it; without one, first."""
     rows = [i for i, other in enumerate(fifo) if not is_bulk(other)]
     fifo.insert((rows[1] if len(rows) > 1 else len(fifo)) if rows else 0, item)
-
-
-def _after(server: Server, start: int, n_bytes: int) -> int:
-    """When `server` has sent `n_bytes`, from `start` on."""
-    return start - (-n_bytes * PS_PER_US // server.rate)

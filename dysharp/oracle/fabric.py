@@ -51,7 +51,7 @@ class _Acks:
             return now
         if server.free_at <= now:
             self.waiting[port] = Fraction(0)
-            return now + -(-op.ack_up * PS_PER_US // server.rate)
+            return now + server.time_of(op.ack_up)
         ack = op.ack_up // op.packets
         turn = ack + sum(self.packet.get((port, c), 0) for c in self._classes(port))
         self.world.counts["acknowledgement waits for turns"] += 1
@@ -74,8 +74,7 @@ class _Acks:
         """When the source of `op` knows that all of it is visible, which it is now. The last acknowledgement leaves at `left`."""
         due = max(left, self.world.now) + ack
         if self.take_turns(op):
-            link = self.down[op.port]
-            due += -(-sum(link.held) * PS_PER_US // link.server.rate)
+            due += self.down[op.port].server.time_of(sum(self.down[op.port].held))
         return due
 
 
@@ -137,7 +136,7 @@ class OracleFabric:
         self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
         self.bulk.queue = self._queue
         self.acks = _Acks(world, self.up, self.down)
-        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.tables.remote(op) for op in world.ops)
+        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.remote(op) for op in world.ops)
         self.lines_up = [Lines(world.hardware) for _ in range(program.n_nodes if unequal else 0)]
         self.lines_down = [Lines(world.hardware) for _ in self.lines_up]
 
@@ -145,7 +144,7 @@ class OracleFabric:
         """How many trains of each row ask the row table."""
         tables = self.world.tables
         asks = [op for op in tables.ops if op.table >= 0 and op.table == tables.program.row_table]
-        return Counter(row for op in asks for member in tables.remote(op) for row in tables.members[member].rows)
+        return Counter(row for op in asks for member in self.world.remote(op) for row in tables.members[member].rows)
 
     # ---- up -----------------------------------------------------------------------------------------------
 
@@ -215,7 +214,7 @@ class OracleFabric:
         world, op = self.world, item.op
         n_bytes, stripe = (op.up, op.stripe_up) if item.member < 0 else (op.response, op.stripe_response)
         self.acks.sends(node, op.cls if item.member < 0 else op.response_cls, op, n_bytes)
-        late = self._time(link.server.debt_at(world.now), link.server)
+        late = link.server.time_of(link.server.debt_at(world.now))
         end = link.server.serve(world.now, n_bytes)
         world.agenda.add(end, Event.UP_END, node, -1)
         tail = self.lines_up[node].send(op, n_bytes, late, world.now) if node < len(self.lines_up) else end + stripe
@@ -344,7 +343,7 @@ class OracleFabric:
         """The server is free when the links are on average; the copy has left with its last packet, and not before earlier copies."""
         now, op, lines = self.world.now, item.op, self.lines_down[node]
         extra = self.world.members[item.member].extra if item.member >= 0 else 0
-        late = self._time(link.server.debt_at(now), link.server) + self._time(extra, link.server)
+        late = link.server.time_of(link.server.debt_at(now)) + link.server.time_of(extra)
         self.world.agenda.add(link.server.serve(now, item.n_bytes), Event.DOWN_FREE, node, -1)
         tails = self.tail if item.member >= 0 else self.answer_tail
         left = lines.send(op, item.n_bytes - extra, late, now)
@@ -354,10 +353,6 @@ class OracleFabric:
         link.on_lines.append(item)
         self._n_sent += 1
         self.world.agenda.add(lines.in_order, Event.DOWN_END, node, self._n_sent)
-
-    @staticmethod
-    def _time(n_bytes: int, server: Server) -> int:
-        return -(-n_bytes * PS_PER_US // server.rate)
 
     def down_end(self, node: int) -> None:
         """A copy or result has left the switch and its output buffer. Its data is visible one hop later."""

@@ -82,9 +82,6 @@ def tables_of(program: Program, pieces: Counter[int]) -> list[list[_TableOfHub]]
     return [[one(table) for _ in range(program.n_nodes)] for table in program.tables]
 
 
-ANY = 1 << 40
-
-
 class Places:
     """The merge table of every home, at the switch ports that face it: loads that merge, and sums (docs/design/0002), on `protocol/merging.py`."""
 
@@ -94,7 +91,7 @@ class Places:
         self._expected: list[int] = [] if sessions is None else sessions.expected.tolist()
         self._timeout = 0 if sessions is None else sessions.timeout_ps
         places = 0 if sessions is None else sessions.places
-        self._tables = [merging.empty(places or ANY) for _ in range(program.n_nodes)]
+        self._tables = [merging.empty(places or NEVER) for _ in range(program.n_nodes)]
         self._used: dict[int, int] = {}  # when the entry of an address was used last
         self.merging: set[int] = set()
         """Loads that went on and whose response comes to the table."""

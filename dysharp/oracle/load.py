@@ -78,14 +78,6 @@ class Tables:
     ops: list[Op]
     members: list[Member]
 
-    def remote(self, op: Op) -> list[int]:
-        """Members of `op` on other nodes, in table order."""
-        return [m for m in op.members if self.members[m].node != op.node]
-
-    def local(self, op: Op) -> list[int]:
-        """Members of `op` on its own node, in table order."""
-        return [m for m in op.members if self.members[m].node == op.node]
-
 
 def load(program: Program) -> Tables:
     """The Program as lists. Raises ProgramError for a COMPUTE or DELAY without a duration, a task or a pool."""

@@ -1,4 +1,4 @@
-"""Servers of link directions and memory, virtual channels, round robin, and unequal links (docs/design/0001)."""
+"""Servers of link directions, virtual channels, round robin, and unequal links (docs/design/0001)."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -33,6 +33,10 @@ class Server:
     total: int = 0
     message_bytes: int = 0
 
+    def time_of(self, n_bytes: int) -> int:
+        """The time of `n_bytes`, rounded up."""
+        return -(-n_bytes * PS_PER_US // self.rate)
+
     def owe(self, n_bytes: int) -> None:
         """Add bytes of small packets. They have no event. They delay the next train."""
         self.debt += n_bytes
@@ -50,7 +54,7 @@ class Server:
         self.debt = 0
         self.total += n_bytes
         self.idle = False
-        self.free_at = self.busy_start + -(-self.busy_bytes * PS_PER_US // self.rate)
+        self.free_at = self.busy_start + self.time_of(self.busy_bytes)
         return self.free_at
 
     def end_not_before(self, time: int) -> int:
@@ -59,23 +63,6 @@ class Server:
             self.free_at = self.busy_start = time
             self.busy_bytes = 0
         return self.free_at
-
-
-@dataclass(slots=True)
-class MemoryServer:
-    """The shared memory bandwidth of one node: first come, first served. It rounds every access.
-
-    `rate`: bytes per microsecond, 0 = not shared.
-    """
-
-    rate: int
-    given_until: int = 0
-
-    def read_or_write(self, now: int, n_bytes: int) -> int:
-        """Move `n_bytes` behind all earlier bytes. Returns the time of the last byte."""
-        if self.rate > 0:
-            self.given_until = max(self.given_until, now) + -(-n_bytes * PS_PER_US // self.rate)
-        return self.given_until
 
 
 @frozen

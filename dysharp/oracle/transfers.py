@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from dysharp.oracle.bulk import TrainGroup
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.hub_table import Places
@@ -45,7 +44,7 @@ class TransferOps:
 
     def issue(self, op: Op) -> None:
         """`op` starts. Hub and memory serve its local members, links and switch its remote members."""
-        world, local, remote = self.world, self.world.tables.local(op), self.world.tables.remote(op)
+        world, local, remote = self.world, self.world.local(op), self.world.remote(op)
         for m in local:
             world.agenda.add(world.now + world.hardware.local, Event.LOCAL, op.port, m)
         one_answer = op.kind in PULLS and bool(remote)
@@ -63,20 +62,17 @@ class TransferOps:
     def deliver(self, member: int) -> None:
         """A copy is visible at its member, which acknowledges it."""
         op, to = self.world.op_of(member), self.world.members[member]
-        if op.id in self.fabric.bulk.pieces:
-            self._piece_delivered(self.fabric.bulk.pieces.pop(op.id))
+        if (piece := self.fabric.bulk.pieces.pop(op.id, None)) is not None:
+            if self.fabric.bulk.delivered(piece):
+                whole = piece.bulk.op
+                self._arrived(whole, whole.members[0])
+                self.world.agenda.add(self.world.now + self.fabric.rules[whole.net].ack, Event.ACK, whole.port, whole.id)
             return
         self.world.moves(to.node, op.payload)
         self._arrived(op, member)
         self.fabric.up[to.port].server.owe(op.ack_up)
         self.fabric.acks.visible(to.port, op)
         self._part(op)
-
-    def _piece_delivered(self, piece: TrainGroup) -> None:
-        if self.fabric.bulk.delivered(piece):
-            op = piece.bulk.op
-            self._arrived(op, op.members[0])
-            self.world.agenda.add(self.world.now + self.fabric.rules[op.net].ack, Event.ACK, op.port, op.id)
 
     def known(self, member: int) -> None:
         """The places of a copy's rows are known: a store (`member` >= 0) is visible."""
@@ -97,7 +93,7 @@ class TransferOps:
 
     def _is_whole(self, op: Op) -> bool:
         """Whether the rows have what they need of `op`: contributions without a place in the switch fill them together."""
-        if op.kind is not Kind.PUSH_REDUCE or not self.world.tables.remote(op):
+        if op.kind is not Kind.PUSH_REDUCE or not self.world.remote(op):
             return True
         session = self._sessions[op.session]
         session.delivered += 1
@@ -108,7 +104,7 @@ class TransferOps:
         self.parts_left[op.id] -= 1
         if self.parts_left[op.id] > 0:
             return
-        if op.kind in PULLS or not self.world.tables.remote(op):
+        if op.kind in PULLS or not self.world.remote(op):
             self.world.complete(op)
         else:
             self._acknowledge(op, self.fabric.acks.left[op.id])
@@ -170,7 +166,7 @@ class TransferOps:
         elif op.kind is Kind.MERGED_LOAD:
             self._ask(op)
         else:
-            self._pass_gates(op, self.world.tables.remote(op))
+            self._pass_gates(op, self.world.remote(op))
 
     def _pass_gates(self, op: Op, members: list[int]) -> None:
         """Copies of `op` ask for their outputs, but for those whose gate is closed."""
@@ -201,7 +197,7 @@ class TransferOps:
             session.passes = not self.places.take(home)
             self.world.counts["sum without a place" if session.passes else "sum with a place"] += 1
         if session.passes:
-            self.fabric.copy_out(op, self.world.tables.remote(op))
+            self.fabric.copy_out(op, self.world.remote(op))
             return
         session.ops.append(op)
         session.tail = max(session.tail, self.fabric.tail[op.id])
@@ -225,7 +221,7 @@ class TransferOps:
         """A load is at the head of its buffer: it goes on to the home, waits for the response to an equal load, or is answered."""
         out = self.places.load(op, self._home[op.session])
         if isinstance(out, Forward):
-            self.fabric.copy_out(op, self.world.tables.remote(op))
+            self.fabric.copy_out(op, self.world.remote(op))
             return
         if out is not None:
             self._answer(op, self._sessions[op.session].tail, False)

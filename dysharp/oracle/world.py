@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from dysharp.base import frozen
 from dysharp.oracle.load import Op, Tables
-from dysharp.oracle.servers import MemoryServer
+from dysharp.oracle.servers import PS_PER_US
 from dysharp.program import Point, Tail
 
 
@@ -139,7 +139,7 @@ class World:
         self.hardware, self.ops, self.members = tables.hardware, tables.ops, tables.members
         self.agenda = _EventHeap()
         self.semaphores = _SemaphoreLevels(tables)
-        self.memory = [MemoryServer(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
+        self._memory_until = [0] * tables.program.n_nodes
         self.fired: deque[Passed] = deque()
         self.finished: Callable[[Op], None]
         self.apply: Callable[[Passed], None]
@@ -152,12 +152,25 @@ class World:
         return self.agenda.now
 
     def moves(self, node: int, n_bytes: int) -> int:
-        """The memory of `node` reads or writes `n_bytes` from now on. Returns the time of the last byte."""
-        return self.memory[node].read_or_write(self.now, n_bytes)
+        """The memory of `node` reads or writes `n_bytes` behind all earlier bytes, and rounds every access. Returns the time of the last byte.
+
+        A rate of 0: the memory is not shared.
+        """
+        if (rate := self.hardware.memory_rate) > 0:
+            self._memory_until[node] = max(self._memory_until[node], self.now) + -(-n_bytes * PS_PER_US // rate)
+        return self._memory_until[node]
 
     def op_of(self, member: int) -> Op:
         """The op that owns a member."""
         return self.ops[self.members[member].op]
+
+    def remote(self, op: Op) -> list[int]:
+        """Members of `op` on other nodes, in table order."""
+        return [m for m in op.members if self.members[m].node != op.node]
+
+    def local(self, op: Op) -> list[int]:
+        """Members of `op` on its own node, in table order."""
+        return [m for m in op.members if self.members[m].node == op.node]
 
     def fire(self, tail: Tail, ident: int, cause: int) -> None:
         """A point was passed. Edges of rows and tiles fall at once, edges of ops in first-in, first-out order."""

@@ -1,12 +1,13 @@
 """Tasks on the workers of a dask scheduler. Dask does the retries, the lost workers and the cancellation."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dysharp.base import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError, Tally, parse_json, read_text
+from dysharp.base import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError, parse_json, read_text
 from dysharp.base.processes import Ended, Runner, T, Task
 
 RETRIES = 2
@@ -79,7 +80,7 @@ def _told(work: Callable[[float], T], part: float) -> T | Exception:
 
 def _sharers(client: Any) -> int:
     """The most threads of workers that share the memory of one computer."""
-    threads: Tally = {}
+    threads = Counter[str]()
     for worker in client.scheduler_info(n_workers=-1)["workers"].values():
-        threads[worker["host"]] = threads.get(worker["host"], 0) + worker["nthreads"]
+        threads[worker["host"]] += worker["nthreads"]
     return max(threads.values(), default=1)

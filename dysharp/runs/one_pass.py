@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.phases import row_visits
-from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.analysis.surroundings import surroundings
 from dysharp.base import I32, AnyMapping, ByName, OnProgress, Texts
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.arguments import DEFAULT_CLUSTER
@@ -22,7 +22,6 @@ from dysharp.runs.options import without_effect
 from dysharp.runs.request import Workload
 from dysharp.specs import Cluster, Model, choice_int, load_cluster
 from dysharp.systems import System
-from dysharp.workload import Routing
 
 if TYPE_CHECKING:
 
@@ -83,7 +82,8 @@ def run_pass(
     )  # fmt: skip
     passed = sums_that_passed(program, trace)
     measured = measure(inputs, program, trace, waiting=request.waiting, passed=passed)
-    around = _surroundings(inputs, request.model, served)
+    plain = request.cluster.family != "hw" or not inputs.options.get("compute", True)  # no kernels of real GPUs, or no GEMMs
+    around = None if plain else surroundings(system.name, request.model, request.cluster, served, options=inputs.options, direction=direction)
     asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
@@ -225,14 +225,6 @@ def left_early(inputs: RunInputs, blocks: AnyMapping) -> Texts:
     left, all_of, entries = blocks["reduction"]["evictions"], blocks["reduction"]["sessions"], blocks["config"]["reduction_entries"]
     found = f"{left} of {all_of} sums of packets left the {entries} entries of their port before their last part, which went on alone"
     return (f"{inputs.system}: {found}; --fidelity burst has no such table",)
-
-
-def _surroundings(inputs: RunInputs, model: Model, served: Routing) -> Surroundings | None:
-    """The surroundings of the Program on an hw cluster; None on other clusters and without GEMMs (`compute` = False)."""
-    cluster, options = inputs.cluster, inputs.options
-    if cluster.family != "hw" or not options.get("compute", True):
-        return None
-    return surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction)
 
 
 def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ...]) -> Engine:

@@ -28,13 +28,18 @@ def option_choices(system: System | CollectiveSystem) -> dict[str, Choice | None
     return {field: choice(name) if name in known else None for field, name in names.items()}
 
 
+def _defaults(options: Any) -> ByName:
+    """{field: its default} of a dataclass."""
+    return {f.name: f.default for f in dataclasses.fields(options)}
+
+
 def options_of(system: System | CollectiveSystem, given: Mapping[str, Value]) -> Any:
     """The Options of `system`: `given` {option: value or text}, else defaults.
 
     Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or a value outside the range of its choice.
     """
     fields = option_choices(system)
-    defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
+    defaults = _defaults(system.options)
     values: dict[str, Value] = {}
     for name, value in given.items():
         check_word(name, fields, f"option {system.name}.{name}: unknown")
@@ -133,7 +138,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[ByNa
         raise ConfigError(f'option {absent[0]!r}: found fidelity "{fidelity}", expected "packet" (the burst level does not have this block)')
     from dysharp.engine.packet.fabric import FabricConfig
 
-    defaults = {f.name: f.default for f in dataclasses.fields(FabricConfig)}
+    defaults = _defaults(FabricConfig)
     out: ByName = {}
     for key, value in named.items():
         name = key.partition(".")[2]
@@ -189,7 +194,7 @@ class _OptionHelp:
 
 def options_help(system: System) -> list[_OptionHelp]:
     """The options of a system, in the order of its declaration."""
-    defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
+    defaults = _defaults(system.options)
     choices = option_choices(system)
     done = []
     for field, default in defaults.items():
@@ -225,7 +230,7 @@ def without_effect(system: System, options: Any, cluster: Cluster) -> Sequence[s
     if not system.has_real_form:
         return ()
     real = is_real(options.form, cluster)
-    defaults = {f.name: f.default for f in dataclasses.fields(options)}
+    defaults = _defaults(options)
     changed = {name: value for name, value in dataclasses.asdict(options).items() if value != defaults[name]}
     remedy = "form=real has them" if cluster.gpu else "hw-* clusters have them"
     form = "real form here, which has its own software costs" if real else f"paper form here, without software costs; {remedy}"

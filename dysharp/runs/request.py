@@ -78,7 +78,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
         def checked(*args: Any, **request: Any) -> Any:
             for name in (name for name in request if name not in names):
                 raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
-            request = {name: fitting(name, value, types[name]) if name in types else value for name, value in request.items()}
+            request = {name: fitting(name, value, types.get(name, Any)) for name, value in request.items()}
             request = {name: argument.default for name, argument in known.items()} | request
             for name, argument in known.items():
                 argument.check(name, request[name])
@@ -108,9 +108,9 @@ def make_request(args: RequestArgs) -> Request:
     tokens = model.tokens_per_gpu if tokens is None else tokens
     given = model.routing if given is None else routing_string(given) if isinstance(given, str) else given
     window = args["window"] or None
-    if window is not None:
-        _check_window(window, tokens, fidelity, (cluster if gpus is None else cluster.with_gpus(gpus)).domains)
     cluster = cluster if gpus is None else cluster.with_gpus(gpus)
+    if window is not None:
+        _check_window(window, tokens, fidelity, cluster.domains)
     if fidelity == "packet" and not cluster.n_switches:
         raise ConfigError(
             f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'

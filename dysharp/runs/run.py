@@ -34,13 +34,8 @@ def run(system: str, **request: Unpack[RequestArgs]) -> Row:
         asked = make_collective_request(request)
         return run_collective(wanted, asked, collective_options({system: wanted}, asked.options)[system])
     chosen = get_system(system)
-    return _simulate({chosen.name: chosen}, make_request(request))[0]
-
-
-def _simulate(systems: Mapping[str, System], request: Request) -> tuple[Row, ...]:
-    """The Rows of several systems on one workload, drawn once, one after the other."""
-    options, workload = prepare(systems, request)
-    return tuple(run_point(system, options[name], workload, i, len(systems)) for i, (name, system) in enumerate(systems.items(), 1))
+    options, workload = prepare({chosen.name: chosen}, make_request(request))
+    return run_point(chosen, options[chosen.name], workload)
 
 
 def prepare(systems: Mapping[str, System], request: Request) -> tuple[ByName, Workload]:

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -120,16 +121,8 @@ def inputs_digest(point: Point) -> str:
     """Digest of the content of `_input_files`: a file with other content makes another point."""
     h = hashlib.blake2b(digest_size=8)
     for path in _input_files(point):
-        file = path / "config.json" if _is_folder(path) else path
-        h.update(_content(file))
+        h.update(_content(path / "config.json" if os.path.isdir(path) else path))
     return h.hexdigest()
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def _content(file: Path) -> bytes:

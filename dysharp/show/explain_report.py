@@ -17,7 +17,7 @@ HOVER = 2
 """Narrower events are drawn together and have no text of their own."""
 MOST_RANKS, MOST_STREAMS = 8, 6
 KINDS = ("products", "attention", "exchanges", "waits", "copies", "others")
-COLOURS = dict(zip(KINDS, (PALETTE[0], PALETTE[3], PALETTE[1], PALETTE[6], PALETTE[2], PALETTE[5]), strict=True))
+COLOURS = {kind: PALETTE[i] for kind, i in zip(KINDS, (0, 3, 1, 6, 2, 5), strict=True)}
 _OF = {"GEMM": KINDS[0], "grouped GEMM": KINDS[0], "weight gradients": KINDS[0], WAITING: KINDS[3], COPY: KINDS[4]}
 
 

@@ -134,11 +134,12 @@ class _Window(BaseModel):
     time_us: _Us
 
 
+_Count = Annotated[int, Field(ge=0)]
 _NARROWER: ByName = {
     "time_us": Annotated[float, Field(gt=0, allow_inf_nan=False)], "bound_us": _Us, "workload_bound_us": _Us, "exposed_comm_us": _Us,
     "phases_us": dict[str, _Phase], "window": _Window | Annotated[ByName, Field(max_length=0)], "gpus": Annotated[int, Field(ge=1, le=1 << 16)],
-    "tokens_per_gpu": Annotated[int, Field(ge=0, le=1 << 40)], "seed": Annotated[int, Field(ge=0)], "layer": Annotated[int, Field(ge=0)] | None,
-    "dropped_rows": Annotated[int, Field(ge=0)], "direction": typing.Literal[tuple(DIRECTIONS)], "topk": Annotated[int, Field(ge=0)],
+    "tokens_per_gpu": Annotated[int, Field(ge=0, le=1 << 40)], "seed": _Count, "layer": _Count | None,
+    "dropped_rows": _Count, "direction": typing.Literal[tuple(DIRECTIONS)], "topk": _Count,
 }  # fmt: skip
 """Fields that a page computes with, narrower than in `Row`."""
 

@@ -12,7 +12,7 @@ from dysharp.show.plots import PALETTE, drawn
 from dysharp.training.graph import COMPUTE, GATHER, OPTIMIZER, REDUCE, Node, Replay
 
 WORK = ("forward", "backward", "gradient of the input", "weight gradients", "merged pair", "gradients and parameters", "optimizer")
-COLOURS = dict(zip(WORK, (PALETTE[0], PALETTE[1], PALETTE[7], PALETTE[3], PALETTE[2], PALETTE[4], PALETTE[6]), strict=True))
+COLOURS = {work: PALETTE[i] for work, i in zip(WORK, (0, 1, 7, 3, 2, 4, 6), strict=True)}
 _OF_CELL = dict(zip("FBIW", WORK, strict=False))
 
 

@@ -8,7 +8,7 @@ from dysharp.show.step_plot import COLOURS, spans
 
 WIDTH, LINE = 1200, 22
 """Of the drawing, in its own units: all of a step, a rank."""
-SHARES = dict(zip(WORDS, (PALETTE[0], PALETTE[1], PALETTE[7], PALETTE[4], PALETTE[2], PALETTE[5], PALETTE[3], PALETTE[6]), strict=True))
+SHARES = {word: PALETTE[i] for word, i in zip(WORDS, (0, 1, 7, 4, 2, 5, 3, 6), strict=True)}
 
 
 def render_steps(steps: Steps, command: str) -> str:

@@ -2,11 +2,12 @@
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from dysharp.base import AnyMapping, AnyPath, Rows, Tally, check_destination, make_folder, one_line, write_text
+from dysharp.base import AnyMapping, AnyPath, Rows, check_destination, make_folder, one_line, write_text
 from dysharp.base.text import cell
 from dysharp.measured.intervals import GROUPS, coverage, residuals
 from dysharp.measured.validation import Validation
@@ -90,10 +91,10 @@ def _page_of(done: Validation, figure: str = "", folder: str = "validation-table
 
 def _outside(unsupported: Sequence[AnyMapping]) -> str:
     """A sentence about the measurements that belong to no family, by kind."""
-    kinds: Tally = {}
+    kinds = Counter[str]()
     for row in unsupported:
         if not row["family"]:
-            kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]
+            kinds[row["kind"]] += row["n"]
     if not kinds:
         return "Every measurement belongs to one of these families."
     order = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))

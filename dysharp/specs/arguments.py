@@ -30,8 +30,8 @@ def checked(function: F) -> F:
     @functools.wraps(function)
     def door(*args: Any, **named: Any) -> Any:
         kinds = _kinds_of(function)
-        placed = (fitting(name, value, kinds[name]) if name in kinds else value for name, value in zip(names, args, strict=False))
-        rest = {name: fitting(name, value, kinds[name]) if name in kinds else value for name, value in named.items()}
+        placed = (fitting(name, value, kinds.get(name, Any)) for name, value in zip(names, args, strict=False))
+        rest = {name: fitting(name, value, kinds.get(name, Any)) for name, value in named.items()}
         return function(*placed, *args[len(names) :], **rest)
 
     return cast(F, door)

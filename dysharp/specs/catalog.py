@@ -79,8 +79,8 @@ def load_cluster(name_or_path: NameOrPath | Cluster) -> Cluster:
     if fields and base in list_clusters():
         where = f"cluster {show(name_or_path)}"
         return _cluster(_variant_table(base, fields, where), where)
-    if fields and "=" in fields[0] and not _exists(Path(str(name_or_path))):
-        hint = "; write the keys into the file" if _exists(Path(base)) else nearest(base, list_clusters())
+    if fields and "=" in fields[0] and not os.path.exists(Path(str(name_or_path))):
+        hint = "; write the keys into the file" if os.path.exists(Path(base)) else nearest(base, list_clusters())
         raise ConfigError(f"cluster {show(name_or_path)}: found {show(base)} before the keys, expected a packaged cluster{hint}")
     path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
     return cluster_from_toml(read_text(path), str(path))
@@ -224,17 +224,10 @@ def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str
     path = Path(name_or_path)
     text = str(path)
     is_path = isinstance(name_or_path, os.PathLike) or os.sep in text or path.suffix in (".toml", ".json")
-    if is_path or (name_or_path and _exists(path)):  # the path of "" is this folder
+    if is_path or (name_or_path and os.path.exists(path)):  # the path of "" is this folder
         return path
     hint = nearest(text, names)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # the name is too long or contains a NUL
-        return False
 
 
 def _config_name(path: Path) -> str:

@@ -38,7 +38,7 @@ Experts = Annotated[int, Field(strict=True, ge=1, le=1 << 16)]  # expert ids are
 Tokens = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
 Small = Annotated[int, Field(strict=True, ge=1, le=1 << 12)]
 SmallOrNone = Annotated[int, Field(strict=True, ge=0, le=1 << 12)]
-Entries = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
+Entries = Tokens
 EntriesOrInfinite = Annotated[int, Field(strict=True, ge=0, le=1 << 24)]
 Amount = Annotated[int, Field(strict=True, ge=1, le=1 << 50)]
 AmountOrZero = Annotated[int, Field(strict=True, ge=0, le=1 << 50)]

@@ -74,7 +74,12 @@ def fitted_values(overrides: Overrides = ()) -> Amounts:
 
 @functools.cache
 def _packaged() -> Amounts:
-    return {name: constant.value for name, constant in fitted().items()}
+    return values_of(fitted())
+
+
+def values_of(constants: Mapping[str, Fitted]) -> Amounts:
+    """Value by name."""
+    return {name: constant.value for name, constant in constants.items()}
 
 
 def overrides_of(table: Any, where: str) -> Overrides:

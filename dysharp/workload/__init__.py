@@ -1,6 +1,6 @@
 """`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from the Routing."""
 
-from dysharp.workload.closed import UniformTraffic, expected_copies, uniform_p, uniform_R, uniform_traffic
+from dysharp.workload.closed import UniformTraffic, expected_copies, uniform_p, uniform_traffic
 from dysharp.workload.collective import OPERATIONS, Collective, even, parse_collective
 from dysharp.workload.describe import GpuRow, LayerRow, NodeRow, describe, describe_routing, describe_trace
 from dysharp.workload.levels import LEVELS, Levels, between_rails, by_domain, rail_rings, rail_rows, switch_multicast, two_hop

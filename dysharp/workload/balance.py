@@ -39,7 +39,7 @@ def exact_moves(load: Ints, n_gpus: int, most: int, least: int = 1) -> list[tupl
     return moves
 
 
-def exact_slots(load: Ints, n_gpus: int, most: int | None, least: int = 1) -> tuple[I32, I64, int]:
+def exact_slots(load: Ints, n_gpus: int, most: int | None, least: int) -> tuple[I32, I64, int]:
     """The slots of `exact_moves`: (expert of each [n_slots], -1 = empty; rows of each [n_slots]; slots of a GPU behind those of its own experts).
 
     Raises ConfigError where GPUs do not divide the experts.

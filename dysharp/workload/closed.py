@@ -74,11 +74,6 @@ def uniform_p(n_experts: int, n_gpus: int, topk: int) -> float:
     return expected_copies(n_gpus, n_experts, topk) / n_gpus
 
 
-def uniform_R(n_experts: int, n_gpus: int, topk: int) -> float:
-    """R = (G - 1) p, the distinct remote GPUs per token. Raises ConfigError as `uniform_p`."""
-    return (n_gpus - 1) * uniform_p(n_experts, n_gpus, topk)
-
-
 def uniform_traffic(n_experts: int, n_gpus: int, topk: int) -> UniformTraffic:
     """All closed forms of one configuration. Raises ConfigError for fewer than two GPUs, and as `uniform_p`."""
     if n_gpus < 2:

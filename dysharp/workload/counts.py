@@ -41,15 +41,15 @@ class Counts:
         return int(np.argsort(ratio, kind="stable")[(len(ratio) - 1) // 2])
 
 
-def load_counts(path: Path, model: str = "") -> Counts:
-    """The counts of one model of a CSV file. `model` "": the only model of the file.
+def load_counts(path: Path, model: str = "", how: str = "add :model=NAME") -> Counts:
+    """The counts of one model of a CSV file. `model` "": the only model of the file. `how`: to name one, in words.
 
     Raises ConfigError that names file and row for: other columns, a value that is no whole number, a negative count,
     an expert that is missing or occurs twice, a layer without any count.
     """
     tables = read_counts(path)
     if not model and len(tables) > 1:
-        raise ConfigError(f"{path}: holds {len(tables)} models, add :model=NAME{nearest('', tables)}"[:400])
+        raise ConfigError(f"{path}: holds {len(tables)} models, {how}{nearest('', tables)}"[:400])
     chosen = model or next(iter(tables))
     return entry_of(chosen, tables, f"{path}: no model {chosen[:60]!r}")
 

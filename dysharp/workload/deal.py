@@ -29,7 +29,8 @@ def deal(trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: s
     elif window == "decode":
         lengths = _kept_lengths(trace, keep, 1)
         token = _one_of_each(lengths, n_gpus * tokens_per_gpu, rng)
-        notes.append(_requests_note(trace, lengths.size, n_gpus * tokens_per_gpu))
+        dealt = f"{n_gpus * tokens_per_gpu} requests stand for one token each, from {lengths.size} recorded sequences"
+        notes.append("no sequence lengths recorded: every token stands for a request of its own" if trace.seq_len is None else dealt)
     else:
         lengths = _kept_lengths(trace, keep, tokens_per_gpu)
         alone = n_gpus > 1 and (lengths.size == 1 if trace.seq_len is not None else lengths.size < n_gpus)
@@ -39,13 +40,6 @@ def deal(trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: s
             notes.append(f"no sequence lengths recorded: cut into windows of {tokens_per_gpu} tokens")
         token = _cut(len(ids), n_gpus, tokens_per_gpu) if alone else _in_order(lengths, n_gpus, tokens_per_gpu, rng)
     return ids[token].astype(np.int32), (*notes, *_repetition(token, len(ids), n_gpus))
-
-
-def _requests_note(trace: Recording, n_sequences: int, n_tokens: int) -> str:
-    """How many sequences stand for the requests of a decode batch."""
-    if trace.seq_len is None:
-        return "no sequence lengths recorded: every token stands for a request of its own"
-    return f"{n_tokens} requests stand for one token each, from {n_sequences} recorded sequences"
 
 
 def _repetition(token: I64, n_recorded: int, n_gpus: int) -> Texts:

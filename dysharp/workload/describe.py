@@ -92,7 +92,7 @@ def describe_routing(routing: Routing) -> LayerRow:
     return _layer_row(routing.description, None, load, routing.topk, filled, (gpu,))
 
 
-def describe_trace(trace: Recording, n_gpus: Sequence[int] = (8, 16, 32, 64)) -> list[LayerRow]:
+def describe_trace(trace: Recording, n_gpus: Sequence[int]) -> list[LayerRow]:
     """The rows of a Recording in memory. Raises ConfigError as `describe`."""
     _check_gpus(n_gpus)
     return _of_trace(trace, None, n_gpus)

@@ -81,7 +81,7 @@ def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, m
     return header
 
 
-def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_BYTES) -> Array:
+def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int) -> Array:
     """The array of an `.npy` stream of `n_stored` bytes. Raises ConfigError as `read_npz`, beginning with `where`."""
     try:
         header = _checked_header(stream, n_stored, where, max_bytes)

@@ -93,7 +93,7 @@ def _check_nodes(n_experts: int, n_gpus: int, n_nodes: int, n_groups: int) -> No
             raise ConfigError(f"placement eplb: found {counted} {what} on {by} {among}, expected a multiple")
 
 
-def _replicate(load: Reals, n_slots: int, as_made: bool = False) -> tuple[I32, F64]:
+def _replicate(load: Reals, n_slots: int, as_made: bool) -> tuple[I32, F64]:
     """Expert and load of every replica. Each further replica goes to the expert with the largest load per replica.
 
     Replicas are in the order of experts; `as_made`: first one of each expert, then the further ones, as in the public code.

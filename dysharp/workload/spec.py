@@ -93,9 +93,11 @@ def parse_routing(text: str) -> RoutingSpec:
         options[key] = value
     if name in PATTERNS:
         return RoutingSpec(name, settings=_settings(name, ":".join(parts), options))
+    window = options.get("window", "in-order")
+    check_word(window, _WINDOWS, f"routing trace: unknown window {window[:60]!r}")
     return RoutingSpec(
         name, value=_number(name, ":".join(parts)), source=_source(name, ":".join(parts)), layer=_layer(options.get("layer")),
-        model=options.get("model", ""), window=_window(options.get("window", "in-order")), group_limited="group-limited" in options,
+        model=options.get("model", ""), window=window, group_limited="group-limited" in options,
     )  # fmt: skip
 
 
@@ -166,8 +168,3 @@ def _layer(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise ConfigError(f"routing: found layer={text[:60]!r}, expected a layer number")
     return int(text)
-
-
-def _window(text: str) -> str:
-    check_word(text, _WINDOWS, f"routing trace: unknown window {text[:60]!r}")
-    return text

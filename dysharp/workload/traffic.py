@@ -99,7 +99,7 @@ def scheme_name(scheme: Scheme) -> str:
     return scheme if isinstance(scheme, str) else scheme.__name__
 
 
-def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
+def scheme_rows(routing: Routing, scheme: Scheme, options: Any) -> Rows:
     """Token rows of Dispatch under one scheme. A scheme that is a function gets `options` as second argument.
 
     Raises ConfigError for an unknown name.

@@ -4,7 +4,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import load_model
-from dysharp.workload import distinct_gpus, make_routing, traffic, uniform_p, uniform_R, uniform_traffic
+from dysharp.workload import distinct_gpus, make_routing, traffic, uniform_p, uniform_traffic
 
 # name: p, R, K, one copy per GPU, per expert, multicast, cut %, useless %, ideal speed-up
 TABLE = {
@@ -41,7 +41,7 @@ def test_table_of_the_study(name: str) -> None:
 
 @pytest.mark.parametrize(("gpus", "remote"), [(4, 2.74), (8, 4.75), (16, 6.33), (32, 7.32), (64, 7.88)])
 def test_small_model_on_other_scales(gpus: int, remote: float) -> None:
-    assert uniform_R(64, gpus, 8) == pytest.approx(remote, abs=6e-3)
+    assert uniform_traffic(64, gpus, 8).remote_gpus == pytest.approx(remote, abs=6e-3)
 
 
 def test_sampled_large_model_meets_the_closed_form() -> None:

@@ -26,16 +26,16 @@ def _size_of(point: Point) -> tuple[str, int] | None:
     return next(((name, options[name]) for name in (REDUCTION, AL, RAT) if name in options), None)
 
 
-def _with_size(point: Point, entries: int) -> Point:
-    """The point with `entries` as the size of its table."""
+def _infinite(point: Point) -> Point:
+    """The point with an infinite table."""
     name, _ = _size_of(point) or ("", 0)
-    return replace(point, options=tuple((key, entries if key == name else value) for key, value in point.options))
+    return replace(point, options=tuple((key, 0 if key == name else value) for key, value in point.options))
 
 
 def _sweep(here: Seen) -> dict[int, Seen]:
     """The points of the sweep by size; {} for a point that sets no table."""
-    whole = _with_size(here.point, 0)
-    return {found[1]: replace(here, point=p) for p in here.rows if (found := _size_of(p)) and _with_size(p, 0) == whole}
+    whole = _infinite(here.point)
+    return {found[1]: replace(here, point=p) for p in here.rows if (found := _size_of(p)) and _infinite(p) == whole}
 
 
 def _largest(here: Seen) -> Seen | None:

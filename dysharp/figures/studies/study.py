@@ -28,6 +28,9 @@ MOST = 1e15
 """Ends of ranges are smaller: whole numbers up to here are exact as floats."""
 
 
+_OneOrMore = Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])]
+
+
 @frozen
 class Draw:
     """The table [draw]. `range`: {axis: [lowest, highest]}; whole numbers draw whole numbers. `log`: axes that are drawn by their logarithm.
@@ -38,8 +41,8 @@ class Draw:
     method: str
     n: Whole
     range: dict[str, list[Number]]
-    log: Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ()
-    minimize: Annotated[Texts, BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ("time_us",)
+    log: _OneOrMore = ()
+    minimize: _OneOrMore = ("time_us",)
     seed: Whole = 0
 
 

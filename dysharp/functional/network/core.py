@@ -120,7 +120,7 @@ class Network(PacketWires, Generic[T]):
         self._sources: Sources[T] = Sources(n_gpus, fmt, self.statistics)
         self._transactions: dict[tuple[int, int], T] = {}
         self.on(MEMORY, self._memory)
-        self.on(EXPIRE, self._expire)
+        self.on(EXPIRE, lambda what: self._switch.expire(*what))
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -131,9 +131,6 @@ class Network(PacketWires, Generic[T]):
     def _miss(self, tables: HubTables, key: Key) -> None:
         """A lookup missed the TLB: memory will answer."""
         self._queues.put((MEMORY, (tables.gpu, *key)), tables)
-
-    def _expire(self, what: tuple[Port, Session]) -> None:
-        self._switch.expire(*what)
 
     def _memory(self, what: tuple[int, int, int]) -> None:
         self.statistics.injected["first-touch"] += self._faults.late_memory
@@ -170,7 +167,8 @@ class Network(PacketWires, Generic[T]):
 
     def local(self, t: T, attempt: int, lane: Any) -> None:
         """Send the copy of the source GPU to its own hub, without a packet. Copies of one `lane` stay in order."""
-        self._queues.put((LOCAL, (t.source, lane)), partial(self._at_own_hub, t, attempt), t.due)
+        at_hub = partial(self._at_hub, t, t.source, t.address, t.near, partial(self._serve_own, t, attempt))
+        self._queues.put((LOCAL, (t.source, lane)), at_hub, t.due)
 
     def notify(self, gpu: int, home: int, token: int, expert: int, plane: int, tag: int, lane: Any = 0) -> None:
         """`gpu` tells `home` that `expert` has finished `token`; between two GPUs as a packet through `plane`."""
@@ -189,43 +187,36 @@ class Network(PacketWires, Generic[T]):
         elif packet.op in ANSWERS:
             self._completed(t, self._sources.arrive(t, packet, history))
         else:
-            self._at_hub(t, wire.gpu, packet)
+            self._at_hub(t, wire.gpu, packet.address, packet.targets, partial(self._serve, t, wire.gpu, packet))
 
     # ---- hubs --------------------------------------------------------------------------------------------------------
 
-    def _at_hub(self, t: T, gpu: int, packet: Packet) -> None:
-        """Serve a copy of a request, and answer it when all its targets are served."""
+    def _at_hub(self, t: T, gpu: int, address: int, targets: tuple[int, ...], serve: Callable[[list[Place] | None], None]) -> None:
+        """Serve a copy of a request when the places of all its targets are known."""
         if t.dynamic:
-            tables, block = self._driver.locate(gpu, packet.address)
-            tables.look_up(t, packet.targets, block, lambda places: self._serve(t, gpu, places, packet))
+            tables, block = self._driver.locate(gpu, address)
+            tables.look_up(t, targets, block, serve)
         else:
-            self._serve(t, gpu, None, packet)
+            serve(None)
 
-    def _serve(self, t: T, gpu: int, places: list[Place] | None, packet: Packet) -> None:
+    def _serve(self, t: T, gpu: int, packet: Packet, places: list[Place] | None) -> None:
+        """Serve a request, and answer it."""
+        value = self._reach(t, gpu, places, packet)
         count, address = (1, t.block) if places is None else (len(places), -1)
-        if t.pull:
-            value = self._driver.load(t, gpu, places, packet)
-            reply = answer(packet, Command.RESPONSE, count, self._fmt.write(value.array, t.answer or packet.dtype), address, t.answer)
-        else:
-            self._driver.store(t, gpu, places, packet)
-            value, reply = NOTHING, answer(packet, Command.ACK, count, address=address)
+        data = self._fmt.write(value.array, t.answer or packet.dtype) if t.pull else b""
+        reply = answer(packet, Command.RESPONSE if t.pull else Command.ACK, count, data, address, t.answer)
         self._send(Wire(True, gpu, t.plane, int(reply.channel)), reply, history=value.parts, due=t.due)
 
-    def _at_own_hub(self, t: T, attempt: int) -> None:
-        """Serve the copy of the source GPU in its own hub, as in `_at_hub`."""
-        if t.dynamic:
-            tables, block = self._driver.locate(t.source, t.address)
-            tables.look_up(t, t.near, block, lambda places: self._serve_own(t, attempt, places))
-        else:
-            self._serve_own(t, attempt, None)
-
     def _serve_own(self, t: T, attempt: int, places: list[Place] | None) -> None:
-        value = NOTHING
+        """Serve the copy of the source GPU, which nobody answers."""
+        self._completed(t, self._sources.add(t, attempt, t.n_near, self._reach(t, t.source, places, None)))
+
+    def _reach(self, t: T, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
+        """Load from the memory of `gpu`, or store there."""
         if t.pull:
-            value = self._driver.load(t, t.source, places, None)
-        else:
-            self._driver.store(t, t.source, places, None)
-        self._completed(t, self._sources.add(t, attempt, t.n_near, value))
+            return self._driver.load(t, gpu, places, packet)
+        self._driver.store(t, gpu, places, packet)
+        return NOTHING
 
     def _completed(self, t: T, value: Value | None) -> None:
         if value is not None:

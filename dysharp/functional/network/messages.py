@@ -52,8 +52,7 @@ class WireFormat:
 
     def read(self, data: bytes, dtype: Dtype) -> Array:
         """A payload of `dtype` elements as a vector in the work dtype."""
-        array: Array = (from_mxfp8(data) if dtype is Dtype.MXFP8 else np.frombuffer(data, STORED[dtype])).astype(self.number.work)
-        return array
+        return (from_mxfp8(data) if dtype is Dtype.MXFP8 else np.frombuffer(data, STORED[dtype])).astype(self.number.work)
 
     def write(self, array: Array, dtype: Dtype) -> bytes:
         """Values of the work dtype rounded into a payload of `dtype` elements."""

@@ -50,7 +50,7 @@ class PacketWires:
         """An event of the pool happens."""
         self._acts[kind](what)
 
-    def post(self, packet: Packet, home: int, plane: int, lane: Any = 0) -> None:
+    def post(self, packet: Packet, home: int, plane: int, lane: Any) -> None:
         """Send a packet that nobody answers from its source to GPU `home` through `plane`. What a GPU sends to itself is no packet on a wire; it
         arrives in the order of its `lane`."""
         if packet.source == home:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -61,9 +62,8 @@ def run_packets(
 
 def _pool(order: str, seed: int, trace: Trace | None, faults: Faults) -> Pool:
     """The pool of an order. With late memory, misses are answered last."""
-    if faults.late_memory:
-        return make_pool("late-delivery" if order == "random" else order, seed, trace, frozenset({MEMORY}), frozenset({_PacketDriver.ends}))
-    return make_pool(order, seed, trace, frozenset({MOVE, LOCAL}), frozenset({_PacketDriver.ends}))
+    order = "late-delivery" if faults.late_memory and order == "random" else order
+    return make_pool(order, seed, trace, frozenset({MEMORY} if faults.late_memory else {MOVE, LOCAL}), frozenset({_PacketDriver.ends}))
 
 
 class _PacketStores:
@@ -161,7 +161,8 @@ class _PacketDriver(OpEvents):
         self.statistics = self.network.statistics
         row_bytes = t.experts.hidden * t.number.bytes + (4 if t.saved is None and _carries_weights(p) else 0)
         entries = (faults.tlb_entries or cluster.al_tlb_entries, faults.tracker_entries or cluster.ts_entries)
-        self.hubs = [Hub(g, self.network, self.memory, self.decoder, entries, row_bytes, self._tile_ready) for g in range(p.n_nodes)]
+        tile_ready = partial(self.progress.fire, Tail.TILE_READY)
+        self.hubs = [Hub(g, self.network, self.memory, self.decoder, entries, row_bytes, tile_ready) for g in range(p.n_nodes)]
         self.output = Output(self.memory, self.hubs)
         self.stores = _PacketStores(p, self.memory, self.decoder, self.hubs, self.output, self._arrived)
         self._make_readiness(faults.tracker_entries or cluster.or_entries)
@@ -261,9 +262,6 @@ class _PacketDriver(OpEvents):
         """Count an op of the last GEMM of `tile`; whether all its slices of columns are computed."""
         self._slices_left[tile] -= 1
         return self._slices_left[tile] == 0
-
-    def _tile_ready(self, tile: int) -> None:
-        self.progress.fire(Tail.TILE_READY, tile)
 
     def _send(self, one: Instruction, attempt: int) -> None:
         """Send an instruction: the own copy to the own hub, and the request to the switch unless all targets are local."""

@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -72,7 +74,7 @@ class Output:
                 continue
             parts = [*(self._partial[row] for row in rows), *(pulled[op] for op in sorted(pulled))]
             for chunk in parts[0]:
-                total = _total([part[chunk] for part in parts])
+                total = reduce(add, (part[chunk] for part in parts))
                 begin = chunk * self._record.chunk
                 self._store(token, chunk, slice(begin, begin + len(total.array)), total)
 
@@ -85,7 +87,7 @@ class Output:
                 continue
             for chunk, begin in enumerate(range(0, hidden, width)):
                 columns = slice(begin, min(begin + width, hidden))
-                self._store(token, chunk, columns, _total([hub.results(places, columns) for hub, places in groups]))
+                self._store(token, chunk, columns, reduce(add, (hub.results(places, columns) for hub, places in groups)))
             if self._t.saved is not None:
                 for hub, places in groups:
                     self.own_gate_grads(token, hub.gpu, places)
@@ -94,10 +96,3 @@ class Output:
         """Write the expression of every token's sum into the record."""
         for token, chunks in self._history.items():
             self._record.sums[token] = tuple(chunks[c] for c in sorted(chunks))
-
-
-def _total(values: list[Value]) -> Value:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base import ByName, ConfigError, check_word, frozen
+from dysharp.base import Cells, ConfigError, check_word, frozen, read_toml
 from dysharp.functional.torch.extra import require_transformers
 
 if TYPE_CHECKING:
     import torch
 
-BLOCKS: dict[str, str] = {
-    "deepseek-v3": "DeepSeek-V3: sigmoid router with bias and group-limited top-k, SwiGLU experts, one shared expert",
-    "gpt-oss": "gpt-oss: top-k before softmax, clamped SwiGLU on interleaved weights, biases everywhere",
-    "mixtral": "Mixtral: softmax router, renormalised top-k, SwiGLU experts",
-    "qwen3-moe": "Qwen3-MoE: softmax router, renormalised top-k, SwiGLU experts",
-}
+_WORDS = read_toml(Path(__file__).parents[1] / "words.toml")
+BLOCKS: Cells = _WORDS["blocks"]
 
 
 @frozen
@@ -97,18 +94,10 @@ def _groups(n_experts: int, topk: int) -> tuple[int, int]:
     return n_group, max(n_group // 2, 1, -(-topk * n_group // n_experts))
 
 
-_PLAIN: dict[str, tuple[str, str, str, str, ByName]] = {
-    "gpt-oss": ("gpt_oss", "GptOss", "MLP", "intermediate_size num_local_experts", {}),
-    "mixtral": ("mixtral", "Mixtral", "SparseMoeBlock", "intermediate_size num_local_experts", {}),
-    "qwen3-moe": ("qwen3_moe", "Qwen3Moe", "SparseMoeBlock", "moe_intermediate_size num_experts", {"norm_topk_prob": True}),
-}
-"""Folder, begin and end of the class, names of two sizes, and more fields of a block with a plain router."""
-
-
 def _built(name: str, s: _Sizes) -> torch.nn.Module:
-    if name not in _PLAIN:
+    if name not in _WORDS["plain_blocks"]:
         return _deepseek_v3(s)
-    folder, kind, block, sizes, more = _PLAIN[name]
+    folder, kind, block, sizes, more = _WORDS["plain_blocks"][name]
     named = dict(zip(sizes.split(), (s.expert_hidden, s.n_experts), strict=True))
     return _model(folder, kind + block, f"{kind}Config", hidden_size=s.hidden, num_experts_per_tok=s.topk, **named, **more)
 

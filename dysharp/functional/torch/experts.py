@@ -184,8 +184,7 @@ class ModuleExperts(Experts):
 
 def _float32(parameter: torch.Tensor, what: str) -> Array:
     check_tensor(parameter, what)
-    array: Array = parameter.detach().float().numpy()
-    return array
+    return _numpy(parameter)
 
 
 def _rows(array: Array) -> Array:
@@ -200,5 +199,4 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _numpy(tensor: torch.Tensor) -> Array:
-    array: Array = tensor.detach().float().numpy()
-    return array
+    return tensor.detach().float().numpy()

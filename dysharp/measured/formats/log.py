@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from dysharp.base import AnyMapping, Cells, frozen
+from dysharp.base import AnyMapping, Cells, frozen, read_toml
 
+WORDS = read_toml(Path(__file__).with_name("words.toml"))
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
 """What mpirun puts before each piece of a line."""

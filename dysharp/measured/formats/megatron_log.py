@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from statistics import median
 
-from dysharp.measured.formats.log import COLOUR, FEWEST, TRAINED, Log, lacking, number
+from dysharp.base import Cells
+from dysharp.measured.formats.log import COLOUR, FEWEST, TRAINED, WORDS, Log, lacking, number
 
 NAME = "a log of Megatron-LM"
 STEP = re.compile(r"iteration\s+\d+/\s*\d+ \|.*?elapsed time per iteration \(ms\): ([\d.]+)(.*)")
@@ -16,11 +17,7 @@ BATCH = re.compile(r"global batch size:\s+(\d+)")
 RATE = re.compile(r"(?:TFLOP/s/GPU\)|TFLOPs): ([\d.]+)")
 BAD = re.compile(r"number of (skipped|nan) iterations:\s+[1-9]")
 ARGUMENT = re.compile(r"^\W*(?:.*\s)?([a-z][a-z0-9_]+) \.{3,} (.+?)\s*$", re.MULTILINE)
-ARGUMENTS = {
-    "gpus": "world_size", "gbs": "global_batch_size", "mbs": "micro_batch_size", "seq": "seq_length", "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size", "vpp": "virtual_pipeline_model_parallel_size", "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size", "dp": "data_parallel_size", "etp": "expert_tensor_parallel_size", "layers": "num_layers",
-}  # fmt: skip
+ARGUMENTS: Cells = WORDS["megatron_arguments"]
 """Column -> argument."""
 TEXTS = ("recompute", "dispatcher", "software", "routing", "note", "fabric", "a2a_overlap", "fsdp")
 

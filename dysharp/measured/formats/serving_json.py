@@ -11,24 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.base import AnyMapping, ByName, Cells, Rows
-from dysharp.measured.formats.log import Log, lacking, number, whole
+from dysharp.measured.formats.log import WORDS, Log, lacking, number, whole
 
 NAME = "a result of a serving benchmark"
 BLOCK = re.compile(r"=+ Serving Benchmark Result =+(.*?)\n={20,}", re.DOTALL)
-LINES = {
-    "Successful requests": "completed", "Failed requests": "failed", "Maximum request concurrency": "max_concurrency",
-    "Total input tokens": "total_input_tokens", "Total generated tokens": "total_output_tokens", "Acceptance length": "accept_length",
-    "Mean ITL (ms)": "mean_itl_ms", "Mean TPOT (ms)": "mean_tpot_ms", "Median TPOT (ms)": "median_tpot_ms", "Median TTFT (ms)": "median_ttft_ms",
-}  # fmt: skip
-"""Line of the text block -> key of the JSON."""
-SUMMARY = {
-    "inter_token_latency": ("median_tpot_ms", "p50"), "time_to_first_token": ("median_ttft_ms", "p50"), "input_sequence_length": ("isl", "avg"),
-    "output_sequence_length": ("osl", "avg"), "request_count": ("completed", "avg"), "error_request_count": ("failed", "avg"),
-}  # fmt: skip
-"""Record of AIPerf -> key of the JSON, and which statistic of the record."""
-CONFIG = {"model_id": r'"(?:name|model_names)": \[?"([^"]+)', "max_concurrency": r'"concurrency": (\d{1,6})',
-          "scenario_type": r'"public_dataset": "([^"]+)'}  # fmt: skip
-"""Key of the JSON -> what AIPerf was asked for."""
+LINES, SUMMARY, CONFIG = (WORDS[name] for name in ("serving_lines", "aiperf_records", "aiperf_asked"))
 WORKER = ("tp", "attn_dp", "moe_tp", "moe_ep")
 KNOWN = (
     "id", "where", "model", "hardware", "gpus", "engine", "engine_version", "mode", "precision", "gemm_quant", "moe_quant", "isl", "osl",

@@ -102,7 +102,9 @@ def predict_row(row: ServingRow, change: Callable[[Cluster], Cluster] | None = N
         if row.fault:
             raise Unsupported(row.fault)
         if row.text("mode") in STEPS:
-            return ServingCase(row, step_ms=_predict_step(row) / 1e3)
+            replica, batch, overlaps = step_setting_of(row)
+            step_us = overlapped_us(replica, batch) if overlaps else step_time(replica, batch).device
+            return ServingCase(row, step_ms=step_us / 1e3)
         tpot, ttft = predict_setting(setting_of(row) if change is None else _on(setting_of(row), change))
     except Unsupported as error:
         return ServingCase(row, note=str(error))
@@ -116,12 +118,6 @@ def _on(setting: ServeSetting, change: Callable[[Cluster], Cluster]) -> ServeSet
     first, second = (r and replace(r, machine=machine_of(change(r.machine.cluster), "serving")) for r in (setting.replica, setting.decode))
     assert first is not None
     return replace(setting, replica=first, decode=second)
-
-
-def _predict_step(row: ServingRow) -> float:
-    """The step of a row that measures steps alone, in microseconds."""
-    replica, batch, overlaps = step_setting_of(row)
-    return overlapped_us(replica, batch) if overlaps else step_time(replica, batch).device
 
 
 def predict_setting(setting: ServeSetting) -> tuple[float, float]:

@@ -28,6 +28,10 @@ class TrainingRow(Run):
         required=("id", "model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp"),
     )
 
+    def is_of(self, source: str) -> bool:
+        """Whether a row comes from a repository."""
+        return self.text("source").startswith(source)
+
 
 PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-sc": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
 """Precision of a row -> recipe of its state, as far as the row says it."""
@@ -58,7 +62,7 @@ def model_of(row: TrainingRow) -> WholeModel:
     """The model of a row, cut to its `layers`; without MTP where the row or its framework trains none. Raises `Unsupported`."""
     model = load_whole(row.model)
     layers, name = row.degrees["layers"], row.text("model").lower()
-    if "w/o mtp" in name or not row.text("source").startswith(BRIDGE):
+    if "w/o mtp" in name or not row.is_of(BRIDGE):
         model = replace(model, mtp=0)
     elif model.stack:
         model = replace(model, mtp=2 * model.mtp)  # its recipes predict with one layer twice (recipes/nemotronh, mtp_use_repeated_layer)
@@ -76,8 +80,8 @@ def _layout_of_row(row: TrainingRow) -> Layout:
     """The layout of a row. Raises `Unsupported` where its numbers contradict each other, or do not say how many micro-batches a step has."""
     of, given, step = row.degree, row.degrees["ga"], row.degrees["gbs"]
     batches, rest = divmod(step, of("dp") * of("mbs")) if step else (given, 0)
-    cut = row.text("source").startswith(AUTOMODEL) and of("pp") > 1  # its pipeline cuts the batch of a turn
-    nameless = row.text("source").startswith(BRIDGE) and of("pp") > 1 and not row.text("note")
+    cut = row.is_of(AUTOMODEL) and of("pp") > 1  # its pipeline cuts the batch of a turn
+    nameless = row.is_of(BRIDGE) and of("pp") > 1 and not row.text("note")
     chunks = row.degrees["vpp"] or (CHUNKS.get(row.model, 1) if nameless else 1)
     if rest or not batches or (given not in (0, batches) and not cut):
         raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {of('dp')}, ga {given or '-'}, expected gbs = mbs x dp x ga")
@@ -139,9 +143,9 @@ WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "
 def _saving_of(row: TrainingRow) -> Saving:
     """Recomputation of a row. Raises `Unsupported` for a set that is not modelled."""
     names = [name.strip() for name in row.text("recompute").split(",")]
-    if names == [""] and row.text("source").startswith(AUTOMODEL):
+    if names == [""] and row.is_of(AUTOMODEL):
         names = [FULL]  # activation_checkpointing of its benchmark configurations
-    if names == [""] and row.text("source").startswith(BRIDGE) and row.model == "deepseek-v3":
+    if names == [""] and row.is_of(BRIDGE) and row.model == "deepseek-v3":
         names = ["mla_up_proj"]  # the default of its recipe
     names = [WORDS.get(name, name.removeprefix("selective ")) for name in names]
     names = [name for name in names if name]
@@ -207,7 +211,7 @@ def training_recipe_of(row: TrainingRow, gpu: str, moe: bool) -> TrainingRecipe:
     precision = row.text("precision").lower().replace("_", "-")
     if precision not in DTYPES:
         raise Unsupported(f"no GEMM rate for the precision {row.text('precision')!r}")
-    own, bridge = row.text("source").startswith(SIMUMAX), row.text("source").startswith(BRIDGE)
+    own, bridge = row.is_of(SIMUMAX), row.is_of(BRIDGE)
     hybrid = bridge and bool(load_whole(row.model).stack)
     recipe = moe and bridge and gpu in BLACKWELL and not hybrid
     graphs, overlaps = _preset(row, gpu) if moe and bridge else ((), False)

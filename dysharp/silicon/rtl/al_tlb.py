@@ -134,9 +134,8 @@ class AlTlb(Machine):
 class _TlbModel(BlockModel):
     """Lookups of few rows, so that misses join; memory answers in any order."""
 
-    def __init__(self, parameters: _TlbParameters, random: Random):
-        self.p = p = parameters
-        super().__init__(max(p.entries, p.waiters, p.experts))
+    def __init__(self, p: _TlbParameters, random: Random):
+        super().__init__(p, max(p.entries, p.waiters, p.experts))
         self.state = al_table.empty(p.experts, p.entries, p.misses)
         self.read: Tally = {"read_valid": 0}
         self.write: Tally = {"write_valid": 0}

@@ -24,8 +24,8 @@ class BlockModel:
 
     stall: float
 
-    def __init__(self, busy: int = 0):
-        self.busy = busy
+    def __init__(self, parameters: Any, busy: int = 0):
+        self.p, self.busy = parameters, busy
         self.seen: Counter[str] = Counter()
         self.out: Tally = {"out_valid": 0}
 
@@ -65,8 +65,8 @@ class BlockModel:
 class SpillModel(BlockModel):
     """A table that spills entries, and holds a step while it reads memory for it (`waits`)."""
 
-    def __init__(self, busy: int):
-        super().__init__(busy)
+    def __init__(self, parameters: Any, busy: int):
+        super().__init__(parameters, busy)
         self.waits: Any = None
         self.spill: Tally = {"spill_valid": 0}
 

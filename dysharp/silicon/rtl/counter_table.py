@@ -110,8 +110,8 @@ class CounterModel(SpillModel):
 
     state: Any
 
-    def __init__(self, entries: int, random: Random):
-        super().__init__(entries)
+    def __init__(self, parameters: Any, random: Random):
+        super().__init__(parameters, parameters.entries)
         self.memory: dict[int, int] = {}
         self.stall, self.load = random.choice((0, 0.3)), random.choice((0.4, 1))
 

@@ -82,8 +82,8 @@ class _ConverterModel(BlockModel):
     """Sums of near and far sizes, zeros and ties; codes of all kinds. Arithmetic on integers: a value is a number of 2^-9 scales."""
 
     def __init__(self, parameters: ConverterParameters, random: Random):
-        super().__init__()
-        self.p, self.stall = parameters, random.choice((0, 0.4))
+        super().__init__(parameters)
+        self.stall = random.choice((0, 0.4))
         self.out |= {"out_codes": 0, "out_scale": 0, "out_sums": 0}
         self.base, self.spread = random.randint(1, 254), random.choice((0, 2, 8, 20))
 

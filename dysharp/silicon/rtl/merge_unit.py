@@ -104,8 +104,7 @@ class _MergeModel(BlockModel):
     """Loads of few lines, responses in any order, sums that come and go, lines that expire."""
 
     def __init__(self, parameters: _MergeParameters, random: Random):
-        super().__init__(parameters.places)
-        self.p = parameters
+        super().__init__(parameters, parameters.places)
         self.state = merging.empty(parameters.places)
         self.sums = 0
         self.stall, self.lines = random.choice((0, 0.3)), random.choice((3, 8))

@@ -51,7 +51,7 @@ class _NoticeModel(CounterModel):
     """Tokens with 1 .. top-k notices, in random order, some repeated before their token is ready."""
 
     def __init__(self, parameters: _ReadinessParameters, random: Random):
-        super().__init__(parameters.entries, random)
+        super().__init__(parameters, random)
         self.expected = tuple(random.randint(1, parameters.topk) for _ in range(TOKENS))
         self.state = readiness.empty(self.expected, parameters.entries)
         self.todo = [(token, place) for token, n in enumerate(self.expected) for place in range(n)]

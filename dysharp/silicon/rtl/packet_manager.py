@@ -171,9 +171,8 @@ class PacketManager(Machine):
 class _PacketModel(BlockModel):
     """Stores of a few rows to all peers, links that stall, fences, and lines that grow old."""
 
-    def __init__(self, parameters: _PacketParameters, random: Random):
-        super().__init__()
-        self.p = p = parameters
+    def __init__(self, p: _PacketParameters, random: Random):
+        super().__init__(p)
         self.timer = random.choice((3, 6, 14))
         self.state = rpm.empty(p.peers, entries=p.entries, timer=self.timer)
         self.width = rpm.LINE_BYTES // p.line_bytes

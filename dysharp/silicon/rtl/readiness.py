@@ -115,9 +115,8 @@ class Readiness(Machine):
 class _DamModel(BlockModel):
     """A region with fewer rows than its grid; bytes, records and announcements in mixed order."""
 
-    def __init__(self, parameters: _DamParameters, random: Random):
-        self.p = p = parameters
-        super().__init__(p.tiles)
+    def __init__(self, p: _DamParameters, random: Random):
+        super().__init__(p, p.tiles)
         self.row_bytes = random.randint(1, 2)
         n_rows = random.randint(0, p.tiles * p.tile_rows)
         self.state = dam.empty(p.tiles * p.tile_rows, self.row_bytes, p.tile_rows, p.producers)

@@ -111,8 +111,7 @@ class _ReductionModel(BlockModel):
     """Draws requests, responses (late ones too) and looks, and predicts every pin."""
 
     def __init__(self, parameters: _ReductionParameters, random: Random):
-        super().__init__(parameters.entries)
-        self.p = parameters
+        super().__init__(parameters, parameters.entries)
         self.state: reduction.ReductionState[int] = reduction.empty(parameters.entries)
         self.owed: dict[int, int] = {}  # by session: targets that have not answered
         self.slot_of: dict[int, int] = {}

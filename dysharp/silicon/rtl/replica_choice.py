@@ -71,8 +71,8 @@ class _ChoiceModel(BlockModel):
     """Entries of distinct GPUs, some asked again and again."""
 
     def __init__(self, parameters: ChoiceParameters, random: Random):
-        super().__init__()
-        self.p, self.counts = parameters, [0] * parameters.gpus
+        super().__init__(parameters)
+        self.counts = [0] * parameters.gpus
         most = min(parameters.places, parameters.gpus)
         self.entries = [random.sample(range(parameters.gpus), random.randint(1, most)) for _ in range(3)]
         self.stall = random.choice((0, 0.4))

@@ -151,9 +151,8 @@ def _any(values: list[Any]) -> Any:
 class _RowModel(SpillModel):
     """Rows of a few regions in packets, in mixed order; some regions are too small."""
 
-    def __init__(self, parameters: _RowParameters, random: Random):
-        self.p = p = parameters
-        super().__init__(p.sets)
+    def __init__(self, p: _RowParameters, random: Random):
+        super().__init__(p, p.sets)
         self.regions = tuple(aau.Region(0, random.randint(1, 3), random.randint(2, 5)) for _ in range(p.regions))
         self.state = aau.empty(self.regions, entries=p.ways, banks=p.sets)
         self.registers = list(range(p.regions))

@@ -70,7 +70,7 @@ class Synthesized:
 
 def cost_of(component: Any) -> Synthesized:
     """Map a block to cells. Raises SimulationError, MissingExtra."""
-    design = json.loads(run_yosys(_SCRIPT + _OURS, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
+    design = json.loads(run_yosys(_SCRIPT + _OURS, rtlil_of(component, "top", MACRO), "out.json"))
     module = design["modules"]["top"]
     gates: Counter[str] = Counter()
     memories, cam_bits = [], 0
@@ -98,7 +98,7 @@ def read_library(path: Path) -> tuple[str, float]:
 def library_kge(component: Any, library: tuple[str, float]) -> float:
     """Logic and flip-flops outside of macros in the cells of a library, in thousand areas of its NAND2. Raises SimulationError, MissingExtra."""
     text, nand = library
-    log = run_yosys(_SCRIPT + _LIBRARY.format("cells.lib"), rtlil_of(component, "top", MACRO), ("stat.txt",), {"cells.lib": text})[1]["stat.txt"]
+    log = run_yosys(_SCRIPT + _LIBRARY.format("cells.lib"), rtlil_of(component, "top", MACRO), "stat.txt", **{"cells.lib": text})
     (area,) = re.findall(r"Chip area for module .*: ([\d.]+)", log)
     return float(area) / nand / 1000
 

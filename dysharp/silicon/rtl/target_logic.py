@@ -84,8 +84,8 @@ class _TargetModel(BlockModel):
     """Draws lists of one or more flits, some with a target twice or out of range."""
 
     def __init__(self, parameters: _TargetParameters, random: Random):
-        super().__init__()
-        self.p, self.experts = parameters, parameters.ports * parameters.experts_per_gpu
+        super().__init__(parameters)
+        self.experts = parameters.ports * parameters.experts_per_gpu
         self.rest: list[int] = []
         self.listed: list[int] = []
         self.stall = random.choice((0, 0.4))

@@ -67,9 +67,11 @@ class TileStatus(CounterTable):
 class _TileModel(CounterModel):
     """Experts with whole tiles and a partial last one; packets in random order, then the blocks of both GEMMs."""
 
+    p: _TileParameters
+
     def __init__(self, parameters: _TileParameters, random: Random):
-        super().__init__(parameters.entries, random)
-        self.p, rows = parameters, tuple(random.randint(1, 6) for _ in range(parameters.experts))
+        super().__init__(parameters, random)
+        rows = tuple(random.randint(1, 6) for _ in range(parameters.experts))
         self.shape = tracker.TileShape(2, random.randint(1, 2), rows, random.randint(1, 2), random.randint(1, 2))
         tokens = tuple(tuple(range(n)) for n in rows)
         self.state = tracker.bound(self.shape, parameters.entries, tokens)

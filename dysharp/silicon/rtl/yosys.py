@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from dysharp.base import MissingExtra, SimulationError, Texts, frozen
+from dysharp.base import MissingExtra, SimulationError, frozen
 from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"
@@ -43,8 +43,8 @@ def rtlil_of(component: Any, name: str, platform: str | None = None) -> str:
     return text
 
 
-def run_yosys(script: str, rtlil: str, results: Texts = (), given: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
-    """The log of `script` on the design `in.il` beside files `given`, and the text of the files `results` that it wrote.
+def run_yosys(script: str, rtlil: str, result: str, **given: str) -> str:
+    """The text of the file `result` that `script` writes about the design `in.il`, beside files `given`.
 
     Raises MissingExtra, SimulationError.
     """
@@ -53,24 +53,24 @@ def run_yosys(script: str, rtlil: str, results: Texts = (), given: dict[str, str
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         (at / "in.il").write_text(rtlil)
-        for name, text in (given or {}).items():
+        for name, text in given.items():
             (at / name).write_text(text)
         (at / "run.ys").write_text("read_rtlil in.il\n" + script)
         done = subprocess.run([sys.executable, "-c", _RUN], cwd=at, capture_output=True, encoding="utf-8", errors="backslashreplace", check=False)
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
             raise SimulationError(f"Yosys: found exit code {done.returncode}, expected 0: {' '.join(last)}")
-        return done.stdout, {name: (at / name).read_text() for name in results}
+        return (at / result).read_text()
 
 
 def verilog_of(component: Any, name: str) -> str:
     """The block as Verilog-2005 without attributes."""
-    return run_yosys("proc\nopt_clean\nmemory_collect\nwrite_verilog -noattr out.v\n", rtlil_of(component, name), ("out.v",))[1]["out.v"]
+    return run_yosys("proc\nopt_clean\nmemory_collect\nwrite_verilog -noattr out.v\n", rtlil_of(component, name), "out.v")
 
 
 def memories_of(component: Any) -> list[MemoryBits]:
     """The memories of a block with their ports."""
     script = "proc\nopt_clean\nmemory_collect\nwrite_json out.json\n"
-    design = json.loads(run_yosys(script, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
+    design = json.loads(run_yosys(script, rtlil_of(component, "top", MACRO), "out.json"))
     cells = (cell for module in design["modules"].values() for cell in module["cells"].values() if cell["type"] == "$mem_v2")
     return sorted((MemoryBits.of(cell["parameters"]) for cell in cells), key=lambda m: m.name)

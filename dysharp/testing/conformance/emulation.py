@@ -17,7 +17,7 @@ from dysharp.functional.machine import Pass as EmulatedPass
 from dysharp.functional.numbers import number
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.packets.instructions import check_program
-from dysharp.functional.progress import Progress
+from dysharp.functional.progress import check_interpreted
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
 from dysharp.functional.sums import slots_of
@@ -36,18 +36,10 @@ HALF_ULP = {"float32": 1e-6, "bfloat16": 2.0**-7}
 DENSE = {"float32": 1e-5, "bfloat16": 2.0**-5}
 
 
-class _Nobody:
-    """A listener that ignores all events."""
-
-    def may_issue(self, op: int) -> None: ...
-    def may_respond(self, member: int) -> None: ...
-    def tile_notifies(self, tile: int) -> None: ...
-
-
 def _check_interpreted(program: Program, packets: Tensors | None = None) -> None:
     """Raise NotRun for a part of a Program that the row path, or with `packets` the packet path, does not interpret."""
     try:
-        Progress(program, _Nobody())
+        check_interpreted(program)
         if packets is not None:
             check_program(program, packets)
     except ConfigError as error:

@@ -88,10 +88,8 @@ class _Suite:
 
     def _try_pass(self, case: CheckedPass) -> bool:
         place = ", ".join(part for part in (case.layer.name, case.direction) if part)
-        try:
-            legal = self.ask(LEGAL, place, _legal(case))
-        except NotRun as reason:
-            self.not_run.append(Finding(LEGAL, place, str(reason)))
+        legal = self.ask(LEGAL, place, _legal(case))
+        if legal is None:
             return False
         self.legal &= legal
         self.ask_all("pass", case, place, "" if legal else "the Program is not legal")
@@ -120,14 +118,15 @@ class _Suite:
                 lines = r.check(case) if value is None else r.check(case, value)
                 said = " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
                 where = place if value is None or r.scope == "pass" else ", ".join(part for part in (place, said) if part)
-                try:
-                    self.ask(r.name, where, lines)
-                except NotRun as reason:
-                    self.not_run.append(Finding(r.name, where, str(reason)))
+                self.ask(r.name, where, lines)
 
-    def ask(self, name: str, place: str, lines: Iterable[str]) -> bool:
-        """Run one rule. True if it yields no fault; an exception is a fault."""
-        faults = list(_guarded(lines))
+    def ask(self, name: str, place: str, lines: Iterable[str]) -> bool | None:
+        """Run one rule. True if it yields no fault; an exception is a fault. None: it does not run."""
+        try:
+            faults = list(_guarded(lines))
+        except NotRun as reason:
+            self.not_run.append(Finding(name, place, str(reason)))
+            return None
         self.ran[name] = self.ran.get(name, 0) + 1
         self.failed += [Finding(name, place, text) for text in faults]
         return not faults

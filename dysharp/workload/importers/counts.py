@@ -1,7 +1,7 @@
 """Counts per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from dysharp.base import ConfigError, entry_of, nearest
-from dysharp.workload.counts import read_counts
+from dysharp.base import ConfigError
+from dysharp.workload.counts import load_counts
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported, imported_counts
 
@@ -17,9 +17,5 @@ def load(dump: Dump, hints: Hints) -> Imported:
     """A recording with the counts of one model of the file."""
     if dump.kind != "csv":
         raise ConfigError(f"{dump.path}: found {dump.kind}, expected a .csv file")
-    tables = read_counts(dump.path)
-    if not hints.model and len(tables) > 1:
-        raise ConfigError(f"{dump.path}: holds {len(tables)} models, expected --counts-of NAME{nearest('', tables)}"[:400])
-    name = hints.model or next(iter(tables))
-    table = entry_of(name, tables, f"{dump.path}: no model {name[:60]!r}")
+    table = load_counts(dump.path, hints.model, "expected --counts-of NAME")
     return imported_counts("counts", str(dump.path), table.model, table.count, table.layers, hints)

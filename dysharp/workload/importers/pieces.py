@@ -244,7 +244,7 @@ def scaled(load: F64, n_choices: int) -> I64:
     return np.asarray(count)
 
 
-def imported_counts(format_name: str, where: str, name: str, count: Reals, layers: Numbers, hints: Hints, notes: Texts = ()) -> Imported:
+def imported_counts(format_name: str, where: str, name: str, count: Reals, layers: Numbers, hints: Hints) -> Imported:
     """A Recording that is drawn from `count` [layers, experts]. Each layer has its own random stream.
 
     Layers without any load are left out. Without `hints.tokens` the counts must be whole numbers, and the drawn tokens have exactly these counts.
@@ -259,8 +259,10 @@ def imported_counts(format_name: str, where: str, name: str, count: Reals, layer
         raise ConfigError(f"{where}: found counts of {count.shape[1]} experts, expected {hints.experts}")
     check_counts(where, count, layers)
     rows = _rows_with_load(where, count, layers, hints.layers)
+    exactly = "exactly the recorded counts" if hints.tokens is None else f"the recorded counts scaled to {hints.tokens} tokens"
+    notes = [origin := f"tokens drawn with {exactly} ({format_name})"]
     if len(rows) < len(layers) and hints.layers is None:
-        notes = (*notes, f"{len(layers) - len(rows)} layers without counts: left out")
+        notes.append(f"{len(layers) - len(rows)} layers without counts: left out")
     loads = [_whole_counts(where, count[row], layers[row], topk, hints.tokens) for row in rows]
     n_tokens = [_n_tokens(f"{where}: layer {layers[row]}", load, topk) for row, load in zip(rows, loads, strict=True)]
     n_bytes = len(rows) * max(n_tokens) * topk * _BYTES_PER_CHOICE
@@ -272,13 +274,11 @@ def imported_counts(format_name: str, where: str, name: str, count: Reals, layer
     for index, (row, load, used) in enumerate(zip(rows, loads, n_tokens, strict=True)):
         rng = np.random.default_rng(np.random.SeedSequence(hints.seed, spawn_key=(layers[row],)))
         expert[index, :used] = _draw_exact(rng, load, topk, used)
-    exactly = "exactly the recorded counts" if hints.tokens is None else f"the recorded counts scaled to {hints.tokens} tokens"
-    origin = f"tokens drawn with {exactly} ({format_name})"
     incomplete = int(np.less(expert, 0).any(axis=2).sum())
     if incomplete:
-        notes = (*notes, f"{incomplete} rows with -1, because the counts do not fill every token: a replay leaves them out")
+        notes.append(f"{incomplete} rows with -1, because the counts do not fill every token: a replay leaves them out")
     trace = Recording(name, expert, tuple(layers[row] for row in rows), None, count.shape[1], None, True, origin)
-    return Imported(trace, format_name, (origin, *notes))
+    return Imported(trace, format_name, tuple(notes))
 
 
 def _rows_with_load(where: str, count: Reals, layers: Numbers, wanted: Numbers | None) -> list[int]:

@@ -14,7 +14,7 @@ _TABLES = ("phy2log", "physical_to_logical_map", "last_physical_to_logical_map")
 _MAX_EXPERT = (1 << 16) - 1
 
 
-def import_placement(path: AnyPath, layer: int, n_gpus: int | None = None, max_bytes: int = MAX_BYTES) -> list[list[int]]:
+def import_placement(path: AnyPath, layer: int, n_gpus: int | None = None) -> list[list[int]]:
     """The expert ids that every GPU holds in one layer, from a dump.
 
     | dump | meaning |
@@ -24,7 +24,7 @@ def import_placement(path: AnyPath, layer: int, n_gpus: int | None = None, max_b
 
     `phy2log` of DeepSeek's EPLB has other names in vLLM and SGLang, which are accepted. Raises ConfigError for another dump and for a missing layer.
     """
-    dump = read_dump(Path(path), max_bytes)
+    dump = read_dump(Path(path), MAX_BYTES)
     if dump.kind == "json":
         held = _of_expert_map(dump, layer)
         if n_gpus not in (None, len(held)):

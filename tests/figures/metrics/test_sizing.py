@@ -53,7 +53,7 @@ def test_rates() -> None:
         "ports": 8,
     }
     p = point(8, name="reduction_entries")
-    rows = {p: row(20.0, flits=120, **blocks), sizing._with_size(p, 0): row(20.0, flits=100, **blocks)}
+    rows = {p: row(20.0, flits=120, **blocks), sizing._infinite(p): row(20.0, flits=100, **blocks)}
     assert value("al_hit_rate", p, rows) == 0.6
     assert value("al_read_rate", p, rows) == 0.3
     assert value("no_read_rate", p, rows) == 0.7
