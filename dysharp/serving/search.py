@@ -82,8 +82,7 @@ class Rejected:
 def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
     """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, stages beyond it,
     experts cut or shared."""
-    moe, cluster = replica.model.layer, replica.machine.cluster
-    domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
+    moe, domain = replica.model.layer, min(gpus, replica.machine.domain)
     for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
             dp = size // tp
@@ -113,7 +112,7 @@ def search(
 
 def _points(replica: Replica, engine: Engine, scenario: Scenario, gpus: int) -> list[ServePoint] | str:
     layout = replica.layout
-    if faults := layout.conflicts(replica.model):
+    if faults := layout.conflicts(replica.model, gpus, replica.machine.domain):
         return faults[0]
     if gpus % layout.gpus:
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"

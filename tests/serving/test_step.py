@@ -189,6 +189,8 @@ def test_layouts_that_do_not_fit_a_shape() -> None:
     six = replace(llama, dense_hidden=24576, attention=replace(llama.attention, heads=48, kv_heads=6))
     assert [serve_layout_of(f"tp={n}").conflicts(six) for n in (1, 3, 6, 12)] == [[]] * 4  # each has a part, or copies
     assert serve_layout_of("tp=4").conflicts(six) == ["TP4 is no divisor and no multiple of 6 KV heads"]
+    assert serve_layout_of("dp=6,ep=6,slots=2").conflicts(v3, 24, 8) == ["groups of 6 GPUs split NVLink domains of 8"]
+    assert not serve_layout_of("dp=6,ep=6,slots=2").conflicts(v3, 6, 8)
 
 
 @pytest.mark.parametrize(("tokens", "low", "high"), [(32, -0.35, -0.15), (64, -0.15, 0.1), (128, -0.1, 0.15), (256, 0.08, 0.4)])
