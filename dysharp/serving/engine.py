@@ -78,8 +78,6 @@ class Engine:
     """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
-    blackwell_launch: Text = ""
-    """`launch` on machines of Blackwell, whatever their hosts; "": as on others."""
     token_us: float = TOKEN_US
     """Time in which the one process that turns text into tokens makes a token."""
     ep_by_flag: bool = False
@@ -138,8 +136,7 @@ class Engine:
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        known, host = self.blackwell_launch if replica.machine.arch == "blackwell" else "", self.host_us(replica, requests)
-        launched = launches * replica.machine.constants[known] if known else _on_host(replica, self.launch, launches)
+        launched, host = _on_host(replica, self.launch, launches), self.host_us(replica, requests)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + _on_host(replica, "serving.step_us")
 
