@@ -21,8 +21,8 @@ Task = Literal["together", "prefill", "decode"]
 
 
 class Start(NamedTuple):
-    """`command`: starts the engine; on each of `hosts` hosts if it has $RANK. `refuses`: why the engine does not start; `notes`: what its older
-    versions do. `released`: the engine with the version of these rules."""
+    """`command`: starts the engine; on each of `hosts` hosts if it has $RANK. `refuses`: why the engine does not start; `notes`: what may stop it.
+    `released`: the engine with the version of these rules."""
 
     command: str
     refuses: str
@@ -56,7 +56,8 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     experts = model.layer.n_experts if model.layer else 0
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
+        "ampere": int(kv == "fp8" and replica.machine.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
+        "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps,

@@ -18,7 +18,7 @@ from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 
 WHEN = {
-    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "part", "gathered_steps", *EP_SYSTEMS,
+    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "ampere", "part", "gathered_steps", *EP_SYSTEMS,
     "together", "prefill", "decode",
 }  # fmt: skip
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -63,6 +63,15 @@ def test_a_command_finds_the_folder_of_a_config(tmp_path: Path) -> None:
         starts = {kv: serve(str(folder), "hw-dgx-h100", layouts=["tp=1"], engine=engine, kv=kv).launch() for kv in ("fp8", "bf16", None)}
         assert flag in starts["bf16"]
         assert "dtype" not in starts["fp8"] + starts[None]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_fp8_cache_on_ampere_is_not_started_without_a_word(engine: str) -> None:
+    """Triton on SM80 has no fp8e4nv (vllm issue 26431), and TensorRT-LLM's support matrix has no FP8 there."""
+    for cluster, kv, says in (("hw-dgx-a100", "fp8", True), ("hw-dgx-a100", "bf16", False), ("hw-dgx-h100", "fp8", False)):
+        asked = Replica(load_whole("llama3-8b"), formats_of("bf16", kv), serve_layout_of("tp=1"), machine_of(load_cluster(cluster), "serving"))
+        start = start_of(engine_of(engine), asked, Scenario(8.0, 1000.0, 500.0))
+        assert ["FP8" in start.notes, "FP8" in start.refuses] == [says and engine != "trtllm", says and engine == "trtllm"]
 
 
 @pytest.mark.parametrize(
