@@ -193,8 +193,8 @@ def _element_bytes(config: AnyMapping, faults: list[str]) -> int:
 
 
 def quantised(config: AnyMapping) -> tuple[str, str]:
-    """(fp8, mxfp4, nvfp4 or int4; strategy, of INT4 values of a scale) of a checkpoint's weights, by its `quantization_config`; "" for none, or one
-    that is not known.
+    """(fp8, mxfp4, nvfp4, int4, or bf16 where caches alone are quantised; strategy, of INT4 values of a scale) of a checkpoint's weights, by its
+    `quantization_config`; "" for none, or one that is not known.
 
     Methods as Transformers and vLLM name them.
     """
@@ -212,9 +212,9 @@ def _of_method(quant: AnyMapping) -> tuple[str, str]:
 
 
 def _of_modelopt(quant: AnyMapping) -> tuple[str, str]:
-    """NVIDIA ModelOpt names an algorithm."""
-    name = str(quant.get("quant_algo")).upper()
-    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "", ""
+    """NVIDIA ModelOpt names an algorithm, or none."""
+    name = str(quant.get("quant_algo") or "NO_QUANT").upper()
+    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "bf16" if name == "NO_QUANT" else "", ""
 
 
 def _of_groups(quant: AnyMapping) -> tuple[str, str]:
@@ -223,7 +223,7 @@ def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = first.get("weights") if isinstance(first, dict) else None
     if not isinstance(weights, dict):
-        return "", ""
+        return "bf16", ""
     kind = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}.get(f"{weights.get('type')} {weights.get('num_bits')}", "")
     return kind, str(weights.get("group_size" if kind == "int4" and weights.get("strategy") != "channel" else "strategy"))
 
