@@ -50,8 +50,8 @@ FILE = DATA / "families.toml"
 FAMILIES: dict[str, ByName] = read_toml(FILE)
 """model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
-GROUPS = {"64": "int4-64", "128": "int4-128", "-1": "int4-128", "channel": "int4-128"}
-"""Values that share a scale (-1, channel: a column) -> the nearest of `model.formats.FORMATS`."""
+GROUPS = {name: f"int4-{name}" for name in ("64", "128", "column", "32-zeros", "64-zeros", "128-zeros")}
+"""Values that share a scale, and a zero point -> one of `model.formats.FORMATS`."""
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
 
 
@@ -207,7 +207,8 @@ def quantised(config: AnyMapping) -> tuple[str, str]:
 def _of_method(quant: AnyMapping) -> tuple[str, str]:
     method = str(quant.get("quant_method"))
     if method in ("awq", "gptq", "auto-round"):
-        return ("int4", str(quant.get("group_size", 128))) if quant.get("bits") == 4 else ("", "")
+        zeros = quant.get("zero_point") is not False if method == "awq" else quant.get("sym") is False
+        return ("int4", _group(quant.get("group_size", 128), zeros)) if quant.get("bits") == 4 else ("", "")
     return {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(method, ""), ""
 
 
@@ -225,7 +226,14 @@ def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     if not isinstance(weights, dict):
         return "bf16", ""
     kind = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}.get(f"{weights.get('type')} {weights.get('num_bits')}", "")
-    return kind, str(weights.get("group_size" if kind == "int4" and weights.get("strategy") != "channel" else "strategy"))
+    strategy = str(weights.get("strategy"))
+    size = -1 if strategy == "channel" else weights.get("group_size")
+    return kind, _group(size, weights.get("symmetric") is False) if kind == "int4" else strategy
+
+
+def _group(size: Any, zeros: bool) -> str:
+    """One of `GROUPS`. A scale per column (-1), and its zero point, are next to nothing."""
+    return "column" if size == -1 else f"{size}{'-zeros' * zeros}"
 
 
 def n_matrices(config: AnyMapping) -> int:
