@@ -97,7 +97,7 @@ def break_even(point: ServePoint, draft_tokens: int) -> float:
     """Acceptance above which `draft_tokens` shorten TPOT: a + ... + a^n must give what the longer step costs. Above 1: never."""
     alone = decode_batch(replace(point.scenario, draft_tokens=0), max(1.0, point.served.batch), point.replica.layout.dp)
     drafted = replace(alone, queries=1 + draft_tokens)
-    longer = (step_time(point.replica, drafted).device + draft_tokens * draft_us(point.replica, drafted)) / step_time(point.replica, alone).device - 1
+    longer = (step_time(point.replica, drafted).device + draft_us(point.replica, drafted, draft_tokens)) / step_time(point.replica, alone).device - 1
     low, high = 0.0, 1.0 + longer
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -85,7 +85,7 @@ def test_questions_of_one_screen() -> None:
 @pytest.mark.parametrize(
     ("quant", "asked", "weight", "kv"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, 0.5 + 2 / 128, "bf16"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, 0.5 + 2.5 / 128, "bf16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {}, 0.5 + 2 / 32, "bf16"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {}, 1.0, "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {"kv": "bf16"}, 1.0, "bf16"),
