@@ -72,7 +72,8 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
         formats=shipped(start).to_dict(start.machine.products),
     )  # fmt: skip
     if best and (own := posterior_of(cluster, "serving", kernels_of([start.own]))):
-        at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
+        first, base = best[0], start.machine.cluster
+        at = lambda change: np.log([(first.on(replace(first.replica, machine=machine_of(change(base), "serving"))) or first).served.tpot])  # noqa: E731
         found = replace(found, learned=own.interval(at))
     tell = partial(tick, len(tried), len(tried))
     found = _explained(found, asked, request, tell) if best else found

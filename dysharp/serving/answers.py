@@ -7,10 +7,8 @@ from pathlib import Path
 
 from dysharp.base import Amounts, ByName, frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
-from dysharp.serving.loop import closed_loop
-from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
-from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
+from dysharp.serving.step import StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
 
 LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
@@ -120,11 +118,4 @@ def slots_of(point: ServePoint) -> list[Slots]:
         return []
     bare = replace(point.replica, layout=replace(layout, slots=-model.n_experts % layout.ep))
     tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
-    found = []
-    for n, replica in tried:
-        memory = memory_of(replica, point.table.engine, point.scenario.isl, point.scenario.osl, spread=point.scenario.spread)
-        if memory.requests:
-            table = StepTable(replica, point.table.engine.together(replica.layout.dp), point.scenario)
-            served = closed_loop(table, point.scenario, memory.requests)
-            found.append(Slots(rearranging(bare, n), served.rate * point.scenario.osl / layout.gpus))
-    return found
+    return [Slots(rearranging(bare, n), moved.tokens_per_gpu) for n, replica in tried if (moved := point.on(replica))]

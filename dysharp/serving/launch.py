@@ -60,9 +60,8 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
         "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
-        "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps,
+        "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps, "together": 0, "prefill": 0, "decode": 0, task: 1,
         "memory_part": max(f"{engine.memory_part:.2f}", f"{engine.memory_part:g}", key=len), "part": int(engine.memory_part != usual.memory_part),
-        "together": 0, "prefill": 0, "decode": 0, task: 1,
     }  # fmt: skip
     rules = held(table["rules"], values)
     before, adds, lines, refuses, notes = ([rule[key] for rule in rules if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))
