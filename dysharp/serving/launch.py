@@ -53,11 +53,12 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
         usual_kv = checkpoint.kv
     system = ep_system_of(replica) if model.layer is not None else ""
-    experts = model.layer.n_experts if model.layer else 0
+    experts, width = (model.layer.n_experts, model.layer.expert_hidden) if model.layer else (0, 0)
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
         "ampere": int(kv == "fp8" and replica.machine.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
-        "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
+        "wide": int(kv == "bf16" != usual_kv), "odd": int(replica.formats.experts == "fp8-block" and width // layout.moe_tp % 128 > 0),
+        **{name: int(name == system) for name in EP_SYSTEMS},
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps, "together": 0, "prefill": 0, "decode": 0, task: 1,
