@@ -103,10 +103,11 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
     """What all layouts share."""
-    name = request["precision"] or published(whole)
-    formats = formats_of(name, request["kv"] or rules.cached(formats_of(name, model=whole)), whole)
+    name, on = request["precision"] or published(whole), machine_of(machine, "serving")
+    usual = "bf16" if on.products("fp8") == "bf16" else rules.cached(formats_of(name, model=whole))
+    formats = formats_of(name, request["kv"] or usual, whole)
     formats = replace(formats, kv=request["kv"]) if request["kv"] and not request["precision"] else formats  # not what the checkpoint says
-    loads, on = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"])), machine_of(machine, "serving")
+    loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     start = Replica(whole, formats, ServeLayout(), on, request["ep_system"], curves, rules.reducers, loads, bool(request["mtp"]))
     ep_system_of(start)  # a name that is not known is refused, whether a layout sends tokens or not

@@ -226,9 +226,8 @@ def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     if not isinstance(weights, dict):
         return "bf16", ""
     kind = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}.get(f"{weights.get('type')} {weights.get('num_bits')}", "")
-    strategy = str(weights.get("strategy"))
-    size = -1 if strategy == "channel" else weights.get("group_size")
-    return kind, _group(size, weights.get("symmetric") is False) if kind == "int4" else strategy
+    size = -1 if weights.get("strategy") == "channel" else weights.get("group_size")
+    return kind, _group(size, weights.get("symmetric") is False) if kind == "int4" else str(weights.get("strategy"))
 
 
 def _group(size: Any, zeros: bool) -> str:

@@ -103,6 +103,13 @@ def test_a_checkpoint_says_its_scales_and_its_cache(tmp_path: Path, quant: dict[
     assert memory.token == pytest.approx(131_072 / (1 + (kv == "fp8")))
 
 
+def test_a_gpu_without_fp8_keeps_its_cache_in_bf16() -> None:
+    """TensorRT-LLM takes FP8 for the cache of narrow checkpoints, but no FP8 on Ampere (its support matrix), and does not start with it there."""
+    for cluster, kv in (("hw-dgx-a100", "bf16"), ("hw-dgx-h100", "fp8")):
+        done = serve("gpt-oss-120b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", slo="ttft=9s,tpot=99ms")
+        assert (done.formats["kv"], done.launch() != "") == (kv, True)
+
+
 def test_one_user_needs_a_replica() -> None:
     """A user needs, users need; and a replay says which requests it measures (`replay.report`: WARM_UP, FEW)."""
     done = serve("qwen3-30b", "hw-dgx-h200", gpus=2, layouts=["tp=2"], users=1, requests="users=2,n=20,isl=100,osl=10")
