@@ -46,8 +46,8 @@ def held(rules: Iterable[ByName], values: AnyMapping) -> Rows:
 
 def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = "together") -> Start:
     """How a server of `replica` starts for `scenario.concurrency` requests at once."""
-    table, layout, model = tables()[engine.name], replica.layout, replica.model
-    host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
+    table, layout, model, on = tables()[engine.name], replica.layout, replica.model, replica.machine
+    host = int(tables()["hosts"].get(on.cluster.gpu, HOST))
     usual = engine_of(engine.name)
     kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
@@ -56,9 +56,9 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     experts, width = (model.layer.n_experts, model.layer.expert_hidden) if model.layer else (0, 0)
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "ampere": int(kv == "fp8" and replica.machine.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
+        "ampere": int(kv == "fp8" and on.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
         "wide": int(kv == "bf16" != usual_kv), "odd": int(replica.formats.experts == "fp8-block" and width // layout.moe_tp % 128 > 0),
-        **{name: int(name == system) for name in EP_SYSTEMS},
+        **{name: int(name == system) for name in EP_SYSTEMS}, "amd": int((on.cluster.gpu and on.gpu.arch).startswith("cdna")),
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps, "together": 0, "prefill": 0, "decode": 0, task: 1,
