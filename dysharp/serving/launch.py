@@ -52,8 +52,7 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
         usual_kv = checkpoint.kv
-    system = ep_system_of(replica) if model.layer is not None else ""
-    experts, width = (model.layer.n_experts, model.layer.expert_hidden) if model.layer else (0, 0)
+    system, experts, width = (ep_system_of(replica), model.layer.n_experts, model.layer.expert_hidden) if model.layer else ("", 0, 0)
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
         "ampere": int(kv == "fp8" and on.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
