@@ -110,6 +110,13 @@ def test_a_gpu_without_fp8_keeps_its_cache_in_bf16() -> None:
         assert (done.formats["kv"], done.launch() != "") == (kv, True)
 
 
+def test_a_point_on_its_own_replica_is_itself() -> None:
+    """SGLang's groups share the tokens of a step: their part was divided once more for the interval of a learned machine."""
+    point = serve("qwen3-30b", "hw-dgx-h200", engine="sglang", layouts=["dp=8,ep=8"]).best[0]
+    assert (same := point.on(point.replica)) is not None
+    assert (same.served, same.memory) == (point.served, point.memory)
+
+
 def test_one_user_needs_a_replica() -> None:
     """A user needs, users need; and a replay says which requests it measures (`replay.report`: WARM_UP, FEW)."""
     done = serve("qwen3-30b", "hw-dgx-h200", gpus=2, layouts=["tp=2"], users=1, requests="users=2,n=20,isl=100,osl=10")
