@@ -72,7 +72,8 @@ def serve(model: str | WholeModel | None = None, cluster: str | Cluster = "hw-dg
         formats=shipped(start).to_dict(start.machine.products),
     )  # fmt: skip
     if best and (own := posterior_of(cluster, "serving", kernels_of([start.own]))):
-        at = lambda change: np.log([best[0].on(machine_of(change(start.machine.cluster), "serving")).served.tpot])  # noqa: E731
+        first, base = best[0], start.machine.cluster
+        at = lambda change: np.log([(first.on(replace(first.replica, machine=machine_of(change(base), "serving"))) or first).served.tpot])  # noqa: E731
         found = replace(found, learned=own.interval(at))
     tell = partial(tick, len(tried), len(tried))
     found = _explained(found, asked, request, tell) if best else found
@@ -102,10 +103,11 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
     """What all layouts share."""
-    name = request["precision"] or published(whole)
-    formats = formats_of(name, request["kv"] or rules.cached(formats_of(name, model=whole)), whole)
+    name, on = request["precision"] or published(whole), machine_of(machine, "serving")
+    usual = "bf16" if on.products("fp8") == "bf16" else rules.cached(formats_of(name, model=whole))
+    formats = formats_of(name, request["kv"] or usual, whole)
     formats = replace(formats, kv=request["kv"]) if request["kv"] and not request["precision"] else formats  # not what the checkpoint says
-    loads, on = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"])), machine_of(machine, "serving")
+    loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     start = Replica(whole, formats, ServeLayout(), on, request["ep_system"], curves, rules.reducers, loads, bool(request["mtp"]))
     ep_system_of(start)  # a name that is not known is refused, whether a layout sends tokens or not

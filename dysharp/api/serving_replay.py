@@ -132,8 +132,9 @@ def _pools_of(text: str, start: Replica) -> tuple[Pool, Pool]:
     """Prefill and decode workers of "2:tp=4;1:dp=8,ep=8". Raises ConfigError."""
     expected = "N:LAYOUT;N:LAYOUT (prefill;decode), such as 2:tp=4;1:dp=8,ep=8"
     pools = [Pool(replace(start, layout=serve_layout_of(one[2])), int(one[1])) for one in _read("pools", text, ";", r"([1-9]\d{0,3}):(.+)", expected)]
-    for fault in (f"{one.replica.layout.name}: {why}" for one in pools for why in one.replica.layout.conflicts(start.model)):
-        raise ConfigError(f"pools: {fault}")
+    for one in (pool.replica for pool in pools):
+        if faults := one.layout.conflicts(one.model, one.machine.cluster.n_gpus, one.machine.domain):
+            raise ConfigError(f"pools: {one.layout.name}: {faults[0]}")
     if len(pools) != 2:
         raise ConfigError(f"pools: found {show(text)}, expected {expected}")
     return pools[0], pools[1]

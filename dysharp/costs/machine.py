@@ -99,11 +99,13 @@ class Machine:
         return arch_of(self.gpu) if self.cluster.gpu else ""
 
     def products(self, wanted: str) -> str:
-        """Type in which the GPU multiplies: FP4 and MXFP8 only where its tensor cores have FP4, and so scale blocks; else engines widen weights
-        to BF16 (vLLM, marlin_utils_fp4.py: "Weight-only FP4 compression will be used"); Ampere has BF16 alone."""
+        """Type in which the GPU multiplies: NVFP4 and MXFP8 only where its tensor cores have FP4, and so scale blocks, of which AMD's know none of
+        NVFP4; else engines widen weights to BF16 (vLLM, marlin_utils_fp4.py: "Weight-only FP4 compression will be used"; on ROCm PR 35733); Ampere
+        has BF16 alone."""
         if not self.cluster.gpu:
             return "fp8" if wanted == "fp4" else wanted
-        return "bf16" if self.gpu.arch == "ampere" or (wanted in ("fp4", "mxfp8") and self.gpu.fp4_TFLOPS <= self.gpu.fp8_TFLOPS) else wanted
+        lacks = self.gpu.fp4_TFLOPS <= self.gpu.fp8_TFLOPS or (wanted == "fp4" and self.gpu.arch.startswith("cdna"))
+        return "bf16" if self.gpu.arch == "ampere" or (wanted in ("fp4", "mxfp8") and lacks) else wanted
 
     def cast_bytes(self, dtype: str) -> float:
         """Bytes of memory per element that is cast from BF16 for products in `dtype`."""

@@ -23,10 +23,11 @@ FORMATS = {
     "bf16": WeightFormat(2.0, "bf16"), "fp8": WeightFormat(1.0, "fp8"), "fp8-block": WeightFormat(1.0 + 4.0 / 128**2, "fp8"),
     "mxfp8": WeightFormat(1.0 + 1.0 / 32, "mxfp8"), "nvfp4": WeightFormat(0.5 + 1.0 / 16, "fp4"), "mxfp4": WeightFormat(0.5 + 1.0 / 32, "bf16"),
     "mxfp4-fp8": WeightFormat(0.5 + 1.0 / 32, "fp8"), "int4": WeightFormat(0.5 + 2.0 / 32, "bf16"),
-    "int4-64": WeightFormat(0.5 + 2.0 / 64, "bf16"), "int4-128": WeightFormat(0.5 + 2.0 / 128, "bf16"),
+    "int4-64": WeightFormat(0.5 + 2.0 / 64, "bf16"), "int4-128": WeightFormat(0.5 + 2.0 / 128, "bf16"), "int4-column": WeightFormat(0.5, "bf16"),
+    **{f"int4-{n}-zeros": WeightFormat(0.5 + 2.5 / n, "bf16") for n in (32, 64, 128)},
 }  # fmt: skip
 """Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4), per 64 or 128
-(AWQ, GPTQ)."""
+(GPTQ), beside it a zero point of 4 bits (AWQ; vLLM awq_marlin.py: qzeros); per column: next to nothing."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
 ROW_BYTES = {"bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16}
 """Bytes of a value of a row of Dispatch and Combine: FP8 has an FP32 scale per 128 (DeepSeek-V3), INT8 one per row (CANN), the others a byte per 32

@@ -113,9 +113,13 @@ class Layout:
 
     @staticmethod
     def fits(tp: Any, etp: Any, ep: Any, gpus: int, domain_gpus: int) -> tuple[Any, Any, Any]:
-        """Of degrees or columns of them: whether all groups of tp stay in a domain, those of etp, and whether groups of experts do or fill theirs."""
-        one, two = ((n <= domain_gpus) & ((gpus <= domain_gpus) | (domain_gpus % n == 0)) for n in (tp, etp))
-        return one, two, (ep * etp <= domain_gpus) | (ep * etp % domain_gpus == 0)
+        """Of degrees or columns of them: whether all groups of tp stay in a domain, those of etp, and whether groups of experts do or fill theirs.
+
+        A job of experts in groups of a power of two may leave GPUs of every domain idle, as 8 of a rack of 72.
+        """
+        n = ep * etp
+        one, two, three = ((n <= domain_gpus) & ((gpus <= domain_gpus) | (domain_gpus % n == 0)) for n in (tp, etp, n))
+        return one, two, three | (n <= domain_gpus) & (n & (n - 1) == 0) | (n % domain_gpus == 0)
 
 
 def layout_of(text: str) -> Layout:
@@ -208,15 +212,15 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
 def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) -> None:
     """Raise `ConfigError` unless tensor groups stay in an NVLink domain, expert groups too where there is one domain, and all GPUs exist.
 
-    `n_domains` None: as many as the layout needs, and expert groups beyond a domain fill all of theirs.
+    `n_domains` None: as many as the layout needs. Expert groups beyond a domain fill all of theirs.
     """
     *tensor, whole = Layout.fits(layout.tp, layout.etp, layout.ep, layout.gpus, domain_gpus)
     broken = [kind for kind, fits in zip(("tp", "etp"), tensor, strict=True) if not fits]
     faults = [f"{kind}: found {getattr(layout, kind)}, expected groups inside an NVLink domain of {domain_gpus} GPUs" for kind in broken]
     if n_domains == 1 and layout.ep * layout.etp > domain_gpus:
         faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most the {domain_gpus} GPUs of the only NVLink domain")
-    elif n_domains is None and not whole:
-        faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most {domain_gpus} GPUs (an NVLink domain), or a multiple of them")
+    elif not whole:
+        faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected groups inside an NVLink domain of {domain_gpus} GPUs, or over whole ones")
     elif n_domains is not None and layout.gpus > domain_gpus * n_domains:
         faults.append(f"found {layout.gpus} GPUs, expected at most {domain_gpus * n_domains} ({n_domains} domains of {domain_gpus})")
     raise_if(faults, "layout")

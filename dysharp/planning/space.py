@@ -183,7 +183,7 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
     def degrees(most: int, count: int) -> Numbers:
         """Powers of two up to `most`, and what divides the GPUs and a count of the model, in groups that fill domains or lie in one."""
         own = (n for n in range(1, most + 1) if task.gpus % n == count % n == 0)
-        return tuple(sorted({*_powers(most), *(n for n in own if n % domain_gpus == 0 or Layout.fits(n, 1, 1, task.gpus, domain_gpus)[0])}))
+        return tuple(sorted({*_powers(most), *(n for n in own if Layout.fits(1, 1, n, task.gpus, domain_gpus)[2])}))
 
     whole = Space(
         tp=degrees(min(8, domain_gpus, task.gpus), model.attention.heads),

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from dysharp.base import Amounts, ByName, frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
-from dysharp.serving.loop import closed_loop
-from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
-from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
+from dysharp.serving.step import StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
 
 LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
@@ -97,7 +95,7 @@ def break_even(point: ServePoint, draft_tokens: int) -> float:
     """Acceptance above which `draft_tokens` shorten TPOT: a + ... + a^n must give what the longer step costs. Above 1: never."""
     alone = decode_batch(replace(point.scenario, draft_tokens=0), max(1.0, point.served.batch), point.replica.layout.dp)
     drafted = replace(alone, queries=1 + draft_tokens)
-    longer = (step_time(point.replica, drafted).device + draft_tokens * draft_us(point.replica, drafted)) / step_time(point.replica, alone).device - 1
+    longer = (step_time(point.replica, drafted).device + draft_us(point.replica, drafted, draft_tokens)) / step_time(point.replica, alone).device - 1
     low, high = 0.0, 1.0 + longer
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -120,11 +118,4 @@ def slots_of(point: ServePoint) -> list[Slots]:
         return []
     bare = replace(point.replica, layout=replace(layout, slots=-model.n_experts % layout.ep))
     tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
-    found = []
-    for n, replica in tried:
-        memory = memory_of(replica, point.table.engine, point.scenario.isl, point.scenario.osl, spread=point.scenario.spread)
-        if memory.requests:
-            table = StepTable(replica, point.table.engine.together(replica.layout.dp), point.scenario)
-            served = closed_loop(table, point.scenario, memory.requests)
-            found.append(Slots(rearranging(bare, n), served.rate * point.scenario.osl / layout.gpus))
-    return found
+    return [Slots(rearranging(bare, n), moved.tokens_per_gpu) for n, replica in tried if (moved := point.on(replica))]

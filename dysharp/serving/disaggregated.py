@@ -210,9 +210,9 @@ def best_disaggregated(
     start: Replica, engine: Engine, scenario: Scenario, gpus: int, ttft: float, tpot: float, layouts: Iterable[ServeLayout] | None = None
 ) -> Disaggregated | None:
     """The pools with most tokens per second within the limits; None: no pools keep the limits."""
-    rules = replace(engine, mixed=False, gathered_steps=0)
+    rules = replace(engine, mixed=False, gathered_steps=0, piecewise=False)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
-    fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]
+    fits = [replace(start, layout=layout) for layout in tried if not layout.conflicts(start.model, gpus, start.machine.domain)]
     first = sorted((rated for replica in fits if (rated := _prompts(replica, rules, scenario, gpus, ttft))), key=lambda pair: -pair[0] / pair[1].gpus)
     plans = [plan for replica in fits for plan in _plans(replica, rules, scenario, gpus, tpot, first[:PREFILL_LAYOUTS])]
     found = [made for plan in sorted(plans, key=lambda p: -p.rate)[:PLANS] if (made := _run(plan, gpus, ttft, tpot))]

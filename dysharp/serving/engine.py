@@ -64,7 +64,7 @@ class Engine:
     nvls: bool
     """Whether NCCL may sum in the switch."""
     launch: Text
-    """Constant: host time of a kernel of a step with prompts."""
+    """Constant: host time of a kernel of a step with prompts, where no piecewise graph has it."""
     ep_kernels: int
     """Kernels of a layer whose experts EP spreads over one attention group, beside those of experts that are cut."""
     fused_experts: Texts
@@ -78,8 +78,6 @@ class Engine:
     """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
-    blackwell_launch: Text = ""
-    """`launch` on machines of Blackwell, whatever their hosts; "": as on others."""
     token_us: float = TOKEN_US
     """Time in which the one process that turns text into tokens makes a token."""
     ep_by_flag: bool = False
@@ -90,6 +88,8 @@ class Engine:
     blocks_without_ep: bool = False
     """Experts in FP8 with scales of blocks have TensorRT-LLM's kernel on Blackwell where no EP kernels move rows (SGLang server_args.py:
     flashinfer_trtllm)."""
+    piecewise: bool = False
+    """Graphs have the kernels of prompts where `_piecewise` says so."""
     cdna3_casts: bool = False
     """It casts the absorbed weights of FP8 checkpoints in every step on CDNA 3, and fuses no positions there."""
 
@@ -138,8 +138,8 @@ class Engine:
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        known, host = self.blackwell_launch if replica.machine.arch == "blackwell" else "", self.host_us(replica, requests)
-        launched = launches * replica.machine.constants[known] if known else _on_host(replica, self.launch, launches)
+        launch = "serving.launch_us" if self.piecewise and _piecewise(replica) else self.launch
+        launched, host = _on_host(replica, launch, launches), self.host_us(replica, requests)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + _on_host(replica, "serving.step_us")
 
@@ -155,6 +155,13 @@ class Engine:
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""
         return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
+
+
+def _piecewise(replica: Replica) -> bool:
+    """Whether SGLang has graphs of prompts of any size (docs/advanced_features/piecewise_cuda_graph.md: of MLA up to 2048 tokens; none on AMD, with
+    attention groups, stages or drafts)."""
+    cdna, layout = replica.machine.cluster.gpu and replica.machine.gpu.arch.startswith("cdna"), replica.layout
+    return layout.dp == layout.pp == 1 and not (cdna or replica.mtp or replica.model.attention.mla)
 
 
 def _on_host(replica: Replica, constant: str, times: float = 1.0) -> float:

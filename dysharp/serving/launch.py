@@ -21,8 +21,8 @@ Task = Literal["together", "prefill", "decode"]
 
 
 class Start(NamedTuple):
-    """`command`: starts the engine; on each of `hosts` hosts if it has $RANK. `refuses`: why the engine does not start; `notes`: what its older
-    versions do. `released`: the engine with the version of these rules."""
+    """`command`: starts the engine; on each of `hosts` hosts if it has $RANK. `refuses`: why the engine does not start; `notes`: what may stop it.
+    `released`: the engine with the version of these rules."""
 
     command: str
     refuses: str
@@ -46,22 +46,22 @@ def held(rules: Iterable[ByName], values: AnyMapping) -> Rows:
 
 def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = "together") -> Start:
     """How a server of `replica` starts for `scenario.concurrency` requests at once."""
-    table, layout, model = tables()[engine.name], replica.layout, replica.model
-    host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
+    table, layout, model, on = tables()[engine.name], replica.layout, replica.model, replica.machine
+    host = int(tables()["hosts"].get(on.cluster.gpu, HOST))
     usual = engine_of(engine.name)
     kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
         usual_kv = checkpoint.kv
-    system = ep_system_of(replica) if model.layer is not None else ""
-    experts = model.layer.n_experts if model.layer else 0
+    system, experts, width = (ep_system_of(replica), model.layer.n_experts, model.layer.expert_hidden) if model.layer else ("", 0, 0)
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
-        "kv": int(kv == "fp8" != usual_kv), "wide": int(kv == "bf16" != usual_kv), **{name: int(name == system) for name in EP_SYSTEMS},
+        "ampere": int(kv == "fp8" and on.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
+        "wide": int(kv == "bf16" != usual_kv), "odd": int(replica.formats.experts == "fp8-block" and width // layout.moe_tp % 128 > 0),
+        **{name: int(name == system) for name in EP_SYSTEMS}, "amd": int((on.cluster.gpu and on.gpu.arch).startswith("cdna")),
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
-        "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps,
+        "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps, "together": 0, "prefill": 0, "decode": 0, task: 1,
         "memory_part": max(f"{engine.memory_part:.2f}", f"{engine.memory_part:g}", key=len), "part": int(engine.memory_part != usual.memory_part),
-        "together": 0, "prefill": 0, "decode": 0, task: 1,
     }  # fmt: skip
     rules = held(table["rules"], values)
     before, adds, lines, refuses, notes = ([rule[key] for rule in rules if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))

@@ -3,6 +3,7 @@
 import re
 
 from dysharp.base import ConfigError, Tally, frozen, show
+from dysharp.model.layout import Layout
 from dysharp.model.operators import Cut
 from dysharp.specs import WholeModel
 
@@ -58,8 +59,8 @@ class ServeLayout:
         parts = [f"{key.upper()}{getattr(self, key)}" for key in ("tp", "dp", "ep", "pp") if getattr(self, key) > 1]
         return " ".join(parts) or "TP1"
 
-    def conflicts(self, model: WholeModel) -> list[str]:
-        """Why the layout does not fit the shape of `model`."""
+    def conflicts(self, model: WholeModel, gpus: int = 1, domain_gpus: int = 1) -> list[str]:
+        """Why the layout does not fit the shape of `model`, or `gpus` GPUs in domains of `domain_gpus`."""
         a, moe = model.attention, model.layer
         slots, hidden = (moe.n_experts + self.slots, moe.expert_hidden) if moe else (self.ep, self.moe_tp)
         checks = (
@@ -70,6 +71,7 @@ class ServeLayout:
             (not moe and model.dense_hidden % self.tp, f"an FFN of {model.dense_hidden} does not divide by TP{self.tp}"),
             (slots % self.ep, f"{slots} expert slots do not divide by EP{self.ep}"),
             (hidden % self.moe_tp, f"experts of {hidden} do not divide by {self.moe_tp} GPUs"),
+            (not Layout.fits(1, 1, self.stage_gpus, gpus, domain_gpus)[2], f"groups of {self.stage_gpus} GPUs split NVLink domains of {domain_gpus}"),
         )
         return [text for wrong, text in checks if wrong]
 

@@ -3,7 +3,7 @@
 from math import sqrt
 
 from dysharp.base import frozen
-from dysharp.model import Weight, WeightFormat, cache_bytes, counted_weights, whole_mtp_layer
+from dysharp.model import Weight, cache_bytes, counted_weights, whole_mtp_layer
 from dysharp.serving.engine import Engine
 from dysharp.serving.work import ELEMENT, Replica
 
@@ -54,11 +54,13 @@ def weight_bytes(replica: Replica) -> float:
 
 
 def _weight(replica: Replica, weight: Weight) -> float:
-    layout, form, layer = replica.layout, replica.formats.of(weight.part), replica.model.layer
+    """Engines keep the matrix that joins an MTP layer whole and in BF16 (vLLM deepseek_mtp.py, SGLang deepseek_nextn.py: eh_proj)."""
+    layout, layer, part = replica.layout, replica.model.layer, weight.part
     held = weight.parameters / (1 if weight.split == "none" else layout.tp)
     if weight.split == "experts" and layer is not None:
         held = weight.parameters * (1 + layout.slots / layer.n_experts) / (layout.ep * layout.moe_tp)
-    return held * (form if weight.product or weight.part == "routed experts" else WeightFormat(ELEMENT, "bf16")).weight_bytes
+    narrow = (weight.product and part != "MTP") or part == "routed experts"
+    return held * (replica.formats.of(part).weight_bytes if narrow else ELEMENT)
 
 
 def kv_bytes(replica: Replica, tokens: float) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from dysharp.base import by_key, frozen, older_name
-from dysharp.costs import Machine
 from dysharp.model import StepBatch
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange
@@ -45,10 +44,12 @@ class ServePoint:
         most = min(self.memory.requests, self.table.engine.most_requests)
         return replace(self, scenario=scenario, served=closed_loop(self.table, scenario, most))
 
-    def on(self, machine: Machine) -> ServePoint:
-        """The same layout and users on another machine of the same memory."""
-        table = StepTable(replace(self.replica, machine=machine), self.table.engine, self.scenario)
-        return replace(self, replica=table.replica, table=table).at(self.scenario.concurrency)
+    def on(self, replica: Replica) -> ServePoint | None:
+        """The same users on another replica; None if it has no room for a request."""
+        scenario, engine = self.scenario, self.table.engine.together(self.replica.layout.dp)
+        memory = memory_of(replica, engine.beside(replica.layout.dp), scenario.isl, scenario.osl, spread=scenario.spread)
+        table = StepTable(replica, engine, scenario)
+        return replace(self, replica=table.replica, table=table, memory=memory).at(scenario.concurrency) if memory.requests else None
 
     @property
     def tokens_per_gpu(self) -> float:
@@ -82,15 +83,12 @@ class Rejected:
 def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
     """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, stages beyond it,
     experts cut or shared."""
-    moe, cluster = replica.model.layer, replica.machine.cluster
-    domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
+    moe, domain = replica.model.layer, min(gpus, replica.machine.domain)
     for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
             dp = size // tp
-            if whole := dp == 1 or tp == min(MOST_TP, domain):
-                yield ServeLayout(tp=tp, pp=dp)
-            if whole and moe is not None and tp > 1:
-                yield ServeLayout(tp=tp, ep=tp, pp=dp)
+            if dp == 1 or tp == min(MOST_TP, domain):
+                yield from (ServeLayout(tp=tp, ep=ep, pp=dp) for ep in sorted({1, tp if moe is not None else 1}))
             if moe is not None and dp > 1:
                 yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
 
@@ -113,7 +111,7 @@ def search(
 
 def _points(replica: Replica, engine: Engine, scenario: Scenario, gpus: int) -> list[ServePoint] | str:
     layout = replica.layout
-    if faults := layout.conflicts(replica.model):
+    if faults := layout.conflicts(replica.model, gpus, replica.machine.domain):
         return faults[0]
     if gpus % layout.gpus:
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"

@@ -77,12 +77,20 @@ def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
     yield OpTime("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
 
 
-def draft_us(replica: Replica, batch: StepBatch) -> float:
-    """One draft token of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
-    one = replace(batch, queries=1, prompts=0.0)
-    joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
-    ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - (not replica.model.stack)), *_head_ops(replica, one.decodes)]
-    return replica.over * sum(op.us + op.kernels * replica.gap for op in ops)
+def draft_us(replica: Replica, batch: StepBatch, drafts: int, prompts_ended: float = 0.0) -> float:
+    """`drafts` draft tokens of every request by an MTP layer behind the step of `batch`, each by the joining matrix, a layer like the last, and the
+    head. The first pass has all tokens of the step, those of prompts and drafts, too; others one of each request (vLLM v1/spec_decode/eagle.py,
+    propose; SGLang: draft extend)."""
+    requests = batch.decodes + prompts_ended
+    later = StepBatch(decodes=requests, context=batch.context or batch.past + batch.new, usual=batch.usual)
+    passes = ((batch, min(1, drafts)), (later, drafts - 1))
+    return replica.over * sum(times * _draft_pass_us(replica, one, requests) for one, times in passes if times > 0)
+
+
+def _draft_pass_us(replica: Replica, batch: StepBatch, requests: float) -> float:
+    joining = [replica.linear(op, batch.tokens) for op in mtp_weights(replica.model) if op.product]
+    ops = [*joining, *layer_ops(replica, batch, replica.model.n_layers - (not replica.model.stack)), *_head_ops(replica, requests)]
+    return sum(op.us + op.kernels * replica.gap for op in ops)
 
 
 def _kinds(replica: Replica) -> list[tuple[int, int]]:
@@ -120,27 +128,29 @@ class StepTable:
         self.past = float(np.mean(lengths * np.maximum(0.0, lengths - engine.step_tokens))) / 2 / scenario.isl
         self.seen = float(np.mean(lengths**2)) / 2 / scenario.isl
         alone = [StepBatch(prompts=n, seen=self.seen, past=self.past) for n in self.tokens]
-        steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
-        self.kernels = steps[0].kernels
-        self.everywhere = [step.device for step in steps]
+        self.kernels = step_time(replica, alone[0], 1.0).kernels
+        self.everywhere = [self._device(batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         """Every group has so many tokens of prompts."""
-        one = [step_time(replica, replace(batch, mean=batch.prompts / self.groups), 1.0).device for batch in alone] if self.groups > 1 else None
+        one = [self._device(replace(batch, mean=batch.prompts / self.groups), 1.0) for batch in alone] if self.groups > 1 else None
         self.somewhere = one or self.everywhere
         """One group has them."""
         self._part = replica.stage_part
         self._points: dict[tuple[str, int], float] = {}
 
+    def _device(self, batch: StepBatch, prompts_ended: float = 0.0) -> float:
+        """GPU time of a step with the draft tokens behind it."""
+        return step_time(self.replica, batch, prompts_ended).device + draft_us(self.replica, batch, self.scenario.draft_tokens, prompts_ended)
+
     def decode_at(self, size: int) -> float:
-        """GPU time of a step of `size` requests of a group, with the draft tokens before it."""
-        batch = decode_batch(self.scenario, float(size), self.groups)
-        return step_time(self.replica, batch).device + self.scenario.draft_tokens * draft_us(self.replica, batch)
+        """GPU time of a step of `size` requests of a group."""
+        return self._device(decode_batch(self.scenario, float(size), self.groups))
 
     def extra_at(self, size: int, somewhere: bool = False) -> float:
         """What first tokens of a prompt of every group, or of one, add to a step of `size` requests of a group: weights are read once for both."""
         requests, tokens = StepBatch(decodes=float(size), context=self.scenario.isl), self.tokens[0]
         mean = size + tokens / self.groups if somewhere else None
         both = replace(requests, prompts=tokens, seen=self.seen, past=self.past, mean=mean)
-        return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
+        return max(0.0, self._device(both) - self._device(requests))
 
     def _between(self, name: str, at: Callable[[int], float], requests: float) -> float:
         """`at` of `requests` requests of the replica, on the line between the powers of two around them."""

@@ -9,10 +9,7 @@ from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, ep_system_of
 from dysharp.serving.launch import tables
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.loop import closed_loop
-from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint, search, within
-from dysharp.serving.step import StepTable
 from dysharp.serving.work import Replica, Scenario
 
 LARGER = (72, 144)
@@ -114,11 +111,4 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
     if layout.dp < 3 or layout.ep != layout.gpus or model is None:
         return None
     ep = layout.ep - layout.tp
-    rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
-    replica, engine = replace(best.replica, layout=rest), best.table.engine.together(layout.dp)
-    memory = memory_of(replica, engine.beside(rest.dp), best.scenario.isl, best.scenario.osl, spread=best.scenario.spread)
-    if not memory.requests:
-        return None
-    table = StepTable(replica, engine, best.scenario)
-    served = closed_loop(table, best.scenario, min(memory.requests, engine.most_requests))
-    return replace(best, replica=table.replica, served=served, memory=memory, table=table)
+    return best.on(replace(best.replica, layout=ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)))

@@ -82,9 +82,10 @@ class Replica:
         return 0.0 if self.early else self.machine.constants["serving.gap_us"]
 
     def linear(self, op: Weight, tokens: float) -> OpTime:
-        """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
-        cast = cast_us(self.machine, op, tokens, self.formats)
-        return OpTime(op.name, cast + product(self.machine, op, tokens, self.formats), 1 + (cast > 0))
+        """A linear layer: quantise the inputs unless the products are BF16, then the GEMM. What joins an MTP layer is BF16."""
+        formats = Formats() if op.part == "MTP" else self.formats
+        cast = cast_us(self.machine, op, tokens, formats)
+        return OpTime(op.name, cast + product(self.machine, op, tokens, formats), 1 + (cast > 0))
 
     def small(self, name: str, tokens: float, width: float, kernels: int = 1) -> OpTime:
         """`kernels` kernels that read and write rows of `width` activations."""

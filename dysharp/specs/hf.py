@@ -50,8 +50,8 @@ FILE = DATA / "families.toml"
 FAMILIES: dict[str, ByName] = read_toml(FILE)
 """model_type -> what its family adds to a config; beside them `common` and `refused`."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
-GROUPS = {"64": "int4-64", "128": "int4-128", "-1": "int4-128", "channel": "int4-128"}
-"""Values that share a scale (-1, channel: a column) -> the nearest of `model.formats.FORMATS`."""
+GROUPS = {name: f"int4-{name}" for name in ("64", "128", "column", "32-zeros", "64-zeros", "128-zeros")}
+"""Values that share a scale, and a zero point -> one of `model.formats.FORMATS`."""
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
 
 
@@ -193,8 +193,8 @@ def _element_bytes(config: AnyMapping, faults: list[str]) -> int:
 
 
 def quantised(config: AnyMapping) -> tuple[str, str]:
-    """(fp8, mxfp4, nvfp4 or int4; strategy, of INT4 values of a scale) of a checkpoint's weights, by its `quantization_config`; "" for none, or one
-    that is not known.
+    """(fp8, mxfp4, nvfp4, int4, or bf16 where caches alone are quantised; strategy, of INT4 values of a scale) of a checkpoint's weights, by its
+    `quantization_config`; "" for none, or one that is not known.
 
     Methods as Transformers and vLLM name them.
     """
@@ -207,14 +207,15 @@ def quantised(config: AnyMapping) -> tuple[str, str]:
 def _of_method(quant: AnyMapping) -> tuple[str, str]:
     method = str(quant.get("quant_method"))
     if method in ("awq", "gptq", "auto-round"):
-        return ("int4", str(quant.get("group_size", 128))) if quant.get("bits") == 4 else ("", "")
+        zeros = quant.get("zero_point") is not False if method == "awq" else quant.get("sym") is False
+        return ("int4", _group(quant.get("group_size", 128), zeros)) if quant.get("bits") == 4 else ("", "")
     return {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(method, ""), ""
 
 
 def _of_modelopt(quant: AnyMapping) -> tuple[str, str]:
-    """NVIDIA ModelOpt names an algorithm."""
-    name = str(quant.get("quant_algo")).upper()
-    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "", ""
+    """NVIDIA ModelOpt names an algorithm, or none."""
+    name = str(quant.get("quant_algo") or "NO_QUANT").upper()
+    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "bf16" if name == "NO_QUANT" else "", ""
 
 
 def _of_groups(quant: AnyMapping) -> tuple[str, str]:
@@ -223,9 +224,15 @@ def _of_groups(quant: AnyMapping) -> tuple[str, str]:
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = first.get("weights") if isinstance(first, dict) else None
     if not isinstance(weights, dict):
-        return "", ""
+        return "bf16", ""
     kind = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}.get(f"{weights.get('type')} {weights.get('num_bits')}", "")
-    return kind, str(weights.get("group_size" if kind == "int4" and weights.get("strategy") != "channel" else "strategy"))
+    size = -1 if weights.get("strategy") == "channel" else weights.get("group_size")
+    return kind, _group(size, weights.get("symmetric") is False) if kind == "int4" else str(weights.get("strategy"))
+
+
+def _group(size: Any, zeros: bool) -> str:
+    """One of `GROUPS`. A scale per column (-1), and its zero point, are next to nothing."""
+    return "column" if size == -1 else f"{size}{'-zeros' * zeros}"
 
 
 def n_matrices(config: AnyMapping) -> int:

@@ -203,7 +203,8 @@ def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:
 
     NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4
     of compressed-tensors with experts is Kimi's, of routed experts alone, if its list of exceptions names attention. Engines take caches in FP8 where
-    ModelOpt or compressed-tensors name them (SGLang configure_kv_cache_dtype, vLLM Attention, TensorRT-LLM's model config).
+    ModelOpt or compressed-tensors name them, beside weights in BF16, too (SGLang configure_kv_cache_dtype, vLLM Attention, TensorRT-LLM's model
+    config).
     """
     quant, (kind, strategy) = config.get("quantization_config"), hf.quantised(config)
     if not isinstance(quant, dict) or not kind:

@@ -8,6 +8,7 @@ from typing import get_args
 
 from dysharp.base.text import cell
 from dysharp.costs.regime import Name, Regime, regime_of
+from dysharp.serving.engine import engine_of
 from dysharp.show.markdown import table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "regimes.md"
@@ -21,6 +22,8 @@ def regimes() -> str:
 
 def test_the_page_shows_the_regimes() -> None:
     assert regimes() in PAGE.read_text(), "write it anew: python tests/docs/test_regimes.py prints the table"
+    fused = ["mxfp4" in engine_of(name).fused_experts for name in ("vllm", "sglang", "trtllm")]  # others have the kernel of `narrow`
+    assert ("vLLM and TensorRT-LLM give MXFP4 on Blackwell to trtllm-gen" in PAGE.read_text()) == (fused == [True, False, True])
 
 
 if __name__ == "__main__":

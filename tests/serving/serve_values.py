@@ -87,7 +87,7 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
             yield f"{name} {''.join('ny'[one] for one in kind)}", layer_ops(r, batch, number)
         step = step_time(r, batch, 2.0)
         yield f"{name} step", (step, step.device)
-    yield "draft", draft_us(r, BATCHES["drafts"])
+    yield "draft", draft_us(r, BATCHES["drafts"], 1)
     each = [_operator_bytes(op, 1.0, r.formats.kv_bytes) for n in kinds.values() for op in operators(r.model, n, r.layout.cut)]
     yield "bytes", (weight_bytes(r), kv_bytes(r, 100.0), kv_bytes(r, 5000.0), [n for n in each if n])
     for engine in map(engine_of, ENGINES):

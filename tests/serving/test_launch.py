@@ -18,7 +18,7 @@ from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 
 WHEN = {
-    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "part", "gathered_steps", *EP_SYSTEMS,
+    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "ampere", "odd", "amd", "part", "gathered_steps", *EP_SYSTEMS,
     "together", "prefill", "decode",
 }  # fmt: skip
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -63,6 +63,26 @@ def test_a_command_finds_the_folder_of_a_config(tmp_path: Path) -> None:
         starts = {kv: serve(str(folder), "hw-dgx-h100", layouts=["tp=1"], engine=engine, kv=kv).launch() for kv in ("fp8", "bf16", None)}
         assert flag in starts["bf16"]
         assert "dtype" not in starts["fp8"] + starts[None]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_gpu_lacks_is_not_started_without_a_word(engine: str) -> None:
+    """Triton on SM80 has no fp8e4nv (vllm issue 26431), and TensorRT-LLM's support matrix has no FP8 there."""
+    for cluster, kv, says in (("hw-dgx-a100", "fp8", True), ("hw-dgx-a100", "bf16", False), ("hw-dgx-h100", "fp8", False)):
+        asked = Replica(load_whole("llama3-8b"), formats_of("bf16", kv), serve_layout_of("tp=1"), machine_of(load_cluster(cluster), "serving"))
+        start = start_of(engine_of(engine), asked, Scenario(8.0, 1000.0, 500.0))
+        assert ["FP8" in start.notes, "FP8" in start.refuses] == [says and engine != "trtllm", says and engine == "trtllm"]
+    amd = Replica(load_whole("llama3-8b"), formats_of("bf16"), serve_layout_of("tp=1"), machine_of(load_cluster("hw-mi355x"), "serving"))
+    assert ("NVIDIA" in start_of(engine_of(engine), amd, Scenario(8.0, 1000.0, 500.0)).refuses) == (engine == "trtllm")
+
+
+@pytest.mark.parametrize(
+    ("layout", "precision", "says"), [("tp=8", "fp8", True), ("tp=8,ep=8", "fp8", False), ("tp=4", "fp8", False), ("tp=8", "bf16", False)]
+)
+def test_experts_that_are_cut_inside_a_block_stop_a_server(layout: str, precision: str, says: bool) -> None:
+    """Qwen3-235B-FP8 in TP8: "output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n = 128" (vllm 17569)."""
+    asked = replace(replica(layout, "qwen3-235b"), formats=formats_of(precision))
+    assert [("block of 128" in start_of(engine_of(name), asked, Scenario(8.0, 1000.0, 500.0)).notes) for name in ("vllm", "sglang")] == [says, says]
 
 
 @pytest.mark.parametrize(

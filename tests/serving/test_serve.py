@@ -85,7 +85,7 @@ def test_questions_of_one_screen() -> None:
 @pytest.mark.parametrize(
     ("quant", "asked", "weight", "kv"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, 0.5 + 2 / 128, "bf16"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, 0.5 + 2.5 / 128, "bf16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {}, 0.5 + 2 / 32, "bf16"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {}, 1.0, "fp8"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, {"kv": "bf16"}, 1.0, "bf16"),
@@ -101,6 +101,20 @@ def test_a_checkpoint_says_its_scales_and_its_cache(tmp_path: Path, quant: dict[
     linears, rest = 32 * (4096 * 6144 + 4096**2 + 3 * 4096 * 14336), 2 * 128256 * 4096 + 65 * 4096
     assert memory.weights == pytest.approx(linears * weight + rest * 2)
     assert memory.token == pytest.approx(131_072 / (1 + (kv == "fp8")))
+
+
+def test_a_gpu_without_fp8_keeps_its_cache_in_bf16() -> None:
+    """TensorRT-LLM takes FP8 for the cache of narrow checkpoints, but no FP8 on Ampere (its support matrix), and does not start with it there."""
+    for cluster, kv in (("hw-dgx-a100", "bf16"), ("hw-dgx-h100", "fp8")):
+        done = serve("gpt-oss-120b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", slo="ttft=9s,tpot=99ms")
+        assert (done.formats["kv"], done.launch() != "") == (kv, True)
+
+
+def test_a_point_on_its_own_replica_is_itself() -> None:
+    """SGLang's groups share the tokens of a step: their part was divided once more for the interval of a learned machine."""
+    point = serve("qwen3-30b", "hw-dgx-h200", engine="sglang", layouts=["dp=8,ep=8"]).best[0]
+    assert (same := point.on(point.replica)) is not None
+    assert (same.served, same.memory) == (point.served, point.memory)
 
 
 def test_one_user_needs_a_replica() -> None:

@@ -194,9 +194,11 @@ def test_details(tmp_path: Path) -> None:
     assert load(tmp_path, {**MIXTRAL, "hidden_act": "relu2"}).n_matrices == 2
     greedy = {**DEEPSEEK_V3, "topk_method": "greedy"}
     assert load(tmp_path, greedy).n_group == 1
-    for group, held in ((32, 0.5 + 2 / 32), (64, 0.5 + 2 / 64), (128, 0.5 + 2 / 128), (-1, 0.5 + 2 / 128)):  # a scale of two bytes per group
-        awq = {"quant_method": "awq", "bits": 4, "group_size": group}
-        assert narrow_bytes(load(tmp_path, {**QWEN3_MOE, "quantization_config": awq})) == held
+    for group, held in ((32, 0.5 + 2 / 32), (64, 0.5 + 2 / 64), (128, 0.5 + 2 / 128), (-1, 0.5)):  # a scale of two bytes per group
+        gptq = {"quant_method": "gptq", "bits": 4, "group_size": group}
+        for sym, more in ((True, 0), (False, 0.5 / max(group, 4096) if group < 0 else 0.5 / group)):  # and a zero point of four bits
+            found = narrow_bytes(load(tmp_path, {**QWEN3_MOE, "quantization_config": {**gptq, "sym": sym}}))
+            assert found == pytest.approx(held + more, abs=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,7 @@ def test_a_dense_model_says_what_is_missing(tmp_path: Path) -> None:
 GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}
 OF_COLUMNS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel", "group_size": None}}}
 GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}}}
+UNEVEN = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": False}}}
 
 
 @pytest.mark.parametrize(
@@ -246,9 +249,12 @@ GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy
         ({"quant_method": "mxfp4"}, False, "mxfp4"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True, "fp8"),
         ({"quant_method": "fp8"}, False, "fp8-tensor"),
-        ({"quant_method": "awq", "bits": 4}, False, "int4-all,weights=int4-128"),  # 128 by default in Transformers
+        ({"quant_method": "awq", "bits": 4}, False, "int4-all,weights=int4-128-zeros"),  # 128, and zero_point, by default in Transformers
         ({"quant_method": "auto-round", "bits": 4}, False, "int4-all,weights=int4-128"),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, False, "int4-all,weights=int4-128"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": False}, False, "int4-all,weights=int4-128"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}, False, "int4-all,weights=int4-32-zeros"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}, False, "int4-all,weights=int4-column"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": False}, False, "int4-all,weights=int4-64-zeros"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 64}, False, "int4-all,weights=int4-64"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, False, "int4-all"),
         ({"quant_method": "gptq", "bits": 4, "group_size": []}, False, "int4-all"),
@@ -260,13 +266,17 @@ GROUPS_OF_128 = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy
         ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, False, "fp8-tensor,kv=fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, True, "fp4,kv=fp8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 4}}, True, "fp4"),
+        ({"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}, True, "bf16,kv=fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ", "kv_cache_quant_algo": "FP8"}, True, ""),
         ({"quant_method": "bitsandbytes", "kv_cache_quant_algo": "FP8"}, True, ""),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS_OF_128, "ignore": ["self_attn"]}, True, "int4-experts,experts=int4-128"),
-        ({"quant_method": "compressed-tensors", "config_groups": OF_COLUMNS}, False, "int4-all,weights=int4-128"),
+        ({"quant_method": "compressed-tensors", "config_groups": OF_COLUMNS}, False, "int4-all,weights=int4-column"),
+        ({"quant_method": "compressed-tensors", "config_groups": UNEVEN, "ignore": ["lm_head"]}, True, "int4-all,weights=int4-128-zeros"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["re:.*self_attn.*", "lm_head"]}, True, "int4-experts"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["lm_head"]}, True, "int4-all"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, True, ""),
-        ({"quant_method": "compressed-tensors", "config_groups": []}, True, ""),
+        ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, True, "bf16,kv=fp8"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, True, "bf16"),
+        ({"quant_method": "compressed-tensors", "config_groups": []}, True, "bf16"),
         ("awq", True, ""),
     ],
 )

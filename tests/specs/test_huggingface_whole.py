@@ -82,7 +82,7 @@ def test_beside_an_encoder_of_images_a_family_counts_as_without(family: str, lik
     text = {**SMALL, **fields, "model_type": family, "tie_word_embeddings": True}
     whole = {"vision_config": {}, "text_config": text, "tie_word_embeddings": False, "quantization_config": {"quant_method": "awq", "bits": 4}}
     found = whole_from_config(whole, "m", "f")
-    assert (parameters_of(found).total, found.checkpoint) == (parameters_of(read(model_type=like, **fields)).total, "int4-all,weights=int4-128")
+    assert (parameters_of(found).total, found.checkpoint) == (parameters_of(read(model_type=like, **fields)).total, "int4-all,weights=int4-128-zeros")
 
 
 def test_a_list_of_equal_counts_is_one_count() -> None:

@@ -128,6 +128,10 @@ def test_experts_beyond_the_domain_need_other_nodes() -> None:
         check_domain(layout_of("ep=64,gpus=128"), 8, n_domains=8)
     with pytest.raises(ConfigError, match="tp: found 16, expected groups inside an NVLink domain of 8"):
         check_domain(layout_of("tp=16"), 8, n_domains=2)
+    for domains_ in (8, None):  # four groups of 6 on three nodes: two of them lie in two nodes
+        with pytest.raises(ConfigError, match="ep: found 6 x etp 1, expected groups inside an NVLink domain of 8 GPUs, or over whole ones"):
+            check_domain(layout_of("ep=6,gpus=24"), 8, domains_)
+        check_domain(layout_of("ep=6"), 8, domains_)
 
 
 def test_states_of_linear_attention_are_not_cut_by_context() -> None:
@@ -145,8 +149,10 @@ def test_every_packaged_model_has_a_layout(name: str) -> None:
 
 
 def test_tensor_groups_lie_in_domains_where_none_of_them_crosses() -> None:
-    """`plan` and `step` ask `Layout.fits`; this counts ranks."""
+    """`plan`, `step` and `serve` ask `Layout.fits`; this counts ranks. Experts fill whole domains, too, and a job may use 64 GPUs of 72."""
     for domain, tp, dp in itertools.product((4, 6, 8, 12), range(1, 13), (1, 2, 3, 5)):
         layout = Layout(tp=tp, dp=dp, etp=tp)
         inside = domains(layout, "tp", domain) == 1
-        assert tuple(Layout.fits(tp, tp, 1, layout.gpus, domain)[:2]) == (inside, inside), (domain, tp, dp)
+        experts = inside or tp % domain == 0 or (tp < domain and tp & (tp - 1) == 0)
+        assert tuple(Layout.fits(tp, tp, 1, layout.gpus, domain)) == (inside, inside, experts), (domain, tp, dp)
+    assert [bool(Layout.fits(1, 1, n, 128, 72)[2]) for n in (64, 36, 40, 72, 144)] == [True, True, False, True, True]

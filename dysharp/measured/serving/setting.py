@@ -152,7 +152,7 @@ def _disaggregated(row: ServingRow, engine: Engine) -> ServeSetting:
     late = ANSWERED if engine.name == "trtllm" and "InferenceX" in row.text("where") else 1
     deepep = row.text("hardware").startswith("gb") and "InferenceX" in row.text("where")  # recipes of racks: DeepEP and DeepGEMM in every layout
     blocks = engine.blocks_without_ep and not deepep
-    rules = replace(_launched(row, engine, 1.0), mixed=False, gathered_steps=0, answered=late, blocks_without_ep=blocks)
+    rules = replace(_launched(row, engine, 1.0), mixed=False, gathered_steps=0, piecewise=False, answered=late, blocks_without_ep=blocks)
     made = _setting(row, rules, float(row.degrees["concurrency"] or row.degrees["batch"]), _replica(row, rules, first, gpus))
     return replace(made, decode=_replica(row, rules, second, gpus), workers=workers)
 

@@ -62,11 +62,11 @@ class StepPrices:
         replica = self.replica
 
         def device(batch: StepBatch, ended: float = 0.0) -> float:
-            return step_time(replica, batch if share == 1.0 else replace(batch, mean=share * batch.tokens), ended).device
+            batch = batch if share == 1.0 else replace(batch, mean=share * batch.tokens)
+            return step_time(replica, batch, ended).device + draft_us(replica, batch, self.drafts, ended)
 
         def decode(requests: float, context: float) -> float:
-            batch = StepBatch(decodes=requests, context=context, queries=1 + self.drafts)
-            return device(batch) + self.drafts * (draft_us(replica, batch) if self.drafts else 0.0)
+            return device(StepBatch(decodes=requests, context=context, queries=1 + self.drafts))
 
         def prompts(past: float, tokens: float, new: float) -> float:
             return device(StepBatch(prompts=tokens, seen=past + new / 2, past=past), tokens / new)

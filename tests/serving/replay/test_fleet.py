@@ -49,7 +49,7 @@ def test_a_step_costs_what_step_time_says(model: str, layout: str) -> None:
 def test_drafts_and_stages_cost_what_they_cost() -> None:
     drafted = StepPrices(replica_of("deepseek-v3", "tp=8"), engine_of("sglang"), drafts=2)
     batch = StepBatch(decodes=4, context=1024, queries=3)
-    assert drafted.device(4, 1024) == pytest.approx(step_time(drafted.replica, batch).device + 2 * draft_us(drafted.replica, batch))
+    assert drafted.device(4, 1024) == pytest.approx(step_time(drafted.replica, batch).device + draft_us(drafted.replica, batch, 2))
     staged, scenario = replica_of("qwen3-30b", "tp=1,pp=2"), Scenario(8, 1024, 2)
     table = StepTable(staged, engine_of("vllm"), scenario)
     assert StepPrices(staged, engine_of("vllm")).us(8, 1025) == pytest.approx(table.decode_us(8), rel=0.01)
