@@ -16,7 +16,7 @@ BOTH_FORMS = ("paper", "real")
 SUMS = "it multicasts and adds rows there"
 """`Reach.switch` of systems that multicast and add rows in the switch."""
 FUSED_GEMMS = "fused"
-"""Value of the option `gemms`: a fused kernel computes the GEMMs."""
+"""The option `gemms` of systems in which a fused kernel computes the GEMMs begins with this word."""
 
 
 HOPPER_ON = ("hopper", "blackwell")
@@ -209,4 +209,4 @@ class Facts:
 
     def is_one_kernel(self, options: AnyMapping) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
-        return self.costs.fused or options.get("gemms") == FUSED_GEMMS
+        return self.costs.fused or str(options.get("gemms")).startswith(FUSED_GEMMS)
