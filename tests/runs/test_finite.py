@@ -18,6 +18,7 @@ from dysharp.figures import load_figure
 from dysharp.figures.finite import _finite_point, claims_of, estimate
 from dysharp.runs.finite import ALL, RESOURCES, Survival, finite_lines, ways
 from dysharp.runs.point import Point
+from dysharp.specs import load_model
 
 SMALL: dict[str, Any] = {"model": "S-8", "gpus": 4, "tokens": 32, "routing": "uniform", "options": {"compute": False}}
 CLUSTER = "paper-gh200-nvl32"
@@ -55,6 +56,16 @@ def test_the_burst_level_names_a_size_that_it_leaves_out(key: str) -> None:
     assert not any("no effect at burst" in text for text in ds.run("dysharp", **SMALL).warnings)
     others = ds.run("deepep", **SMALL | {"options": {}}, cluster=f"{CLUSTER},{key}").warnings
     assert any("no effect at burst" in text for text in others) == (name == "internal_speedup")  # DeepEP asks no table
+
+
+def test_the_burst_level_says_where_a_row_does_not_fill_the_links() -> None:
+    """Rows of 512 B are 4 packets for 18 links of 25 GB/s. The packet level waits for the fullest link; even links bring both levels together."""
+    few = replace(load_model("S-8"), hidden=256)
+    burst = ds.run("comet", model=few, gpus=8, tokens=64)
+    drawn, even = (ds.run("comet", model=few, gpus=8, tokens=64, fidelity="packet", options={"fabric.stripe": way}) for way in ("rotating", "even"))
+    assert any("a row has 4 packets for 18 links" in text for text in burst.warnings)
+    assert not any("packets for" in text for text in (*drawn.warnings, *ds.run("comet", model="S-8", gpus=8, tokens=64).warnings))
+    assert even.time_us < 1.03 * burst.time_us < 1.1 * burst.time_us < drawn.time_us
 
 
 @pytest.mark.parametrize(
