@@ -225,9 +225,8 @@ def left_early(inputs: RunInputs, blocks: AnyMapping) -> Texts:
 def _surroundings(inputs: RunInputs, model: Model, served: Routing) -> Surroundings | None:
     """The surroundings of the Program on an hw cluster; None on other clusters and without GEMMs (`compute` = False)."""
     cluster, options = inputs.cluster, inputs.options
-    if cluster.family != "hw" or not options.get("compute", True):
-        return None
-    return surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction)
+    has_some = cluster.family == "hw" and options.get("compute", True)
+    return surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction) if has_some else None
 
 
 def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ...]) -> Engine:

@@ -36,8 +36,8 @@ SCHEMA: dict[str, Any] = {
     "fidelity": str,
     "seed": int,
     "options": {
-        "dispatch_window": int, "combine_window": int, "al_misses": int, "dispatch": str, "combine": str, "sums": str,
-        "weights": str, "compute": bool,
+        "dispatch_window": int, "combine_window": int, "dispatch": str, "combine": str, "sums": str,
+        "weights": str, "compute": bool, "al_misses": int,
     },
     "time_us": float,
     "phases_us": dict.fromkeys(("dispatch", "gemm1", "gemm2", "combine", "other"), PHASE),
