@@ -94,6 +94,8 @@ def test_what_takes_most_is_the_resource_whose_end_counts_most_or_packets() -> N
     assert (tables.resource, tables.verdict) == ("buffers", "weaker")
     assert Survival("x", 2.0, 1.5, {ALL: 1.55, "AL TLB": 1.5, "buffers": 1.52}).resource == "packets in place of trains"
     assert Survival("x", 2.0, 2.1, {ALL: 2.1, "AL TLB": 2.1}).resource == ""
+    nothing = Survival("x", 1.0, 1.0, {ALL: 1.0, "buffers": 1.004})  # it said "most takes: buffers (0.00)"
+    assert (nothing.resource, nothing.sentence.partition(": no gain")[2]) == ("", "; no resource takes 0.01.")
     assert list(tables.to_dict()["taken"].values()) == pytest.approx([0.4, 0.1, 0.05])
 
 
