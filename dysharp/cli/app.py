@@ -124,7 +124,7 @@ def compare(
     from dysharp.runs.packet_time import packet_time
 
     if quick:
-        refuse_simulated(workload, plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
+        refuse_simulated(workload, baseline=baseline, plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
     if line := packet_time(systems or DEFAULT_SYSTEMS, **workload | _packets(finite, workload["fidelity"])):
         click.echo(line + "; then six runs of the fastest system and its baseline" * finite, err=True)
