@@ -14,29 +14,24 @@ SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 
 
 @frozen
-class _ListedOptions:
+class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
     `dispatch`: format of rows, "rows" (the model's), "fp8", "fp8-ue8m0", "mxfp8" or "nvfp4". `combine`: format of the rows that the switch adds in
     FP32, `sums`: of the sums that it sends, "rows" or "mxfp8"; the switch converts.
     `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch_window: int = choice_int("dysharp.dispatch_window")
     combine_window: int = choice_int("dysharp.combine_window")
+    al_misses: int = choice_int("hub.al_misses")
     dispatch: str = "rows"
     combine: str = "rows"
     sums: str = "rows"
     weights: str = "model"
     compute: bool = True
-
-
-@frozen
-class Options(_ListedOptions):
-    """As `_ListedOptions`. `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need."""
-
-    al_misses: int = choice_int("hub.al_misses")
 
 
 FACTS = Facts(
@@ -53,7 +48,7 @@ INSIDE = replace(FACTS, reach=Reach(switch=SUMS))
 """Facts of the ablations, which stay inside one NVLink domain."""
 
 
-def _start(layer: LayerBuilder, options: _ListedOptions, framing: Framing, *, by_rows: bool = True, together: bool = True) -> int:
+def _start(layer: LayerBuilder, options: Options, framing: Framing, *, by_rows: bool = True, together: bool = True) -> int:
     """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns the combine window.
 
     `by_rows`: ops wait for single tiles of rows. `together`: Dispatch and Combine are under way at once.
@@ -69,7 +64,7 @@ def counted(layer: LayerBuilder) -> I32 | None:
     return layer.exchange(4 * layer.model.n_experts, name="nactive") if layer.direction == "fwd" else None
 
 
-def _all_at_once(layer: LayerBuilder, options: _ListedOptions, framing: Framing) -> None:
+def _all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
     fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, _start(layer, options, framing), framing).of_useful_row)
 
@@ -88,7 +83,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 
 EXPLICIT_FACTS = replace(
     INSIDE,
-    options=_ListedOptions,
+    inert=("al_misses",),
     source="DySHARP (arXiv 2605.05607) Fig. 19: static multimem with explicit target addresses, fused",
     costs=replace(FACTS.costs, drops="the sender's tracking of remote memory state"),
     shown=Shown("#332288"),
@@ -96,7 +91,7 @@ EXPLICIT_FACTS = replace(
 
 
 @system("explicit", EXPLICIT_FACTS)
-def _plan_explicit(layer: LayerBuilder, options: _ListedOptions) -> None:
+def _plan_explicit(layer: LayerBuilder, options: Options) -> None:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
     _all_at_once(layer, options, EXPLICIT)
 
@@ -209,6 +204,6 @@ def _plan_reduction_basic(layer: LayerBuilder, options: _ReductionOptions) -> No
 
 
 @system("explicit-basic", replace(PART, costs=UNFUSED.costs, shown=Shown("#4477AA")))
-def _plan_explicit_basic(layer: LayerBuilder, options: _ListedOptions) -> None:
+def _plan_explicit_basic(layer: LayerBuilder, options: Options) -> None:
     """Multicast and sums in the switch with explicit targets: the operators run one after the other."""
     _one_by_one(layer, _start(layer, options, EXPLICIT, by_rows=False, together=False))

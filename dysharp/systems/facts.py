@@ -200,6 +200,8 @@ class Facts:
     """GPUs and models on which the released software runs. None: not known."""
     today: bool | None = None
     """Whether the software runs on machines that one can buy. None: where the system has a real form."""
+    inert: Texts = ()
+    """Options of its class that change nothing in this system, and are refused."""
     bound: bool = False
     """True: a lower bound, which nobody can build."""
     sums_in_order: bool = False
