@@ -48,7 +48,8 @@ def _systems() -> Rows:
     return [
         {
             "name": s.name, "summary": s.summary, "traffic": scheme_name(s.moves.sent),
-            "options": [f.name for f in dataclasses.fields(s.options) if f.name not in s.inert], "paper_form_drops": s.costs.drops, "source": s.source,
+            "options": [f.name for f in dataclasses.fields(s.options) if f.name not in s.inert],
+            "paper_form_drops": s.costs.drops, "source": s.source,
         }
         for s in all_systems().values()
     ]  # fmt: skip
