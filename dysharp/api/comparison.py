@@ -6,11 +6,11 @@ from typing import Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.api.gain_map import GainMap, gain_map
-from dysharp.api.why import Why, of_switch, systems_of, target_of, why_of
+from dysharp.api.why import Why, systems_of, target_of, why_of
 from dysharp.base import Amounts, AnyMapping, ByName, Cells, Column, Columns, ConfigError, Texts, check_word, frozen, named, sentences
 from dysharp.model import Formats
 from dysharp.planning.advice.tuning import TuningSearch, default_of, tune
-from dysharp.planning.gain import SYSTEMS
+from dysharp.planning.gain import SYSTEMS, of_switch
 from dysharp.runs import RequestArgs, Survival, formats_of, grouped, limits_of, row_options, simulate_each, simulate_together, ways
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.known import PRECISION, WHOLE_ROWS, NoEstimate, layer_rows

@@ -154,7 +154,7 @@ def _check_tokens(tokens: Sequence[int], n: int, name: str) -> None:
 
 
 def _recorded(system: System, given: Any, workload: Workload) -> tuple[Row, Recording, Any]:
-    """The faster GEMM variant: its Row, its recording, its options."""
+    """The fastest GEMM variant: its Row, its recording, its options."""
     request, runs = workload.request, list[Any]()
     on_stage = telling(request.progress, system.name)
     variants = gemm_variants(system, request, given)

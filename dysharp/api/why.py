@@ -13,8 +13,6 @@ LADDERS: Mapping[str, tuple[str, tuple[Order, ...]]] = {
     name: (one["baseline"], tuple(tuple((part, system) for part, system in order) for order in one["orders"])) for name, one in _TABLE.items()
 }
 """System -> (baseline, orders of its parts). A part stands behind the parts that it needs, in every order."""
-WITHOUT_SWITCH = {"dysharp": "fusion-only"}
-"""System -> the same without computing in the switch."""
 
 
 @frozen
@@ -99,12 +97,3 @@ def why_of(target: str, rows: AnyMapping) -> Why:
             for (part, name), before in zip(order, names, strict=False)
         ))  # fmt: skip
     return Why(target, baseline, rows[baseline].layer_us, tuple(parts))
-
-
-def of_switch(us: Mapping[str, float]) -> str:
-    """What computing in the switch saves among {system: us}; "" where a pair is not there."""
-    found = [(us[name], us[without], without) for name, without in WITHOUT_SWITCH.items() if name in us and without in us]
-    return " ".join(
-        f"Without the switch, {without} takes {other:.1f} us: the switch {'saves' if mine < other else 'costs'} {abs(1 - mine / other):.0%}."
-        for mine, other, without in found
-    )

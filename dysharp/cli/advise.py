@@ -42,7 +42,7 @@ def advise(
         return quick_advise(model, **asked)
 
     if quick:
-        refuse_simulated(report=report)
+        refuse_simulated(asked, report=report, details=details, markdown=markdown)
         return print_quick(first(), as_json, advice=True)
     with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
         done = ask(model, progress=progress, **asked)

@@ -130,7 +130,7 @@ def compare(
     from dysharp.cli.texts.comparison_text import print_comparison
 
     if quick:
-        refuse_simulated(workload, plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
+        refuse_simulated(workload, baseline=baseline, plot=plot, report=report, tuned=tuned, why=why, map=mapped, finite=finite)
         return print_quick(quick_compare(systems, forms, **workload), as_json)
     asked = workload | _packets(finite, workload["fidelity"])
     _say_packet_time(systems or DEFAULT_SYSTEMS, asked, "; then six runs of the fastest system and its baseline" * finite)

@@ -47,7 +47,8 @@ def _systems() -> Rows:
 
     return [
         {
-            "name": s.name, "summary": s.summary, "traffic": scheme_name(s.moves.sent), "options": [f.name for f in dataclasses.fields(s.options)],
+            "name": s.name, "summary": s.summary, "traffic": scheme_name(s.moves.sent),
+            "options": [f.name for f in dataclasses.fields(s.options) if f.name not in s.inert],
             "paper_form_drops": s.costs.drops, "source": s.source,
         }
         for s in all_systems().values()

@@ -20,8 +20,8 @@ MARK = "First answer, by closed forms and bounds; the simulated one replaces it.
 
 
 def refuse_simulated(layer: AnyMapping | None = None, /, **given: str | bool | None) -> None:
-    """Raises ConfigError for a file or a flag that shows a simulation, or says how to simulate the `layer`."""
-    how = {"fidelity": layer["fidelity"] == "packet", "exact": layer["exact"]} if layer else {}
+    """Raises ConfigError for a file or a flag that shows a simulation, or says how to simulate the `layer` or what to compare its time with."""
+    how = {"fidelity": layer["fidelity"] == "packet", "exact": layer.get("exact")} if layer else {}
     if given := {name: value for name, value in (given | how).items() if value}:
         raise ConfigError(f"--quick: found --{next(iter(given))}, expected none (it shows a simulation)")
 

@@ -38,11 +38,23 @@ TIE = 1e-6
 
 def gains(us: Mapping[str, float]) -> Amounts:
     """{mechanism: what the best system with it gains over the best system without it}; below 0 it costs time. `us`: of `SYSTEMS`."""
-    found = {}
-    for name, having in MECHANISMS.items():
-        without = [us[one] for one in SYSTEMS if one not in having and (name != "overlap" or one not in SWITCH)]
-        found[name] = min(without) / min(us[one] for one in having) - 1
-    return found
+    return {name: us[without] / us[best] - 1 for name in MECHANISMS for without, best in [_sides(us, name)]}
+
+
+def of_switch(us: Mapping[str, float]) -> str:
+    """What the switch saves among {system: us}; "" where no system has it, or the best schedule without it is not there."""
+    if "fusion-only" not in us or not us.keys() & {*SWITCH}:
+        return ""
+    without, best = _sides(us, "switch")
+    verb, named = "saves" if us[best] < us[without] else "costs", "" if best == "dysharp" else f" of {best}"
+    return f"Without the switch, {without} takes {us[without]:.1f} us: the switch{named} {verb} {abs(1 - us[best] / us[without]):.0%}."
+
+
+def _sides(us: Mapping[str, float], name: str) -> tuple[str, str]:
+    """The best system without the mechanism `name` and the best with it, of those in `us`."""
+    without = [one for one in SYSTEMS if one not in MECHANISMS[name] and (name != "overlap" or one not in SWITCH)]
+    found = [min((one for one in side if one in us), key=us.__getitem__) for side in (without, MECHANISMS[name])]
+    return found[0], found[1]
 
 
 def layer_us(model: Model, cluster: Cluster, routing: Routing) -> Amounts:

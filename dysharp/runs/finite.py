@@ -66,9 +66,9 @@ class Survival:
 
     @property
     def resource(self) -> str:
-        """What takes most of the gain; "" where nothing takes anything, or nothing was asked."""
+        """What takes most of the gain; "" where nothing takes 0.01 of it, or nothing was asked."""
         name, most = next(iter(self.taken.items()), ("", 0.0))
-        return name if most > 0 else ""
+        return name if round(most, 2) > 0 else ""
 
     def to_dict(self) -> ByName:
         """Plain values for JSON."""
@@ -77,8 +77,9 @@ class Survival:
     @property
     def sentence(self) -> str:
         """In words."""
-        by = f"; most takes: {self.resource} ({self.taken[self.resource]:.2f})" if self.resource else ""
-        return f"{self.name}: {self.headline:.2f}x at burst level, {self.finite:.2f}x on finite hardware: {self.verdict}{by}."
+        takes = f"most takes: {self.resource} ({self.taken[self.resource]:.2f})" if self.resource else "no resource takes 0.01"
+        found = f"{self.name}: {self.headline:.2f}x at burst level, {self.finite:.2f}x on finite hardware: {self.verdict}"
+        return f"{found}; {takes}." if self.without else f"{found}."
 
 
 def of_cluster(name: str) -> bool:

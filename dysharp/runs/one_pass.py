@@ -22,9 +22,9 @@ from dysharp.runs.options import without_effect
 from dysharp.runs.request import Workload
 from dysharp.specs import Cluster, Model, choice_int, load_cluster
 from dysharp.systems import System
+from dysharp.systems.building import STORE
 
 if TYPE_CHECKING:
-
     from dysharp.engine.burst.run import Timing
     from dysharp.program import Program, Trace
 
@@ -99,7 +99,7 @@ def run_pass(
     warnings = (
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
         *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
-        *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program), *_size_warning(inputs, program), *_tile_warning(inputs),
+        *_window_warning(inputs, measured.attribution), *_burst_warnings(inputs, request.model, program), *_tile_warning(inputs),
         *_planes_warning(dict(request.fabric)),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
@@ -181,28 +181,23 @@ def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> Text
     return (f"{inputs.system}: {found}; larger ones may be faster (--set {inputs.system}.{unset[0]}=N)",)
 
 
-def _buffer_warning(inputs: RunInputs, program: Program) -> Texts:
-    """A warning where the buffers of a link hold less than `ROOM` times the bytes on their way, for which copies and sums of the switch wait."""
-    from dysharp.program.tables import Kind
-
-    m, kinds = program.hardware, {template.kind for template in program.templates}
-    way, room = m.rate * m.lat / 1e6, m.n_vcs * m.vc_bytes
-    in_switch = kinds & {Kind.MULTICAST, Kind.PULL_REDUCE, Kind.PUSH_REDUCE, Kind.MERGED_LOAD}
-    if inputs.fidelity == "packet" or not in_switch or not 0 < room < ROOM * way:
-        return ()
-    found = f"the buffers of a link hold {room / way:.1f} times the bytes on their way (rate x latency), expected {ROOM} or more"
-    return (f"{inputs.system}: {found}; copies and sums in the switch are too fast at burst level (--fidelity packet)",)
-
-
-def _size_warning(inputs: RunInputs, program: Program) -> Texts:
-    """A warning where the cluster has a block below its published size that the burst level does not have."""
+def _burst_warnings(inputs: RunInputs, model: Model, program: Program) -> Texts:
+    """Warnings of what the burst level leaves out: blocks below their published size; buffers of a link below `ROOM` times the bytes on their way,
+    for which copies and sums of the switch wait; single links, which a row of few packets does not fill."""
     from dysharp.program.tables import Kind
 
     if inputs.fidelity == "packet" or not inputs.cluster.n_switches:
         return ()
-    published, kinds = load_cluster(DEFAULT_CLUSTER), {Kind(template.kind).name for template in program.templates}
-    found = [key for field, key, needs in UNSEEN if getattr(inputs.cluster, field) < getattr(published, field) and kinds & {*needs.split()}]
-    return tuple(f"{inputs.system}: {key} has no effect at burst level, and here it is below the published size (--fidelity packet)" for key in found)
+    m, kinds, published = program.hardware, {Kind(template.kind).name for template in program.templates}, load_cluster(DEFAULT_CLUSTER)
+    way, room, packets = m.rate * m.lat / 1e6, m.n_vcs * m.vc_bytes, STORE.packets(model.row_bytes)
+    small = [key for field, key, needs in UNSEEN if getattr(inputs.cluster, field) < getattr(published, field) and kinds & {*needs.split()}]
+    found = [f"{key} has no effect at burst level, and here it is below the published size" for key in small]
+    if kinds & {"MULTICAST", "PULL_REDUCE", "PUSH_REDUCE", "MERGED_LOAD"} and 0 < room < ROOM * way:
+        held = f"the buffers of a link hold {room / way:.1f} times the bytes on their way (rate x latency), expected {ROOM} or more"
+        found.append(f"{held}; copies and sums in the switch are too fast at burst level")
+    if packets < m.n_links and program.n_nodes > 1 and not inputs.free_links:
+        found.append(f"a row has {packets} packets for {m.n_links} links of a GPU; waits for the fullest link are missing at burst level")
+    return tuple(f"{inputs.system}: {text} (--fidelity packet)" for text in found)
 
 
 def _tile_warning(inputs: RunInputs) -> Texts:

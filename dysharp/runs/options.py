@@ -24,7 +24,8 @@ def option_choices(system: System | CollectiveSystem) -> dict[str, Choice | None
     """The options of a system and the choice that gives each option its default and range (None = no choice)."""
     stem = system.options.__module__.rpartition(".")[2]
     known = {c.name for c in list_choices()}
-    names = {f.name: SHARED.get(f.name, f"{stem}.{f.name}") for f in dataclasses.fields(system.options)}
+    names = {f.name: SHARED.get(f.name, f"{stem}.{f.name}") for f in dataclasses.fields(system.options)
+             if f.name not in getattr(system, "inert", ())}  # fmt: skip
     return {field: choice(name) if name in known else None for field, name in names.items()}
 
 
@@ -195,11 +196,10 @@ class _OptionHelp:
 def options_help(system: System) -> list[_OptionHelp]:
     """The options of a system, in the order of its declaration."""
     defaults = _defaults(system.options)
-    choices = option_choices(system)
     done = []
-    for field, default in defaults.items():
+    for field, rule in option_choices(system).items():
         meaning, effect = FIELDS.get(field, ("see the documentation of the system", EVERYWHERE))
-        rule = choices[field]
+        default = defaults[field]
         done.append(_OptionHelp(f"{system.name}.{field}", default, _values(system, field, default, rule), meaning, effect, rule))
     return done
 

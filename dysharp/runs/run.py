@@ -1,4 +1,4 @@
-"""`run`, and one system on a shared workload: all passes, until its time is known, the faster of several GEMM variants."""
+"""`run`, and one system on a shared workload: all passes, until its time is known, the fastest of several GEMM variants."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def prepare(systems: Mapping[str, System], request: Request) -> tuple[ByName, Wo
 def run_point(system: System, options: Any, workload: Workload, index: int = 1, count: int = 1) -> Row:
     """Simulate one system on a shared workload. The run is number `index` of `count` runs, for the progress.
 
-    With `gemms=auto` on an hw cluster both GEMM variants run and the faster Row is returned.
+    With `gemms=auto` on an hw cluster all GEMM variants run and the fastest Row is returned.
     """
     request = workload.request
     variants = gemm_variants(system, request, options)

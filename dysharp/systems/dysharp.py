@@ -66,8 +66,7 @@ def counted(layer: LayerBuilder) -> I32 | None:
 
 def _all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
-    window = _start(layer, options, framing)
-    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing).of_useful_row)
+    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, _start(layer, options, framing), framing).of_useful_row)
 
 
 @system("dysharp", FACTS)
@@ -84,6 +83,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 
 EXPLICIT_FACTS = replace(
     INSIDE,
+    inert=("al_misses",),
     source="DySHARP (arXiv 2605.05607) Fig. 19: static multimem with explicit target addresses, fused",
     costs=replace(FACTS.costs, drops="the sender's tracking of remote memory state"),
     shown=Shown("#332288"),
@@ -110,8 +110,8 @@ def _plan_basic(layer: LayerBuilder, options: Options) -> None:
 @system("dysharp-comet", replace(UNFUSED, source=f"{SOURCE}, ablation (d)", shown=Shown("#F0E442")))
 def _plan_comet(layer: LayerBuilder, options: Options) -> None:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
-    window = _start(layer, options, DYMULTIMEM, together=False)
-    in_pairs(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window).of_useful_row, UNFUSED.costs)
+    pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, _start(layer, options, DYMULTIMEM, together=False))
+    in_pairs(layer, pulls.of_useful_row, UNFUSED.costs)
 
 
 @frozen

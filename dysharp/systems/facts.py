@@ -16,7 +16,7 @@ BOTH_FORMS = ("paper", "real")
 SUMS = "it multicasts and adds rows there"
 """`Reach.switch` of systems that multicast and add rows in the switch."""
 FUSED_GEMMS = "fused"
-"""Value of the option `gemms`: a fused kernel computes the GEMMs."""
+"""The option `gemms` of systems in which a fused kernel computes the GEMMs begins with this word."""
 
 
 HOPPER_ON = ("hopper", "blackwell")
@@ -200,6 +200,8 @@ class Facts:
     """GPUs and models on which the released software runs. None: not known."""
     today: bool | None = None
     """Whether the software runs on machines that one can buy. None: where the system has a real form."""
+    inert: Texts = ()
+    """Options of its class that change nothing in this system, and are refused."""
     bound: bool = False
     """True: a lower bound, which nobody can build."""
     sums_in_order: bool = False
@@ -209,4 +211,4 @@ class Facts:
 
     def is_one_kernel(self, options: AnyMapping) -> bool:
         """Whether one kernel is the whole layer with these `options`."""
-        return self.costs.fused or options.get("gemms") == FUSED_GEMMS
+        return self.costs.fused or str(options.get("gemms")).startswith(FUSED_GEMMS)

@@ -111,25 +111,25 @@ FACTS = Facts(
 ABLATION = replace(FACTS, source=f"{FACTS.source}, ablation")
 
 
-@system("moe-hub", FACTS)
+@system("moe-hub", replace(FACTS, inert=("store_bytes", "poll_ns", "grid")))
 def plan(layer: LayerBuilder, options: Options) -> None:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
     _experts(layer, _exchange(layer, options, managed=True), options, polled=False)
 
 
-@system("mh-dep", replace(ABLATION, shown=Shown("#66A61E")))
+@system("mh-dep", replace(ABLATION, inert=("poll_ns", "grid"), shown=Shown("#66A61E")))
 def _plan_dep(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
     _experts(layer, _exchange(layer, options, managed=False), options, polled=False)
 
 
-@system("mh-pkt", replace(ABLATION, shown=Shown("#7570B3")))
+@system("mh-pkt", replace(ABLATION, inert=("store_bytes", "totals"), shown=Shown("#7570B3")))
 def _plan_pkt(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
     _experts(layer, _exchange(layer, options, managed=True), options, polled=True)
 
 
-@system("mh-base", replace(ABLATION, shown=Shown("#BB0077")))
+@system("mh-base", replace(ABLATION, inert=("totals",), shown=Shown("#BB0077")))
 def _plan_base(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
     _experts(layer, _exchange(layer, options, managed=False), options, polled=True)

@@ -191,7 +191,7 @@ def test_sentence_is_about_the_best_system_one_could_build() -> None:
     real = min((row for row in done.rows if row.system != "ideal"), key=lambda row: row.time_us)
     assert done.sentence.startswith(f"Fastest is {real.system} ({real.time_us:.1f} us")
     assert done.sentence.count(". ") == 3
-    assert "Without the switch, fusion-only takes" in done.sentence
+    assert "Without the switch, comet takes" in done.sentence  # the best system without it
     assert f"{resource_words(real.bound_resource)}, which alone needs {real.bound_us:.1f} us" in done.sentence
     assert "limited by" in done.sentence
 

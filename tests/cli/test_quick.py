@@ -102,6 +102,9 @@ def test_a_quick_answer_draws_and_merges_nothing(dysharp: Run) -> None:
         assert f"--quick: found {flag}, expected none" in dysharp(*command.split(), *SMALL, "--quick", flag).err
     for words in (["--exact"], ["--fidelity", "packet"]):
         assert f"--quick: found {words[0]}, expected none" in dysharp("compare", *SMALL, "--quick", *words).err
+    assert "--quick: found --baseline, expected none" in dysharp("compare", *SMALL, "--quick", "--baseline", "nvls").err  # speed-ups were over deepep
+    for words in (["--fidelity", "packet"], ["--details"], ["--markdown"]):  # `advise` took them and did as if they were not there
+        assert f"--quick: found {words[0]}, expected none" in dysharp("advise", "deepseek-v3", "--tokens", "32", "--quick", *words).err
     assert "blocks merged, which is simulated" in dysharp(*STEP, "--quick", "--blocks", "merged").err
 
 

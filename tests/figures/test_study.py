@@ -362,6 +362,8 @@ def test_questions_in_sql(tmp_path: Path, counted: list[Point], write: Callable[
     assert "deepep" in CliRunner().invoke(cli, asked).stdout
     tokens = ["query", "select count(*) as n from points where tokens is not distinct from tokens_per_gpu", "--csv", "--folder", folder]
     assert CliRunner().invoke(cli, tokens).stdout == "n\n12\n"
+    for empty in ("", ";", "/* nothing */"):
+        assert "expected a question with an answer" in str(CliRunner().invoke(cli, ["query", empty, "--folder", folder]).exception)
     unknown = CliRunner().invoke(cli, ["query", "select time_uz from points", "--folder", folder]).exception
     assert 'Candidate bindings: "time_us"' in str(unknown)
     assert "\n" not in str(unknown)

@@ -18,6 +18,7 @@ from dysharp.figures import load_figure
 from dysharp.figures.finite import _finite_point, claims_of, estimate
 from dysharp.runs.finite import ALL, RESOURCES, Survival, finite_lines, ways
 from dysharp.runs.point import Point
+from dysharp.specs import load_model
 
 SMALL: dict[str, Any] = {"model": "S-8", "gpus": 4, "tokens": 32, "routing": "uniform", "options": {"compute": False}}
 CLUSTER = "paper-gh200-nvl32"
@@ -57,6 +58,16 @@ def test_the_burst_level_names_a_size_that_it_leaves_out(key: str) -> None:
     assert any("no effect at burst" in text for text in others) == (name == "internal_speedup")  # DeepEP asks no table
 
 
+def test_the_burst_level_says_where_a_row_does_not_fill_the_links() -> None:
+    """Rows of 512 B are 4 packets for 18 links of 25 GB/s. The packet level waits for the fullest link; even links bring both levels together."""
+    few = replace(load_model("S-8"), hidden=256)
+    burst = ds.run("comet", model=few, gpus=8, tokens=64)
+    drawn, even = (ds.run("comet", model=few, gpus=8, tokens=64, fidelity="packet", options={"fabric.stripe": way}) for way in ("rotating", "even"))
+    assert any("a row has 4 packets for 18 links" in text for text in burst.warnings)
+    assert not any("packets for" in text for text in (*drawn.warnings, *ds.run("comet", model="S-8", gpus=8, tokens=64).warnings))
+    assert even.time_us < 1.03 * burst.time_us < 1.1 * burst.time_us < drawn.time_us
+
+
 @pytest.mark.parametrize(
     ("headline", "finite", "most", "verdict"),
     [
@@ -83,6 +94,8 @@ def test_what_takes_most_is_the_resource_whose_end_counts_most_or_packets() -> N
     assert (tables.resource, tables.verdict) == ("buffers", "weaker")
     assert Survival("x", 2.0, 1.5, {ALL: 1.55, "AL TLB": 1.5, "buffers": 1.52}).resource == "packets in place of trains"
     assert Survival("x", 2.0, 2.1, {ALL: 2.1, "AL TLB": 2.1}).resource == ""
+    nothing = Survival("x", 1.0, 1.0, {ALL: 1.0, "buffers": 1.004})  # it said "most takes: buffers (0.00)"
+    assert (nothing.resource, nothing.sentence.partition(": no gain")[2]) == ("", "; no resource takes 0.01.")
     assert list(tables.to_dict()["taken"].values()) == pytest.approx([0.4, 0.1, 0.05])
 
 

@@ -107,3 +107,14 @@ def test_the_range_of_sms_has_one_source() -> None:
         with pytest.raises(ConfigError, match=f"option deepep.n_sm: found {n}, expected an even number of SMs from 2 to 64"):
             options_of(deepep, {"n_sm": n})
     assert next(o.values for o in options_help(deepep) if o.name == "deepep.n_sm") == "2 to 64 SMs, an even number"
+
+
+def test_an_option_of_the_family_that_changes_nothing_here_is_refused() -> None:
+    """`explicit` asks no AL Table, moe-hub's thread blocks do not poll. Each took any value and gave the same time."""
+    values = ("explicit", "al_misses", 32), ("moe-hub", "poll_ns", 50), ("mh-pkt", "store_bytes", 32), ("mh-base", "totals", "known")
+    for name, option, value in values:
+        system = all_systems()[name]
+        assert option in system.inert
+        with pytest.raises(ConfigError, match=f"option {name}.{option}: unknown"):
+            options_of(system, {option: value})
+        assert f"{name}.{option}" not in {one.name for one in options_help(system)}

@@ -7,7 +7,7 @@ from layers import TINY, cluster
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.figures.origin import origin_of
-from dysharp.runs.options import options_of
+from dysharp.runs.options import option_choices, options_of
 from dysharp.runs.point import Point
 from dysharp.systems import all_systems, get_system
 from dysharp.workload import make_routing
@@ -38,8 +38,9 @@ def test_few_registers_slow_a_layer_and_more_than_needed_change_nothing() -> Non
 
 
 def test_the_choice_becomes_the_option_of_these_systems_only() -> None:
-    with_option = {name for name, s in all_systems().items() if hasattr(s.options(), "al_misses")}
-    assert {*FAMILY, "explicit"} <= with_option
+    with_option = {name for name, s in all_systems().items() if "al_misses" in option_choices(s)}
+    assert {*FAMILY} <= with_option
+    assert not {"explicit", "explicit-basic"} & with_option  # explicit targets ask no table
     points = [Point(name, "S-8", "paper-gh200-nvl32", "uniform") for name in all_systems()]
     changed = {p.system: origin_of(p.system).with_choices(p, {"hub.al_misses": 64}) for p in points}
     assert {name for name, point in changed.items() if point.options == (("al_misses", 64),)} == with_option

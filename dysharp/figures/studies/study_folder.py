@@ -192,10 +192,10 @@ class StudyFolder:
 
     def answer(self, sql: str, most: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Columns and lines that answer a question about `points`. Raises ConfigError for a question that DuckDB refuses, and for more lines."""
-        connection = self.connect()
         try:
-            found = connection.sql(sql)
-            columns, lines = ([], []) if found is None else (found.columns, found.limit(most + 1).fetchall())
+            if (found := self.connect().sql(sql)) is None:
+                raise ConfigError(f"query: found {sql[:60]!r}, expected a question with an answer, such as: select * from points")
+            columns, lines = found.columns, found.limit(most + 1).fetchall()
         except (_duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
             words = str(error).partition("\n\nLINE ")[0].split()
             raise ConfigError(f"query: {' '.join(words)}") from None
