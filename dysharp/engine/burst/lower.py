@@ -11,6 +11,10 @@ from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of
 from dysharp.program import PULLS, Alloc, Discipline, Head, Kind, Point, Program, Tail, csr_ptr, edge_name, group, owners
 
 
+def _zeros(*shape: int) -> Array:
+    return np.zeros(shape, np.int64)
+
+
 def _unsupported(program: Program) -> str | None:
     """Why this engine cannot run the Program (the oracle can), or None. One line."""
     if program.ops.chain is not None and (program.edges.head_kind == Head.JOIN_CANCEL).any():
@@ -39,7 +43,7 @@ def beyond_packets(program: Program) -> str | None:
 
 
 def _words(n: int) -> Array:
-    return np.zeros((n + 31) // 32 or 1, np.int64)
+    return _zeros((n + 31) // 32 or 1)
 
 
 def _records(rows: int, columns: int) -> Array:
@@ -158,7 +162,7 @@ def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> IssuerStat
     listed = np.flatnonzero(in_order[queue] & is_issued).astype(np.int32)
     issuer_ops = np.empty(ptr[-1], np.int32)
     issuer_ops[np.repeat(in_order, np.diff(ptr))] = listed[group(queue[listed], n_queues)[1]]
-    issuers = np.zeros((n_queues, 8), np.int64)
+    issuers = _zeros(n_queues, 8)
     issuers[:n, col.ISSUER_NODE], issuers[:n, col.ISSUER_POOL] = p.issuers.node, p.issuers.pool
     issuers[:n, col.ISSUER_DISCIPLINE], issuers[n:, col.ISSUER_DISCIPLINE] = p.issuers.discipline, Discipline.SMALLEST_KEY
     issuers[:, col.ISSUER_NEXT], issuers[:, col.ISSUER_END], issuers[:, col.ISSUER_OWNER] = ptr[:-1], ptr[1:], owner
@@ -183,13 +187,13 @@ def _link_chains(p: Program, op: Array) -> None:
 
 def _pools(p: Program) -> PoolState:
     n = len(p.pools.node)
-    pools = np.zeros((n, 3), np.int64)
+    pools = _zeros(n, 3)
     pools[:, col.POOL_FREE] = p.pools.slots
     pools[:, col.POOL_BASE] = np.cumsum(p.pools.slots) - p.pools.slots
     with_pool = np.flatnonzero(p.issuers.pool >= 0).astype(np.int32)
     ptr, order = group(p.issuers.pool[with_pool], n)
     slots = int(p.pools.slots.sum()) + 1
-    durations, task_bytes = (table if len(table) else np.zeros((1, 1), np.int64) for table in (p.durations, p.task_bytes))
+    durations, task_bytes = (table if len(table) else _zeros(1, 1) for table in (p.durations, p.task_bytes))
     return PoolState(pools, np.empty(slots, np.int64), np.empty(slots, np.int64), ptr, with_pool[order], durations, task_bytes)
 
 
@@ -197,7 +201,7 @@ def _links(p: Program, kinds: Array) -> Links:
     n, w = p.n_ports, p.wires
     wires = np.zeros((max(1, len(w.up)), 16), np.int64)
     wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
-    payload = np.zeros(len(w.up) + 1, np.int64)
+    payload = _zeros(len(w.up) + 1)
     payload[p.ops.wire] = p.ops.bytes  # ops without a wire have -1, the last entry
     wires[: len(w.up), col.WIRE_PAYLOAD] = payload[:-1]
     summed = p.ops.wire[kinds == Kind.PUSH_REDUCE]
@@ -205,7 +209,7 @@ def _links(p: Program, kinds: Array) -> Links:
         wires[: len(w.up), col.WIRE_PACKETS :] = _on_links(p)
     for result, part in ((col.WIRE_RESULT, col.WIRE_DOWN), (col.WIRE_LINK_RESULT, col.WIRE_LINK_DOWN)):
         wires[summed, result] = wires[summed, part]  # a sum is as long as its contributions
-    nodes = np.zeros((n, 32), np.int64)
+    nodes = _zeros(n, 32)
     nodes[:, col.UP + col.SERVER_EXTRA], nodes[:, col.DOWN + col.SERVER_EXTRA] = -1, -(1 << 40)
     nodes[:, [col.UP + col.SERVER_CURSOR, col.DOWN + col.SERVER_CURSOR]] = -1
     nodes[:, col.PORT_RATE : col.PORT_NET + 1] = [_port(p, port) for port in range(n)]
@@ -216,9 +220,9 @@ def _links(p: Program, kinds: Array) -> Links:
         wires=wires,
         nodes=nodes,
         hub=np.full((n * len(p.classes), 2), -1, np.int32),
-        packet=np.zeros(n * len(p.classes), np.int64),
+        packet=_zeros(n * len(p.classes)),
         acks=np.zeros(pushes + 1, np.int32),
-        lines=np.zeros((2 * p.n_nodes if unequal else 0, 3 + p.hardware.n_links), np.int64),
+        lines=_zeros(2 * p.n_nodes if unequal else 0, 3 + p.hardware.n_links),
         first=_first_links(p) if unequal else np.zeros(0, np.int8),
         dirty_up=_words(n),
     )
@@ -261,13 +265,13 @@ def _switch(p: Program) -> SwitchState:
     n, c = p.n_ports, len(p.classes)
     n_vcs = p.channels[0] if p.channels[1] else 1
     return SwitchState(
-        occupied=np.zeros((n * c, n_vcs), np.int64),
+        occupied=_zeros(n * c, n_vcs),
         channels=np.full((n * c * n_vcs, 2), -1, np.int32),
         credits=np.full((n * c, 2), -1, np.int32),
         out_queues=np.full((n * c * (n + 1), 2), -1, np.int32),
-        out_mask=np.zeros((n * c, n // 64 + 1), np.int64),
+        out_mask=_zeros(n * c, n // 64 + 1),
         out_cursor=np.full(n * c, -1, np.int64),
-        held=np.zeros(n * c, np.int64),
+        held=_zeros(n * c),
         crossed=np.full((n * c, 2), -1, np.int32),
         sending=np.full((n, 2), -1, np.int32),
         dirty_down=_words(n),
@@ -277,15 +281,15 @@ def _switch(p: Program) -> SwitchState:
 def _tables(p: Program) -> TableState:
     n, t = p.n_nodes, len(p.tables)
     n_rows = p.n_rows if t else 0
-    kinds = np.zeros((max(1, t), 4), np.int64)
+    kinds = _zeros(max(1, t), 4)
     for i, table in enumerate(p.tables):
         kinds[i] = (table.entries // table.banks, table.misses, table.miss_ps, table.allocates)
-    asked = np.zeros((n_rows + t * n, 4), np.int64)
+    asked = _zeros(n_rows + t * n, 4)
     sentinels = np.arange(n_rows, n_rows + t * n)
     asked[sentinels, col.ASKED_PREV] = asked[sentinels, col.ASKED_NEXT] = sentinels
     most = max((table.misses for table in p.tables), default=0)
-    hubs, finish, waits = np.zeros((t * n, 5), np.int64), np.zeros((t * n, max(1, most)), np.int64), np.full((n, 2), -1, np.int32)
-    return TableState(kinds, hubs, finish, asked, waits, row_places(p, None), np.zeros(p.n_regions if p.row_table >= 0 else 0, np.int64))
+    hubs, finish, waits = _zeros(t * n, 5), _zeros(t * n, max(1, most)), np.full((n, 2), -1, np.int32)
+    return TableState(kinds, hubs, finish, asked, waits, row_places(p, None), _zeros(p.n_regions if p.row_table >= 0 else 0))
 
 
 def row_places(p: Program, pieces: Array | None) -> Array:
@@ -340,7 +344,7 @@ def _clock(p: Program) -> Clock:
         ],
         np.int64,
     )
-    x = np.zeros(7, np.int64)
+    x = _zeros(7)
     x[col.RUN_WORK_HEAD] = -1
     return Clock(np.full((col.N_RINGS * nets, 4), -1, np.int32), tree(pace + paced), hardware, x)
 

@@ -108,7 +108,7 @@ def _packet_wires(p: Program) -> Array:
     A message of another network is not cut: its row is 0.
     """
     w, flit = p.wires, p.hardware.flit
-    out = np.zeros((max(1, len(w.up)), 16), np.int64)
+    out = _zeros(max(1, len(w.up)), 16)
     wired = np.flatnonzero((p.ops.wire >= 0) & (p.op_net() == 0))
     rows, first = np.unique(p.ops.wire[wired], return_index=True)
     for row, op in zip(rows, wired[first], strict=True):
@@ -152,26 +152,35 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
     state = state._replace(tables=state.tables._replace(places=row_places(p, state.members.mem[:-1, f.MEMBER_LEFT])))
     state = _clocked(p, state, messages, leaf + n_rings)
     fabric = Fabric(
-        packets=PacketRecords(np.zeros((0, 16), np.int32), np.zeros((0, 8), np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)),
+        packets=PacketRecords(np.zeros((0, 16), np.int32), _zeros(0, 8), np.zeros(0, np.int32), _zeros(0)),
         lanes=_lanes(p, config, c),
         outputs=_outputs_of(c, config.speedup),
         sources=_sources(p, config, cuts),
         units=Units(
-            np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_merging(p, config, state, cuts, total),
-            log=np.zeros((0, 4), np.int64),
+            _zeros(total, 6), _zeros(total, 2), _zeros(0, 4), **_merging(p, config, state, cuts, total),
+            log=_zeros(0, 4),
         ),
         hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
         agenda=Agenda(
-            rings=np.full((n_rings, 2), -1, np.int32), tree=state.clock.tree,
+            rings=_nobody(n_rings, 2), tree=state.clock.tree,
             flit_ps=_durations(p.hardware.rate, p.hardware.n_links, p.hardware.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
-            st=np.zeros(f.ST_COUNT, np.int64),
+            st=_zeros(f.ST_COUNT),
         ),
         accepted=np.full((1, 2), -1, np.int64),
-        flits_by_kind=np.zeros((2, f.N_KINDS), np.int64),
+        flits_by_kind=_zeros(2, f.N_KINDS),
     )  # fmt: skip
     fabric.units.ports[:, tables.PORT_ENTRIES] = config.reduction_entries or NEVER
     tables.red_clear(0, fabric.units.sessions, fabric.units.ports)
     return state, grow(fabric, max(n_slots, 4 * int(c[f.C_MARGIN])))
+
+
+def _zeros(*shape: int) -> Array:
+    return np.zeros(shape, np.int64)
+
+
+def _nobody(*shape: int) -> Array:
+    """Heads and ends of empty queues."""
+    return np.full(shape, -1, np.int32)
 
 
 def _clocked(p: Program, state: BurstState, messages: int, n_leaves: int) -> BurstState:
@@ -179,7 +188,7 @@ def _clocked(p: Program, state: BurstState, messages: int, n_leaves: int) -> Bur
 
     `messages`: the first leaf of the ports of other networks.
     """
-    x = np.zeros(f.RUN_COLUMNS, np.int64)
+    x = _zeros(f.RUN_COLUMNS)
     x[col.RUN_WORK_HEAD] = -1
     m = state.clock.m.copy()
     m[col.HARDWARE_NOTIFY] = 0
@@ -195,15 +204,15 @@ def _lanes(p: Program, config: FabricConfig, c: Array) -> Lanes:
     plane_links[link[:, f.LINK_PLANE], link[:, f.LINK_INPUT]] = np.arange(total)
     credits = 1 << (max(4 * int(c[f.C_MARGIN]), 1 << 14) - 1).bit_length()
     return Lanes(
-        link=link, plane_links=plane_links, occupied=np.zeros((total, n_vcs), np.int64), channels=np.full((total * n_vcs, 2), -1, np.int32),
-        held=np.zeros((total, int(c[f.C_GROUPS])), np.int64), credit_due=np.zeros(credits, np.int64), credit_what=np.zeros(credits, np.int64),
+        link=link, plane_links=plane_links, occupied=_zeros(total, n_vcs), channels=_nobody(total * n_vcs, 2),
+        held=_zeros(total, int(c[f.C_GROUPS])), credit_due=_zeros(credits), credit_what=_zeros(credits),
         dirty_links=_dirty_set(total),
     )  # fmt: skip
 
 
 def _links_of(total: int, n_links: int, per_plane: int, speedup: int) -> Array:
     """`[total, 18]` int64: idle links, `n_links` of each GPU, `per_plane` of them to each plane, `speedup` free lanes each."""
-    link = np.zeros((total, f.LINK_COLUMNS), np.int64)
+    link = _zeros(total, f.LINK_COLUMNS)
     number = np.arange(total) % n_links
     link[:, f.LINK_NODE] = np.arange(total) // n_links
     link[:, f.LINK_PLANE] = number // per_plane
@@ -216,20 +225,20 @@ def _links_of(total: int, n_links: int, per_plane: int, speedup: int) -> Array:
 def _outputs_of(c: Array, speedup: int) -> Outputs:
     """Idle outputs with `speedup` lanes each."""
     total, n_groups, n_ports = int(c[f.C_TOTAL]), int(c[f.C_GROUPS]), int(c[f.C_PORTS])
-    output = np.zeros((2 * total, f.OUTPUT_COLUMNS), np.int64)
+    output = _zeros(2 * total, f.OUTPUT_COLUMNS)
     output[:, f.OUTPUT_FREE] = speedup
     output[:, [f.OUTPUT_GROUP, f.OUTPUT_BLOCKED, f.OUTPUT_SENDING, f.OUTPUT_HEAD, f.OUTPUT_SHORT]] = -1
     output[:, f.OUTPUT_INPUT0 :] = -1
     return Outputs(
-        output=output, out_queues=np.full((2 * total * n_groups * (n_ports + 1), 2), -1, np.int32),
-        asking=np.zeros((2 * total * n_groups, -(-(n_ports + 1) // 64)), np.int64), asked=np.zeros((total, -(-2 * n_ports // 64)), np.int64),
+        output=output, out_queues=_nobody(2 * total * n_groups * (n_ports + 1), 2),
+        asking=_zeros(2 * total * n_groups, -(-(n_ports + 1) // 64)), asked=_zeros(total, -(-2 * n_ports // 64)),
         dirty_outputs=_dirty_set(2 * total),
     )  # fmt: skip
 
 
 def _dirty_set(n: int) -> Array:
     """An empty set of up to `n` resources: a word that says which words are not empty, then 64 resources a word."""
-    return np.zeros(1 + -(-n // 64), np.int64)
+    return _zeros(1 + -(-n // 64))
 
 
 def _sources(p: Program, config: FabricConfig, cuts: Array) -> EgressState:
@@ -237,23 +246,23 @@ def _sources(p: Program, config: FabricConfig, cuts: Array) -> EgressState:
     fetches = np.full((p.n_nodes, 1 + max(1, config.queue_entries)), -NEVER, np.int64)
     fetches[:, 0] = 0
     return EgressState(
-        egress=np.full((total * (n_classes + 2), 2), -1, np.int32), cursors=np.full((total * n_classes, 2), -1, np.int32), cuts=cuts,
-        groups=_groups_of(p, config), fetches=fetches, node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=np.zeros(p.n_nodes, np.int64),
-        requests=np.full((total, 2), -1, np.int32),
+        egress=_nobody(total * (n_classes + 2), 2), cursors=_nobody(total * n_classes, 2), cuts=cuts,
+        groups=_groups_of(p, config), fetches=fetches, node_wake=np.full(p.n_nodes, col.INF, np.int64), stripes=_zeros(p.n_nodes),
+        requests=_nobody(total, 2),
     )  # fmt: skip
 
 
 def _hubs(p: Program, config: FabricConfig, state: BurstState, n_keys: int) -> Hubs:
-    keys = np.zeros((n_keys + p.n_nodes, 6), np.int64)
-    hubs = np.zeros((p.n_nodes, tables.HUB_BANK0 + config.al_banks), np.int64)
+    keys = _zeros(n_keys + p.n_nodes, 6)
+    hubs = _zeros(p.n_nodes, tables.HUB_BANK0 + config.al_banks)
     hubs[:, tables.HUB_ENTRIES] = config.al_entries or NEVER
     hubs[:, tables.HUB_MSHRS] = config.al_mshrs or NEVER
     tables.al_clear(n_keys, keys, hubs)
     if n_keys:
         keys[:n_keys, tables.KEY_LAYOUT] = np.where(_allocated(p), state.stores.rows[:, col.ROW_SLOT], 0)
     return Hubs(
-        keys=keys, hubs=hubs, waiters=np.zeros((0, 2), np.int64), reads=np.zeros((max(1, n_keys), 2), np.int64),
-        stalled=np.full((p.n_nodes, 2), -1, np.int32), next_free=np.zeros(max(1, p.n_regions), np.int64), answer=np.zeros(1, np.int64),
+        keys=keys, hubs=hubs, waiters=_zeros(0, 2), reads=_zeros(max(1, n_keys), 2),
+        stalled=_nobody(p.n_nodes, 2), next_free=_zeros(max(1, p.n_regions)), answer=_zeros(1),
     )  # fmt: skip
 
 
@@ -273,19 +282,19 @@ def _merging(p: Program, config: FabricConfig, state: BurstState, cuts: Array, t
     rows. Raises ConfigError where packets of one sum or address would come to several ports.
     """
     ops = np.flatnonzero(np.isin(p.kinds(), (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)))
-    none = np.zeros(0, np.int64)
+    none = _zeros(0)
     if p.ops.session is None or p.sessions is None or len(ops) == 0:
-        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": np.zeros((0, 3), np.int64), "places": none, "loads": None} | _gates(p, 0)
+        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": _zeros(0, 3), "places": none, "loads": None} | _gates(p, 0)
     session = p.ops.session[ops]
     key = np.full(len(p.sessions.home), -1, np.int64)
     key[session] = p.ops.key[ops]
-    n = np.zeros(len(key), np.int64)
+    n = _zeros(len(key))
     n[session] = cuts[p.ops.wire[ops], f.CUT_PACKETS]
     differs = (key[session] != p.ops.key[ops]) | (key[session] < 0) | (n[session] != cuts[p.ops.wire[ops], f.CUT_PACKETS])
     if config.stripe == "even" or differs.any():
         what = "found contributions of a sum or loads of an address that leave by several links, expected one key and size, and links by key"
         raise ConfigError(f"packet level: {what} (use --fidelity burst)")
-    chunks = np.zeros((int(n.sum()), 3), np.int64)
+    chunks = _zeros(int(n.sum()), 3)
     chunks[:, f.CHUNK_LEFT], chunks[:, f.CHUNK_HEAD] = np.repeat(p.sessions.expected, n), -1
     per_port = -(-int(n.max(initial=1)) // p.hardware.n_links)
     loads = state.ops.points.loads if state.ops.points else None
@@ -321,7 +330,7 @@ def _groups_of(p: Program, config: FabricConfig) -> Array:
     """Virtual-channel group of every egress queue: classes, their responses, acknowledgements, notifications."""
     n = len(p.classes)
     if config.channels == "one":
-        return np.zeros(2 * n + 2, np.int64)
+        return _zeros(2 * n + 2)
     if config.channels == "class":
         return np.concatenate([np.arange(n), np.arange(n), [n, n]]).astype(np.int64)
     # requests and stores; responses, pushed contributions and acknowledgements
@@ -333,7 +342,7 @@ def _groups_of(p: Program, config: FabricConfig) -> Array:
 def _constants(p: Program, config: FabricConfig, cuts: Array) -> Array:
     """The constants C_*."""
     m = p.hardware
-    c = np.zeros(f.C_COUNT, np.int64)
+    c = _zeros(f.C_COUNT)
     wired = p.ops.wire >= 0
     per_op = np.diff(p.members.ptr)
     most = int(per_op[wired].max(initial=1))
@@ -377,10 +386,10 @@ def grow(fabric: Fabric, n_slots: int) -> Fabric:
     x[f.RUN_FREE] = free_now + n_slots - old
     c[f.C_SLOTS] = n_slots
     packet = _grown(fabric.packets.packet, n_slots)
-    free = np.zeros(n_slots, np.int64)
+    free = _zeros(n_slots)
     free[: n_slots - old] = np.arange(n_slots - 1, old - 1, -1)
     free[n_slots - old : n_slots - old + free_now] = fabric.packets.free[:free_now]
-    sessions = np.zeros((n_slots + len(units.ports), 6), np.int64)
+    sessions = _zeros(n_slots + len(units.ports), 6)
     sessions[:old], sessions[n_slots:] = units.sessions[:old], units.sessions[old:]
     sessions[old:n_slots] = tables.SESSION_EMPTY
     links = sessions[:, [tables.SESSION_PREV, tables.SESSION_NEXT]]
@@ -406,6 +415,6 @@ def _more_credits(lanes: Lanes, first: int, last: int) -> Lanes:
     if last - first <= size // 2:
         return lanes
     number = np.arange(first, last)
-    due, what = np.zeros(2 * size, np.int64), np.zeros(2 * size, np.int64)
+    due, what = _zeros(2 * size), _zeros(2 * size)
     due[number % (2 * size)], what[number % (2 * size)] = lanes.credit_due[number % size], lanes.credit_what[number % size]
     return lanes._replace(credit_due=due, credit_what=what)
