@@ -78,6 +78,8 @@ class Engine:
     """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
+    blackwell_launch: Text = ""
+    """`launch` on machines of Blackwell, whatever their hosts: rows of x86 hosts and of Grace say the same; "": as on others."""
     token_us: float = TOKEN_US
     """Time in which the one process that turns text into tokens makes a token."""
     ep_by_flag: bool = False
@@ -138,8 +140,11 @@ class Engine:
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        launch = "serving.launch_us" if self.piecewise and _piecewise(replica) else self.launch
-        launched, host = _on_host(replica, launch, launches), self.host_us(replica, requests)
+        graphs, blackwell = self.piecewise and _piecewise(replica), replica.machine.arch == "blackwell" and self.blackwell_launch
+        launched = _on_host(replica, "serving.launch_us" if graphs else self.launch, launches)
+        if blackwell and not graphs:
+            launched = launches * replica.machine.constants[blackwell]
+        host = self.host_us(replica, requests)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + _on_host(replica, "serving.step_us")
 
