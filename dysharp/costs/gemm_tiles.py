@@ -109,12 +109,8 @@ def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> fl
     """
     if dtype != "fp8" or not library.startswith("trtllm-gen-blocks" if gpu.arch == "blackwell" else "deepgemm"):
         return 1.0
-    return 1 / (1 + _per_clock(gpu, peak_flops_per_us) / (FP32_LANES * SUMMED))
-
-
-def _per_clock(gpu: Gpu, peak_flops_per_us: float) -> float:
-    """Products of an SM's tensor cores in a clock, at the peak of a format."""
-    return peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz)
+    per_clock = peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz)
+    return 1 / (1 + per_clock / (FP32_LANES * SUMMED))
 
 
 def feed(gpu: Gpu, library: str, dtype_bytes: float, peak_flops_per_us: float, rows: F64, columns: F64) -> F64:
@@ -122,7 +118,7 @@ def feed(gpu: Gpu, library: str, dtype_bytes: float, peak_flops_per_us: float, r
 
     Both operands are written once and read once. Each SM of a pair holds half of the second operand.
     """
-    clocks = rows * columns / _per_clock(gpu, peak_flops_per_us)
+    clocks = rows * columns / (peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz))
     shared = columns / 2 if _paired(library, gpu) else columns
     return np.minimum(1.0, clocks / (2 * (rows + shared) * dtype_bytes / SMEM_BYTES))
 
@@ -130,9 +126,10 @@ def feed(gpu: Gpu, library: str, dtype_bytes: float, peak_flops_per_us: float, r
 def _marlin(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:
     """Weights narrower than products, which registers widen, with `mma`, which every GPU since Ampere has. An H20's SM has a quarter of Hopper's
     tensor rate, which its lanes do not wait for."""
-    own = _per_clock(gpu.datasheet, 1e6 * gpu.datasheet.bf16_TFLOPS)
-    used = min(BF16_PER_CLOCK["ampere"] / 2, own)
-    yield from _split(gpu, p, MARLIN_TILES, [used / own * rows / (rows + WIDENED * used) for rows, _ in MARLIN_TILES])
+    sheet, whole = gpu.datasheet, BF16_PER_CLOCK[gpu.arch]
+    own = whole / max(1, round(whole * sheet.n_sms * sheet.boost_MHz / 1e6 / sheet.bf16_TFLOPS))
+    used = min(BF16_PER_CLOCK["ampere"], own)
+    yield from _split(gpu, p, MARLIN_TILES, [used / own * rows / (rows + WIDENED * used / 2) for rows, _ in MARLIN_TILES])
 
 
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[_Tiles]:

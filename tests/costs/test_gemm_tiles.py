@@ -88,15 +88,6 @@ def test_scales_of_blocks_on_blackwell():
     assert promoted("trtllm-gen", B200, "fp8", peak) == 1
 
 
-def test_marlins_instruction_makes_1024_products_a_clock():
-    """Of an SM since Ampere, at the boost clock, beside two clocks in 64 that widen a weight; an H20's tensor cores make 479."""
-    for name, most in (("a100-sxm", 1024), ("h100-sxm", 1024), ("b200", 1024), ("gb200", 1024), ("h20", 479)):
-        gpu = load_gpu(name)
-        (plain, _) = tiles_of("marlin", gpu, problem(64, 4096, 4096))
-        clocks = 64 / float(plain.core.max()) / (1e6 * gpu.bf16_TFLOPS / (2 * gpu.n_sms * gpu.boost_MHz))
-        assert clocks == pytest.approx(64 / most + 2 / 64, rel=2e-3), name
-
-
 def test_who_hides_stores():
     assert [hides_stores(*case) for case in (("cutlass", H100), ("deepgemm", H100), ("cublas", H100), ("cublas", B200))] == [True, False, False, True]
 
