@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from dysharp.analysis import MODEL_VERSION
-from tests.long_tests import PASSED, last_line, passed, text_of
+from tests.long_tests import PASSED, collected, last_line, passed, text_of
 
 CASES = (
     '<testcase classname="tests.test_long_tests" name="a" time="1.2" />'
@@ -25,6 +25,12 @@ def test_files_with_a_failure_have_no_entry():
     said = {"date": DAY, "commit": COMMIT, "model_version": MODEL_VERSION, "passed": 1, "skipped": 1}
     assert found == {"tests/test_long_tests.py": {**said, "seconds": 61.2}}
     assert tomllib.loads(text_of(found)) == {"tests/test_long_tests.py": {**said, "seconds": 61}}
+
+
+def test_a_file_that_is_not_collected_is_no_file_without_long_tests():
+    """`long_tests.py tests/mistyped.py` ran nothing and ended with 0."""
+    with pytest.raises(SystemExit, match="mistyped"):
+        collected(["tests/mistyped.py"])
 
 
 def test_the_line_says_what_is_left():

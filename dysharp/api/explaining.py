@@ -307,7 +307,7 @@ def _late(ranks: list[Rank], waited: Waits) -> list[Loss]:
     usual = {name: float(np.median([one.get(name, 0.0) for one in others])) for name in ours}
     why = max(ours, key=lambda name: ours[name] - usual[name])
     stood = together[last].idle.stood
-    host = f"its host stands in {_stood_in(together[last], stood.at, stood.largest)}" if stood.us > ours["idle"] / 2 else "its host or a sleep"
+    host = f"its host stands in {_stood_in(together[last])}" if stood.us > ours["idle"] / 2 else "its host or a sleep"
     cause = (f"nothing runs on it for {ours[why] - usual[why]:,.0f} us more than on the others: {host}" if why == "idle"
              else f"its {why} takes {ours[why] / usual[why] if usual[why] else math.inf:.1f} times as long ({ours[why]:,.0f} and "
              f"{usual[why]:,.0f} us)")  # fmt: skip
@@ -328,7 +328,7 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
         us, n, worst = _mean(one.us for one in each), round(_mean(one.n for one in each)), max(each, key=lambda one: one.largest)
         said = {
             "host": "the host launches late: the GPU waits",
-            "stood": f"the host stands in {_stood_in(ranks[each.index(worst)], worst.at, worst.largest)}: the GPU waits",
+            "stood": f"the host stands in {_stood_in(ranks[each.index(worst)])}: the GPU waits",
             "unknown": "no launch says why nothing runs for",
         }
         text = f"{said[kind]} {us:,.0f} us of {span:,.0f} ({us / span:.0%}) in {n} gap{'s' * (n != 1)}, "
@@ -337,13 +337,11 @@ def _host(ranks: list[Rank], span: float) -> list[Loss]:
     return out
 
 
-def _stood_in(rank: Rank, at: float, us: float) -> str:
-    """The shortest call of the host that covers most of a gap."""
-    stands = rank.profile.stands
-    within = np.minimum(stands[:, 1], at + us) - np.maximum(stands[:, 0], at)
-    if not len(most := np.flatnonzero(2 * within > us)):
-        return "long calls"
-    return rank.profile.stands_in[int(most[np.argmin((stands[:, 1] - stands[:, 0])[most])])][:60]
+def _stood_in(rank: Rank) -> str:
+    """The shortest call of the host that covers most of the longest gap in which it stands."""
+    (start, end, by), gap = rank.profile.stands.T, rank.idle.stood
+    most = np.flatnonzero((2 * (np.minimum(end, gap.at + gap.largest) - np.maximum(start, gap.at)) > gap.largest) & (by == gap.by))
+    return rank.profile.stands_in[int(most[np.argmin((end - start)[most])])][:60] if len(most) else "long calls"
 
 
 def _small(ranks: list[Rank], machine: Machine) -> list[Loss]:

@@ -49,7 +49,7 @@ class Rank:
         profile = self.profile
         self.waited, self.should = np.zeros(len(profile.us)), np.full(len(profile.us), math.nan)
         self.times = times_by(self.labels, profile.us)
-        self.idle = idle(profile.start, profile.us, profile.launched, profile.stands)
+        self.idle = idle(profile.start, profile.us, profile.launched, profile.by, profile.stands)
 
     @property
     def us(self) -> F64:

@@ -41,7 +41,7 @@ def hashable_constants(constants: Constants) -> HashableConstants:
     return tuple(sorted(constants.items()))
 
 
-def program_times(requests: Sequence[ProgramRequest], jobs: int, on_progress: OnProgress | None) -> list[float | str]:
+def program_times(requests: Sequence[ProgramRequest], jobs: int, on_progress: OnProgress | None = None) -> list[float | str]:
     """`[requests]` times in us, or reasons of refusals. `jobs`: processes; times do not depend on `jobs`."""
     groups: dict[Hashable, dict[ProgramRequest, None]] = {}
     for request in requests:

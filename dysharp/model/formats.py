@@ -75,13 +75,12 @@ class Formats:
 
     def of(self, part: str) -> WeightFormat:
         """Format of a part of `operators.Part`."""
-        own = PARTS.get(part)
-        return FORMATS["bf16"] if own is None else self._of(own)
+        return self._of(PARTS[part]) if part in PARTS else FORMATS["bf16"]
 
     def _of(self, own: str) -> WeightFormat:
-        form = FORMATS[getattr(self, own)]
-        wanted = "" if own == "head" and self.head == "bf16" else self.products
-        return form._replace(compute=wanted) if wanted else form
+        name, wanted = getattr(self, own), "" if own == "head" and self.head == "bf16" else self.products
+        wanted = "mxfp4" if wanted == "fp4" and own != "head" and name.startswith("mxfp4") else wanted  # AMD's tensor cores know its blocks alone
+        return FORMATS[name]._replace(compute=wanted or FORMATS[name].compute)
 
     @property
     def kv_bytes(self) -> float:

@@ -52,8 +52,8 @@ class Profile:
     """One rank of a run. Arrays have an entry per event of the GPU, by their start.
 
     `start`, `us`: microseconds. `name`: number in `names`. `what`: 0 kernel, 1 copy, 2 fill. `stream`: number of a stream. `launched`: end of the
-    launch on the host, nan where it is not known. `call`: number in `calls`, -1 where it is not known. `stands`: `[calls, 2]` start and end of
-    calls in which the host stands, `stands_in` their names.
+    launch on the host, nan where it is not known, and `by` its thread. `call`: number in `calls`, -1 where it is not known. `stands`: `[calls, 3]`
+    start, end and thread of calls in which the host stands, `stands_in` their names.
     """
 
     path: str
@@ -69,6 +69,7 @@ class Profile:
     what: Ints
     stream: Ints
     launched: F64
+    by: F64
     call: Ints
     calls: list[Call]
     collectives: dict[int, ByName]
@@ -95,10 +96,10 @@ class _Kept:
     numbers: array[int] = field(default_factory=lambda: array("q"))
     names: Tally = field(default_factory=dict)
     streams: dict[tuple[str, str], int] = field(default_factory=dict)
-    launched: dict[int, float] = field(default_factory=dict)
+    launched: dict[int, tuple[float, int]] = field(default_factory=dict)
     calls: dict[int, Call] = field(default_factory=dict)
     collectives: dict[int, ByName] = field(default_factory=dict)
-    stands: list[tuple[float, float, str]] = field(default_factory=list)
+    stands: list[tuple[float, float, int, str]] = field(default_factory=list)
     steps: set[str] = field(default_factory=set)
     left_out: int = 0
 
@@ -106,8 +107,7 @@ class _Kept:
         """Keep what is needed of an event."""
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
-        kind, args, name = str(event.get("cat")), event.get("args"), str(event.get("name"))
-        args = args if isinstance(args, dict) else {}
+        kind, args, name = str(event.get("cat")), _dict(event.get("args")), str(event.get("name"))
         if kind == "cpu_op":
             if (number := _whole(args.get("External id"))) >= 0 and (dims := args.get("Input Dims", args.get("Input dims"))) is not None:
                 types = args.get("Input type")
@@ -122,19 +122,18 @@ class _Kept:
         if not (abs(start) < MOST_US and 0 <= us < MOST_US):
             self.left_out += 1
             return
-        launch = _whole(args.get("correlation"))
+        launch, where = _whole(args.get("correlation")), (str(event.get("pid")), str(args.get("stream", event.get("tid"))))
+        line = self.streams.setdefault(where, len(self.streams))  # a stream of the GPU, or a thread of the host
         if host and us >= STANDS_US:
-            self.stands.append((start, start + us, name))
+            self.stands.append((start, start + us, line, name))
         if kind in LAUNCHES:
-            self.launched[launch] = start + us
+            self.launched[launch] = start + us, line
         if host:
             return
         if named := {key: args[key] for key in NCCL if key in args}:
             self.collectives[len(self.times) // 2] = named
-        where = str(event.get("pid")), str(args.get("stream", event.get("tid")))
         self.times.extend((start, us))
-        self.numbers.extend((self.names.setdefault(name, len(self.names)), ON_GPU[kind], self.streams.setdefault(where, len(self.streams)), launch,
-                             _whole(args.get("External id"))))  # fmt: skip
+        self.numbers.extend((self.names.setdefault(name, len(self.names)), ON_GPU[kind], line, launch, _whole(args.get("External id"))))
 
 
 def _number(value: Any) -> float:
@@ -186,14 +185,15 @@ def _profile(path: str, kept: _Kept, head: ByName) -> Profile:
     places = {number: at for at, number in enumerate(kept.calls)}
     device, run = _first(head.get("deviceProperties")), _dict(head.get("distributedInfo"))
     at = {int(old): new for new, old in enumerate(order)}
-    launched = np.array([kept.launched.get(int(one), math.nan) for one in launch]) - start[0]
+    launched, by = np.array([kept.launched.get(int(one), (math.nan, -1)) for one in launch]).T
     call = np.array([places.get(int(one), -1) for one in external], np.int64)
     return Profile(
         path=path, gpu=str(device.get("name") or ""), n_sms=max(0, _whole(device.get("numSms"))), rank=max(0, _whole(run.get("rank"))),
         ranks=max(1, _whole(run.get("world_size"))), nccl=str(run.get("nccl_version") or ""), names=list(kept.names), start=start - start[0], us=us,
-        name=name, what=what, stream=stream, launched=launched, call=call, calls=list(kept.calls.values()), steps=len(kept.steps),
-        collectives={at[number]: named for number, named in kept.collectives.items()}, stands_in=[name for *_, name in kept.stands],
-        stands=np.array([times for *times, _ in kept.stands]).reshape(-1, 2) - start[0], left_out=kept.left_out, cut=bool(head.get("")),
+        name=name, what=what, stream=np.unique(stream, return_inverse=True)[1], launched=launched - start[0], by=by, call=call,
+        calls=list(kept.calls.values()), steps=len(kept.steps), collectives={at[number]: named for number, named in kept.collectives.items()},
+        stands=np.array([one for *one, _ in kept.stands]).reshape(-1, 3) - (start[0], start[0], 0), stands_in=[name for *_, name in kept.stands],
+        left_out=kept.left_out, cut=bool(head.get("")),
     )  # fmt: skip
 
 

@@ -47,16 +47,17 @@ def shares(start: F64, end: F64) -> F64:
 
 
 class _Gaps(NamedTuple):
-    """Times in which nothing ran on a GPU: microseconds, their number, length and start of the longest."""
+    """Times in which nothing ran on a GPU: microseconds, their number, length and start of the longest, thread of the launch behind it."""
 
     us: float = 0.0
     n: int = 0
     largest: float = 0.0
     at: float = 0.0
+    by: float = -1.0
 
 
 class Idle(NamedTuple):
-    """Why nothing ran. `host`: the launch of the next event came late, and in `stood` the host stood in long calls for more than half of the gap.
+    """Why nothing ran. `host`: the launch of the next event came late, and in `stood` its thread stood in long calls for more than half of the gap.
 
     `unknown`: the launch of the next event is not known.
     """
@@ -67,17 +68,18 @@ class Idle(NamedTuple):
     unknown: _Gaps
 
 
-def idle(start: F64, us: F64, launched: F64, stands: F64) -> Idle:
-    """Why a GPU was idle between its first and its last event. `stands`: `[calls, 2]` long calls of the host."""
+def idle(start: F64, us: F64, launched: F64, by: F64, stands: F64) -> Idle:
+    """Why a GPU was idle between its first and its last event. `by`, `stands`: as in `Profile`. Other threads may stand, as they launch nothing."""
     end = np.maximum.accumulate(start + us)
     before = np.r_[end[0], end[:-1]]
     gap = np.maximum(0.0, start - before)
     late: Bools = (launched > before + LATE_US) & (gap > LATE_US)
-    stood: Bools = 2 * covered(union(stands[:, 0], stands[:, 1]), before, before + gap) > gap
+    each = [(by == one) & (2 * covered(union(*stands[stands[:, 2] == one, :2].T), before, before + gap) > gap) for one in np.unique(stands[:, 2])]
+    stood: Bools = np.any([gap < 0, *each], axis=0)
 
     def of(some: Bools) -> _Gaps:
         worst = int(np.argmax(gap * some))
-        return _Gaps(float(gap[some].sum()), int(some.sum()), float(gap[worst]), float(before[worst])) if some.any() else _Gaps()
+        return _Gaps(float(gap[some].sum()), int(some.sum()), float(gap[worst]), float(before[worst]), float(by[worst])) if some.any() else _Gaps()
 
     return Idle(float(gap.sum()), of(late & ~stood), of(late & stood), of(np.isnan(launched) & (gap > LATE_US)))
 

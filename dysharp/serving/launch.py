@@ -67,5 +67,4 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     before, adds, lines, refuses, notes = ([rule[key] for rule in rules if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))
     first, last = ([one.replace("{lines}", " ".join(lines))] if lines else [] for one in table.get("options", ("", "")))
     command = " ".join([*first, *before, table["launch"], *adds, *last]).format(model=shlex.quote(model.repository or model.name), **values)
-    refusal, note = ("".join(words[:1]) for words in (refuses, notes))
-    return Start(command, refusal, note, int(values["hosts"]), f"{engine.name} {table['version']}", table.get("router", ""))
+    return Start(command, "".join(refuses[:1]), "; ".join(notes), int(values["hosts"]), f"{engine.name} {table['version']}", table.get("router", ""))

@@ -7,7 +7,7 @@ from dysharp.base import frozen
 from dysharp.costs import machine_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import EP_SYSTEMS, FREE, HUB, IN_SWITCH, ep_system_of
-from dysharp.serving.launch import tables
+from dysharp.serving.launch import start_of, tables
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import ServePoint, search, within
 from dysharp.serving.work import Replica, Scenario
@@ -33,8 +33,7 @@ class Asked:
 
     def best(self) -> ServePoint | None:
         """The best point within the limits."""
-        found = within(search(self.start, self.engine, self.scenario, self.gpus, self.layouts)[0], self.ttft, self.tpot)
-        return found[0] if found else None
+        return next(iter(within(search(self.start, self.engine, self.scenario, self.gpus, self.layouts)[0], self.ttft, self.tpot)), None)
 
 
 @frozen
@@ -60,14 +59,15 @@ def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambd
 
 
 def _choices(asked: Asked, best: ServePoint) -> Iterator[tuple[str, Asked]]:
-    """Other choices on the same machine: EP systems that the engine starts, the KV cache, draft tokens."""
+    """Other choices on the same machine, with which the engine starts: EP systems, the KV cache, draft tokens."""
     start, kv = asked.start, "bf16" if asked.start.formats.kv == "fp8" else "fp8"
     if min(best.replica.layout.dp, best.replica.layout.ep) > 1 and start.machine.cluster.n_switches and not start.machine.cluster.own_gpu.pcie:
         started = {name for rule in tables()[asked.engine.name]["rules"] for name in rule["when"]}
-        others = {ep_system_of(replace(start, ep_system=name)) for name in EP_SYSTEMS if name in started} - {ep_system_of(start)}
-        for name in sorted(others):
+        for name in sorted({ep_system_of(replace(start, ep_system=name)) for name in EP_SYSTEMS if name in started} - {ep_system_of(start)}):
             yield f"EP system {name}", replace(asked, start=replace(start, ep_system=name))
-    yield f"KV cache in {kv.upper()}", replace(asked, start=replace(start, formats=replace(start.formats, kv=kv)))
+    other = replace(start, formats=replace(start.formats, kv=kv))
+    if not start_of(asked.engine, replace(other, layout=best.replica.layout), asked.scenario).refuses:
+        yield f"KV cache in {kv.upper()}", replace(asked, start=other)
     if start.model.mtp and not asked.scenario.draft_tokens:
         drafting = replace(asked.scenario, draft_tokens=1, accepted=1 + asked.acceptance)
         yield f"a draft token, {asked.acceptance:.0%} accepted", replace(asked, start=replace(start, mtp=True), scenario=drafting)

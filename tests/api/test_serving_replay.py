@@ -85,6 +85,18 @@ def test_an_option_of_a_replay_without_requests_is_refused(option: dict[str, Any
         dysharp.serve("qwen3-30b", gpus=2, layouts=["tp=1"], **option)
 
 
+def test_prefill_workers_draft_as_one_server_does() -> None:
+    """Their MTP layer fills its cache for every token of a prompt (SGLang: draft extend): first tokens came as early as without drafts."""
+    asked: dict[str, Any] = {"requests": "users=1,n=4,isl=8000,osl=4", "slo": "ttft=9s,tpot=99ms"}
+    pools: dict[str, Any] = {"cluster": "hw-dgx-h200-x2", "gpus": 16, "pools": "1:tp=8;1:tp=8"}
+    longer = []
+    for where in (pools, {"cluster": "hw-dgx-h200", "layouts": ["tp=8"]}):
+        plain, drafted = (dysharp.serve("deepseek-v3", **where, **asked, mtp=mtp).replays[0].run.ttft.p50 for mtp in (None, 1))
+        longer.append(drafted - plain)
+    assert longer[0] == pytest.approx(longer[1], rel=0.01)
+    assert longer[0] > 5e3
+
+
 def test_pools_have_no_more_gpus_than_the_machine() -> None:
     with pytest.raises(ConfigError, match="pools: found 12 GPUs in 1:tp=4;1:tp=8, expected at most 8"):
         dysharp.serve("qwen3-30b", "hw-dgx-h100", layouts=["tp=4"], requests="rate=1,n=1,isl=9,osl=2", pools="1:tp=4;1:tp=8")

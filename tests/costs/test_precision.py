@@ -92,6 +92,8 @@ def test_four_bits_are_widened_to_bf16_where_no_tensor_core_has_fp4() -> None:
         machine = machine_of(load_cluster(name), "serving")
         assert machine.products("fp4") == products
         assert (machine.products("mxfp8") == "mxfp8") == (name in ("hw-dgx-b200", "hw-mi355x"))  # no tensor core of Hopper or Ada scales blocks
+    for name, products in (("hw-mi355x", "fp4"), ("hw-dgx-b200", "fp4"), ("hw-mi300x", "bf16"), ("hw-dgx-h200", "bf16")):  # both sides in MXFP4
+        assert serve("gpt-oss-120b", name, gpus=1, precision="mxfp4,products=fp4").formats["products"]["experts"] == products
     fp8, int4, nvfp4 = (serve("qwen3-30b", "hw-dgx-h200", gpus=1, precision=name, kv="bf16").best[0] for name in ("fp8", "int4", "nvfp4"))
     assert nvfp4.tokens_per_gpu == pytest.approx(int4.tokens_per_gpu, rel=0.02)
     assert nvfp4.tokens_per_gpu < fp8.tokens_per_gpu

@@ -54,6 +54,7 @@ def test_a_call_in_which_the_host_stands_is_named(tmp_path: Path) -> None:
     traces = run_of(planted="sleep")
     gaps = [e for e in traces[2]["traceEvents"] if e["name"] == KERNELS["attention"]]
     stands = [{"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "ts": e["ts"] - 903, "dur": 900.0, "args": {}} for e in gaps]
+    stands = [one | {"pid": 0, "tid": 7} for one in stands]
     traces[2]["traceEvents"] += [*stands, stands[0] | {"cat": "python_function", "name": "deep", "ts": 0, "dur": 2e6}]
     every = dysharp.explain(*write(tmp_path, traces))
     one = dysharp.explain(str(tmp_path / "rank2.json"), what_if=("graph",))
@@ -66,6 +67,18 @@ def test_a_call_in_which_the_host_stands_is_named(tmp_path: Path) -> None:
     assert "graph" not in one.losses[0].text
     ((_, graph),) = one.what_if
     assert graph == pytest.approx(one.span_us)
+
+
+def test_a_thread_that_stands_beside_the_one_that_launches_is_no_cause(tmp_path: Path) -> None:
+    """A thread of vLLM or SGLang waits for the end of a step (cudaEventSynchronize) while another launches its kernels, late: a graph helps."""
+    late = run_of(planted="sleep")[2]
+    waits = {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventSynchronize", "pid": 0, "tid": 8, "ts": 1e6, "dur": 1e6, "args": {}}
+    late["traceEvents"].append(waits)
+    done = dysharp.explain(*write(tmp_path, [late]), what_if=("graph",))
+    assert isinstance(done, Explanation)
+    assert done.losses[0].text.startswith("the host launches late: the GPU waits 3,6")
+    assert done.what_if[0][1] == pytest.approx(done.span_us - 3600, rel=0.01)
+    assert {*done.events[0].profile.stream.tolist()} == {0}  # threads take no numbers of streams
 
 
 def test_a_run_without_a_cause_has_no_loss(tmp_path: Path) -> None:
@@ -341,8 +354,8 @@ def test_arithmetic_of_spans() -> None:
     start, end = np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0])
     assert union(start, end).tolist() == [[0, 3], [5, 6]]
     assert covered(union(start, end), np.array([2.0, -1.0, 3.5]), np.array([5.5, 9.0, 4.0])).tolist() == [1.5, 4.0, 0.0]
-    found = idle(np.array([0.0, 10.0, 30.0]), np.array([4.0, 5.0, 1.0]), np.array([np.nan, 9.0, 12.0]), np.empty((0, 2)))
-    assert (found.us, found.host, found.stood.n, found.unknown.us) == (21.0, (6.0, 1, 6.0, 4.0), 0, 0.0)  # the third was launched in time
+    found = idle(np.array([0.0, 10.0, 30.0]), np.array([4.0, 5.0, 1.0]), np.array([np.nan, 9.0, 12.0]), np.zeros(3), np.empty((0, 3)))
+    assert (found.us, found.host, found.stood.n, found.unknown.us) == (21.0, (6.0, 1, 6.0, 4.0, 0.0), 0, 0.0)  # the third was launched in time
     assert waits(np.array([[5.0, 2.0], [3.0, 7.0]])).tolist() == [[2.0, 0.0], [0.0, 5.0]]
 
 

@@ -87,7 +87,7 @@ def limits() -> Iterator[Row]:
         yield f"{share} {most} {form} {bool(window)}", (causes.answer_of(one),)
     yield (
         "resources",
-        (formats.resource_words(f"gpu[3].{name}") for name in ("up", "down", "memory", "sm", "sms", "hub.egress", "up.x", "up to gpu[4].down")),
+        (causes.resource_words(f"gpu[3].{name}") for name in ("up", "down", "memory", "sm", "sms", "hub.egress", "up.x", "up to gpu[4].down")),
     )
     for given in ({}, {"dispatch": "fp8"}, {"dispatch": "fp8", "combine": "rows", "n_sm": 24}):
         for size in (1, 2, 4):

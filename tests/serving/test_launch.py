@@ -82,7 +82,11 @@ def test_what_a_gpu_lacks_is_not_started_without_a_word(engine: str) -> None:
 def test_experts_that_are_cut_inside_a_block_stop_a_server(layout: str, precision: str, says: bool) -> None:
     """Qwen3-235B-FP8 in TP8: "output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n = 128" (vllm 17569)."""
     asked = replace(replica(layout, "qwen3-235b"), formats=formats_of(precision))
-    assert [("block of 128" in start_of(engine_of(name), asked, Scenario(8.0, 1000.0, 500.0)).notes) for name in ("vllm", "sglang")] == [says, says]
+    notes = [start_of(engine_of(name), asked, Scenario(8.0, 1000.0, 500.0)).notes for name in ("vllm", "sglang")]
+    assert ["block of 128" in note for note in notes] == [says, says]
+    ampere = replace(asked, formats=replace(asked.formats, kv="fp8"), machine=machine_of(load_cluster("hw-dgx-a100"), "serving"))
+    both = start_of(engine_of("vllm"), ampere, Scenario(8.0, 1000.0, 500.0)).notes  # all notes, not the first alone
+    assert ("Ampere has no FP8" in both, "block of 128" in both) == (True, says)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,9 @@ def test_a_gpu_without_fp8_keeps_its_cache_in_bf16() -> None:
     for cluster, kv in (("hw-dgx-a100", "bf16"), ("hw-dgx-h100", "fp8")):
         done = serve("gpt-oss-120b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", slo="ttft=9s,tpot=99ms")
         assert (done.formats["kv"], done.launch() != "") == (kv, True)
+    for engine, tried in (("vllm", True), ("trtllm", False)):  # what the engine does not start is no choice
+        changes = serve("llama3-8b", "hw-dgx-a100", gpus=1, layouts=["tp=1"], engine=engine, slo="ttft=9s,tpot=99ms", what_if=True).what_ifs
+        assert ("KV cache in FP8" in [one.name for one in changes]) == tried
 
 
 def test_a_point_on_its_own_replica_is_itself() -> None:

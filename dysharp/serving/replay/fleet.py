@@ -78,7 +78,7 @@ def replay(
     pool, engine = pool if isinstance(pool, Pool) else Pool(pool), replace(engine, most_requests=int(min(cap, engine.most_requests)))
     draws, send, ahead = tuple(acceptance), None, replace(engine, mixed=False, gathered_steps=0, piecewise=False)
     decoders = _servers_of(pool, engine, requests, () if prefill else tiers, draws, prefix_cache, tokens)
-    first = _servers_of(prefill, ahead, requests, tiers, (), prefix_cache) if prefill else []
+    first = _servers_of(prefill, ahead, requests, tiers, draws, prefix_cache) if prefill else []
     if prefill:
         send = partial(transfer_us, prefill.replica, domain_gpus=pool.gpus + prefill.gpus)
         for server in (*first, *decoders):
