@@ -105,7 +105,7 @@ def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
     sglang = "python -m sglang.launch_server --model Qwen/Qwen3-30B-A3B --enable-mixed-chunk --scheduler-recv-interval 10"
     assert [read_launch(sglang, hbm_bytes=size).engine.step_tokens for size in (48e9, 141e9, 192e9)] == [4096, 8192, 16384]
     assert (read_launch(sglang).engine.mixed, read_launch(sglang).engine.polled_steps) == (True, 10.0)
-    flags = ("", " --disable-prefill-cuda-graph", " --disable-piecewise-cuda-graph")  # the last until 0.5.13
+    flags = ("", " --disable-prefill-cuda-graph", " --disable-piecewise-cuda-graph")
     assert [read_launch(sglang + flag).engine.piecewise for flag in flags] == [True, False, False]
     assert [read_launch(SMALL, hbm_bytes=8e10, gpu=gpu).engine.step_tokens for gpu in ("h100-sxm", "a100-sxm")] == [8192, 2048]
     for start in (SMALL, sglang, T3):
