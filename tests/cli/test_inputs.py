@@ -39,7 +39,7 @@ REFUSED = {
     "report rows.json -o r.html": "rows.json: line 1: malformed JSON: found the key 'system' twice",
     "report rows.json --out --": "--: found the ending '', expected .html",
     "run ideal --gpus 2 --tokens 2 --model m.toml": "m.toml: [whole]: vocab: found 'many', expected a valid integer",
-    "step qwen2-moe --layout ep=12,gpus=24 --cluster hw-dgx-h100-x4": "ep: found 12 x etp 1, expected at most 8 GPUs (an NVLink domain)",
+    "step qwen2-moe --layout ep=12,gpus=24 --cluster hw-dgx-h100-x4": "ep: found 12 x etp 1, expected groups inside an NVLink domain of 8",
     f"step {DENSE} --systems deepep": "systems: found it with llama3-8b, which has no experts, expected none",
     f"step {DENSE} --routing uniform": "routing: found it with llama3-8b, which has no experts, expected none",
     f"step {DENSE} --blocks merged": "blocks: found it with llama3-8b, which has no experts, expected none",

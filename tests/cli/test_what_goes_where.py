@@ -56,7 +56,7 @@ def test_a_run_that_takes_long_says_so_first_and_on_stderr(dysharp: Call, monkey
 
     monkeypatch.setattr("dysharp.runs.packet_time.packet_time", lambda *_, **__: "takes minutes")
     monkeypatch.setattr(API, "run", stop, raising=False)
-    done = dysharp("run", "deepep")
+    done = dysharp("run", "deepep", "--fidelity", "packet")
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines() == ["takes minutes", "dysharp: error: stopped"]
 
