@@ -243,7 +243,7 @@ def test_who_takes_the_kernel_with_scales_of_blocks(engine: str, layout: str, sl
 
 
 @pytest.mark.parametrize(("engine", "cluster", "own"), [
-    ("vllm", "hw-dgx-b200", True), ("trtllm", "hw-gb200-nvl72", True), ("sglang", "hw-dgx-b200", False), ("vllm", "hw-dgx-h200", False),
+    ("vllm", "hw-dgx-b200", True), ("trtllm", "hw-gb200-nvl72", True), ("sglang", "hw-dgx-b200", True), ("vllm", "hw-dgx-h200", False),
 ])  # fmt: skip
 def test_who_takes_the_kernel_of_four_bits_and_bf16_rows(engine: str, cluster: str, own: bool) -> None:
     """gpt-oss on Blackwell (vLLM's log: "Using FlashInfer MXFP4 BF16 backend for SM100, for faster performance ... MXFP8"): few rows read four bits,

@@ -7,7 +7,7 @@ from dysharp.base import Cells, ConfigError, frozen
 from dysharp.costs import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model import Formats, StepBatch, formats_of, prompt_batch
+from dysharp.model import Formats, StepBatch, formats_of, prompt_batch, published
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica, Scenario
@@ -220,12 +220,12 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
 
 
 def _formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:
-    """Formats by the row's precision and quantisation; without them by the name of the checkpoint, else BF16. Raises `Unsupported`."""
+    """Formats by the row's precision and quantisation; without them those of the published checkpoint. Raises `Unsupported`."""
     dense = row.text("gemm_quant").lower() or row.text("precision").lower()
     experts = row.text("moe_quant").lower() or dense
     if not dense:
-        dense = experts = "fp8" if model.layer is not None and model.layer.gemm_dtype == "fp8" else "bf16"
-    if "mxfp4" in experts:
+        name = published(model)
+    elif "mxfp4" in experts:
         name = "mxfp4-fp8" if "fp8" in experts or "w4a8" in experts else "mxfp4"
     elif "int4" in experts:
         name = "int4"

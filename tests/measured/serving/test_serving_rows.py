@@ -43,6 +43,15 @@ def test_every_row_has_a_setting_or_a_reason(rows: dict[str, ServingRow]) -> Non
     assert known >= 0.95 * len(rows)
 
 
+@pytest.mark.parametrize(
+    ("model", "experts"), [("openai/gpt-oss-120b", "mxfp4"), ("deepseek-ai/DeepSeek-V3", "fp8-block"), ("Qwen/Qwen3-32B", "bf16")]
+)
+def test_a_row_without_a_precision_has_the_published_checkpoint(model: str, experts: str) -> None:
+    line = LINE.format(users=1, ttft=100, tpot=10).replace("fp8,fp8", ",").replace("MiniMaxAI/MiniMax-M2.5", model)
+    (row,) = ServingRow.from_csv(f"{HEAD}\n{line}\n", "f")
+    assert setting_of(row).replica.formats.experts == experts
+
+
 def test_what_a_row_serves(rows: dict[str, ServingRow]) -> None:
     own = setting_of(rows["in0889"])  # 448 users, 56 of each group, experts on the same GPUs
     assert own.replica.layout.name == "DP8 EP8"
