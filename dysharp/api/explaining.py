@@ -28,6 +28,12 @@ SMALL = 2.0
 """A GEMM that takes so many times as long as its products has too few rows for its weights."""
 LEAST_US = 1.0
 """Losses below the resolution of a profile are none."""
+HOST_LOSSES = (
+    ("host", "the host launches late: the GPU waits", "; a graph of the step has none of them"),
+    ("stood", "the host stands in {}: the GPU waits", ""),
+    ("unknown", "no launch says why nothing runs for", ""),
+)
+"""Kind of gaps -> words before and behind their numbers."""
 EP_LIBRARIES: dict[str, tuple[str, Dispatcher]] = {"deepep": ("DeepEP", "deepep"), "nccl": ("NCCL and RCCL", "alltoall")}
 """EP library that was asked for -> the library of its kernels, and the dispatcher whose time is expected."""
 
@@ -323,17 +329,11 @@ def _late(ranks: list[Rank], waited: Waits) -> list[Loss]:
 def _host(ranks: list[Rank], span: float) -> list[Loss]:
     """What the host costs: late launches, calls in which it stands, gaps without a cause."""
     out = []
-    for kind in ("host", "stood", "unknown"):
+    for kind, said, more in HOST_LOSSES:
         each = [getattr(r.idle, kind) for r in ranks]
         us, n, worst = _mean(one.us for one in each), round(_mean(one.n for one in each)), max(each, key=lambda one: one.largest)
-        said = {
-            "host": "the host launches late: the GPU waits",
-            "stood": f"the host stands in {_stood_in(ranks[each.index(worst)])}: the GPU waits",
-            "unknown": "no launch says why nothing runs for",
-        }
-        text = f"{said[kind]} {us:,.0f} us of {span:,.0f} ({us / span:.0%}) in {n} gap{'s' * (n != 1)}, "
-        text += f"the longest, {worst.largest:,.0f} us at {worst.at / 1e3:,.2f} ms"
-        out.append(Loss("host", us, text + "; a graph of the step has none of them" * (kind == "host")))
+        text = f"{said.format(_stood_in(ranks[each.index(worst)]))} {us:,.0f} us of {span:,.0f} ({us / span:.0%}) in {n} gap{'s' * (n != 1)}, "
+        out.append(Loss("host", us, f"{text}the longest, {worst.largest:,.0f} us at {worst.at / 1e3:,.2f} ms{more}"))
     return out
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from dysharp.base import Amounts, ByName, frozen, read_toml
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
 from dysharp.serving.search import ServePoint
-from dysharp.serving.step import StepTime, decode_batch, draft_us, step_time
+from dysharp.serving.step import StepTime, decode_batch, step_time
 from dysharp.serving.two_batches import overlapped_us
 
 LIMITS = read_toml(Path(__file__).parent / "data" / "limits.toml")
@@ -95,7 +95,7 @@ def break_even(point: ServePoint, draft_tokens: int) -> float:
     """Acceptance above which `draft_tokens` shorten TPOT: a + ... + a^n must give what the longer step costs. Above 1: never."""
     alone = decode_batch(replace(point.scenario, draft_tokens=0), max(1.0, point.served.batch), point.replica.layout.dp)
     drafted = replace(alone, queries=1 + draft_tokens)
-    longer = (step_time(point.replica, drafted).device + draft_us(point.replica, drafted, draft_tokens)) / step_time(point.replica, alone).device - 1
+    longer = step_time(point.replica, drafted, drafts=draft_tokens).device / step_time(point.replica, alone).device - 1
     low, high = 0.0, 1.0 + longer
     for _ in range(HALVINGS):
         middle = (low + high) / 2

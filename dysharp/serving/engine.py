@@ -140,13 +140,16 @@ class Engine:
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        graphs, blackwell = self.piecewise and _piecewise(replica), replica.machine.arch == "blackwell" and self.blackwell_launch
-        launched = _on_host(replica, "serving.launch_us" if graphs else self.launch, launches)
-        if blackwell and not graphs:
-            launched = launches * replica.machine.constants[blackwell]
-        host = self.host_us(replica, requests)
+        launched, host = self._launched_us(replica, launches), self.host_us(replica, requests)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + _on_host(replica, "serving.step_us")
+
+    def _launched_us(self, replica: Replica, launches: float) -> float:
+        if self.piecewise and _piecewise(replica):
+            return _on_host(replica, "serving.launch_us", launches)
+        if self.blackwell_launch and replica.machine.arch == "blackwell":
+            return launches * replica.machine.constants[self.blackwell_launch]
+        return _on_host(replica, self.launch, launches)
 
     def first_us(self, replica: Replica, decode: float, step: float = 0.0) -> float:
         """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.

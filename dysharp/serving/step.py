@@ -25,16 +25,18 @@ SAMPLING_KERNELS = 6
 
 @frozen
 class StepTime:
-    """A step in microseconds. `parts`: device time by name; `kernels`: launches; `gaps`: device time between dependent kernels."""
+    """A step in microseconds. `parts`: device time by name; `kernels`: launches; `gaps`: device time between dependent kernels; `drafts`: passes of
+    an MTP layer behind it."""
 
     parts: Amounts
     kernels: int
     gaps: float
+    drafts: float = 0.0
 
     @property
     def device(self) -> float:
         """Time of the GPU."""
-        return sum(self.parts.values()) + self.gaps
+        return sum(self.parts.values()) + self.gaps + self.drafts
 
 
 def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
@@ -47,8 +49,9 @@ def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
     yield replica.small("sampling", rows, model.vocab, SAMPLING_KERNELS)
 
 
-def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) -> StepTime:
-    """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen."""
+def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0, drafts: int = 0) -> StepTime:
+    """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen.
+    `drafts`: tokens that an MTP layer drafts for each request."""
     parts: Amounts = {}
     kernels = 0
     for layer, times in _kinds(replica):
@@ -59,7 +62,8 @@ def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) ->
     for op in (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels
-    return StepTime({name: replica.over * us for name, us in parts.items()}, kernels, replica.over * kernels * replica.gap)
+    behind = draft_us(replica, batch, drafts, prompts_ended)
+    return StepTime({name: replica.over * us for name, us in parts.items()}, kernels, replica.over * kernels * replica.gap, behind)
 
 
 def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
@@ -139,7 +143,7 @@ class StepTable:
 
     def _device(self, batch: StepBatch, prompts_ended: float = 0.0) -> float:
         """GPU time of a step with the draft tokens behind it."""
-        return step_time(self.replica, batch, prompts_ended).device + draft_us(self.replica, batch, self.scenario.draft_tokens, prompts_ended)
+        return step_time(self.replica, batch, prompts_ended, self.scenario.draft_tokens).device
 
     def decode_at(self, size: int) -> float:
         """GPU time of a step of `size` requests of a group."""

@@ -12,7 +12,7 @@ from math import ceil
 
 from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine
-from dysharp.serving.step import draft_us, step_time
+from dysharp.serving.step import step_time
 from dysharp.serving.work import Replica
 
 Axis = tuple[float, ...]
@@ -63,7 +63,7 @@ class StepPrices:
 
         def device(batch: StepBatch, ended: float = 0.0) -> float:
             batch = batch if share == 1.0 else replace(batch, mean=share * batch.tokens)
-            return step_time(replica, batch, ended).device + draft_us(replica, batch, self.drafts, ended)
+            return step_time(replica, batch, ended, self.drafts).device
 
         def decode(requests: float, context: float) -> float:
             return device(StepBatch(decodes=requests, context=context, queries=1 + self.drafts))
