@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base import F64, I32, I64, PS_PER_US, frozen
 from dysharp.costs.gemm_tiles import hides_stores
 from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, sustained_flops_per_us
-from dysharp.model import FORMATS
+from dysharp.model import FORMATS, formats_of
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 
 ACCUMULATOR_BYTES = 4  # weight gradients are FP32 sums
@@ -47,7 +47,8 @@ class GemmTask(NamedTuple):
 def narrow_bytes(model: Model, direction: str = "fwd") -> float | None:
     """Memory bytes of a weight of an expert, with its scales, where the checkpoint has fewer than the products. None: those of the products, as in
     every backward pass, for nothing here trains such weights."""
-    form = FORMATS.get(model.checkpoint, FORMATS.get(model.checkpoint.partition("-")[0])) if direction == "fwd" else None
+    held = formats_of(model.checkpoint).experts if "," in model.checkpoint else model.checkpoint
+    form = FORMATS.get(held, FORMATS.get(held.partition("-")[0])) if direction == "fwd" else None
     return form.weight_bytes if form and form.weight_bytes < ELEMENT_BYTES[model.gemm_dtype] else None
 
 

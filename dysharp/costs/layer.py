@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from dysharp.costs.attention import AttentionCall
+from dysharp.costs.attention import AttentionCall, pairs
 from dysharp.costs.linear_attention import PASSES, SCAN_PASSES, DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model import Formats, StepBatch, WeightFormat, index_bytes
@@ -17,6 +17,8 @@ from dysharp.model.operators import BF16, FP32, Core, DeltaNetState, LayerOperat
 
 SPARSE_HEADS = 64
 """Least heads of FlashMLA's sparse kernel for prompts; a GPU with fewer pads its queries."""
+SPARSE_KEYS = 64
+"""Keys of a block of that kernel (FlashMLA, csrc/sm90/prefill/sparse: B_TOPK)."""
 
 
 FEW_COLUMNS = 8
@@ -147,14 +149,14 @@ def _in_cache(machine: Machine, call: AttentionCall, formats: Formats) -> Attent
 def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> Iterator[OpTime]:
     yield from _index(machine, op, batch)
     rows, sparse = batch.decodes * batch.queries, _is_sparse(op, batch)
-    if latents := rows + batch.prompts * sparse:
+    if (latents := rows + batch.prompts * sparse) and not op.shared:
         nope = op.qk_dim - op.rope_dim
         absorbed = machine.gemm(latents, op.kv_rank, nope, "bf16", op.heads) + machine.gemm(latents, op.v_dim, op.kv_rank, "bf16", op.heads)
         yield OpTime("absorbed projections", absorbed, 2)
     if rows:
-        seen = min(batch.context, op.index_top or batch.context)
         call = AttentionCall(
-            batch=batch.decodes, queries=batch.queries, past=seen, heads=op.heads, kv_heads=1, qk_dim=op.latent, v_dim=op.kv_rank, latent=True,
+            batch=batch.decodes, queries=batch.queries, past=op.seen(batch.context), heads=op.heads, kv_heads=1, qk_dim=op.latent,
+            v_dim=op.v_dim if op.shared else op.kv_rank, latent=True,
             dtype=machine.products(formats.kv), kv_dtype=formats.kv,
         )  # fmt: skip
         yield OpTime("attention decode", machine.decode(call), 2)
@@ -165,7 +167,18 @@ def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> I
 
 
 def _chosen(op: Core, batch: StepBatch) -> AttentionCall:
-    """Prompts of sparse attention: latent vectors of the tokens that an indexer chose, for all heads."""
+    """Prompts of sparse attention: latent vectors of the tokens that an indexer chose, for all heads.
+
+    Where keys are values, a tile has the heads of one query and goes through its own list of keys (FlashMLA's sparse kernel), of mean length.
+    """
+    if op.shared:
+        own = AttentionCall(batch=1, queries=batch.new, past=batch.past, heads=1, kv_heads=1, qk_dim=1, v_dim=1)
+        near, far = (float(pairs(replace(own, window=most))) / batch.new for most in (op.window, op.pool * op.index_top))
+        seen = near + (far / op.pool if op.pool else 0.0)
+        return AttentionCall(
+            batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=seen, heads=max(op.heads, SPARSE_HEADS), kv_heads=1, qk_dim=op.latent,
+            v_dim=op.v_dim, window=seen, packed=True, latent=True, whole=True, rows=SPARSE_HEADS, columns=SPARSE_KEYS,
+        )  # fmt: skip
     return AttentionCall(
         batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=max(op.heads, SPARSE_HEADS), kv_heads=1,
         qk_dim=op.latent, v_dim=op.kv_rank, window=op.index_top, packed=True,
@@ -174,7 +187,7 @@ def _chosen(op: Core, batch: StepBatch) -> AttentionCall:
 
 def _is_sparse(op: Core, batch: StepBatch) -> bool:
     """Whether prompts attend to chosen tokens alone."""
-    return bool(op.index_top) and batch.past + batch.new > op.index_top
+    return op.shared or (bool(op.index_top) and batch.past + batch.new > op.index_top)
 
 
 def expanded_rows(op: Core, batch: StepBatch) -> float:
@@ -183,11 +196,12 @@ def expanded_rows(op: Core, batch: StepBatch) -> float:
 
 
 def _index(machine: Machine, op: Core, batch: StepBatch) -> Iterator[OpTime]:
-    """The indexer of sparse attention, whole on every GPU: scores of all cached tokens, the choice."""
+    """The indexer of sparse attention, whole on every GPU: scores of all cached tokens or entries, the choice."""
+    pool = op.pool or 1
     if op.index_heads and batch.decodes:
-        yield OpTime("indexer", machine.memory(2 * batch.decodes * batch.context * index_bytes(op), 2), 2)
+        yield OpTime("indexer", machine.memory(2 * batch.decodes * batch.context / pool * index_bytes(op), 2), 2)
     if op.index_heads and batch.prompts:
-        yield OpTime("indexer", machine.gemm(batch.prompts, max(1.0, batch.seen), op.index_heads * op.index_dim, machine.products("fp8")), 2)
+        yield OpTime("indexer", machine.gemm(batch.prompts, max(1.0, batch.seen / pool), op.index_heads * op.index_dim, machine.products("fp8")), 2)
 
 
 def _state(machine: Machine, op: DeltaNetState, batch: StepBatch) -> Iterator[OpTime]:

@@ -99,14 +99,14 @@ class Machine:
         return arch_of(self.gpu) if self.cluster.gpu else ""
 
     def products(self, wanted: str) -> str:
-        """Type in which the GPU multiplies: NVFP4 and MXFP8 only where its tensor cores have FP4, and so scale blocks, of which AMD's know none of
-        NVFP4; else engines widen weights to BF16 (vLLM, marlin_utils_fp4.py: "Weight-only FP4 compression will be used"; on ROCm PR 35733); Ampere
-        has BF16 alone."""
-        own = "fp4" if wanted == "mxfp4" else wanted
+        """Type in which the GPU multiplies: NVFP4, MXFP8 and MXFP4 by FP8 ("w4a8") only where its tensor cores have FP4, and so scale blocks, of
+        which AMD's know none of NVFP4; else engines widen weights to BF16 (vLLM, marlin_utils_fp4.py: "Weight-only FP4 compression will be used";
+        PR 53709; on ROCm PR 35733); Ampere has BF16 alone."""
+        own = {"mxfp4": "fp4", "w4a8": "fp8"}.get(wanted, wanted)
         if not self.cluster.gpu:
             return "fp8" if own == "fp4" else own
         lacks = self.gpu.fp4_TFLOPS <= self.gpu.fp8_TFLOPS or (wanted == "fp4" and self.gpu.arch.startswith("cdna"))
-        return "bf16" if self.gpu.arch == "ampere" or (own in ("fp4", "mxfp8") and lacks) else own
+        return "bf16" if self.gpu.arch == "ampere" or (wanted in ("fp4", "mxfp4", "mxfp8", "w4a8") and lacks) else own
 
     def cast_bytes(self, dtype: str) -> float:
         """Bytes of memory per element that is cast from BF16 for products in `dtype`."""

@@ -7,6 +7,9 @@ from dysharp.specs import WholeModel
 
 INDEX_SCALE = 4.0
 """Bytes of the scale of an indexer's key, which is FP8 (FlashMLA, README)."""
+SPARSE_SCALES, SHARED_SCALES = 4 / 128, 8.0
+"""Bytes of scales of an FP8 entry that sparse attention reads, whose part with position stays BF16: an FP32 per 128 elements, 656 bytes in all for
+DeepSeek-V3.2 (FlashMLA, README), 584 where keys are values (SGLang, pull request 37138)."""
 
 
 def index_bytes(op: Core) -> float:
@@ -15,14 +18,18 @@ def index_bytes(op: Core) -> float:
 
 
 def _token_bytes(op: Core, kv_bytes: float) -> float:
-    """Bytes that attention of one layer caches per token; `kv_bytes`: of a cached value."""
-    return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
+    """Bytes that attention of one layer caches per token or entry, without the indexer's key; `kv_bytes`: of a cached value."""
+    if not op.latent:
+        return op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
+    if kv_bytes < BF16 and (op.shared or op.index_heads):
+        return op.kv_rank * kv_bytes + op.rope_dim * BF16 + (SHARED_SCALES if op.shared else SPARSE_SCALES * op.kv_rank)
+    return op.latent * kv_bytes
 
 
 def _operator_bytes(op: LayerOperator, tokens: float, kv_bytes: float) -> float:
     """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
     if isinstance(op, Core):
-        return _token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
+        return _token_bytes(op, kv_bytes) * op.kept(tokens) + index_bytes(op) * tokens / (op.pool or 1)
     return op.state * FP32 + op.tail * BF16 if isinstance(op, DeltaNetState) else 0.0
 
 

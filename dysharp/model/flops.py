@@ -112,7 +112,7 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * (model.vocab * model.hidden)
     matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
-        seeing = sum(not {"*", "w"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp))
+        seeing = sum(not {*"*wch"}.isdisjoint(model.kind(n)) for n in range(model.n_layers + mtp))
         matrices += seeing * (model.attention.q_rank + model.attention.kv_rank)
     layers = range(model.n_layers + mtp)
     core = sum(_core_flops(op, sequence, convention) for layer in layers for op in operators(model, layer))
@@ -133,6 +133,10 @@ def _core_flops(op: LayerOperator, sequence: int, convention: Convention = MEGAT
         return 2.0 * op.products * op.state
     if not isinstance(op, Core):
         return 0.0
+    if op.pool:
+        entries = mean_context(sequence, op.pool * op.index_top) / op.pool
+        scored = mean_context(sequence) / op.pool * op.index_heads * op.index_dim
+        return 2 * (mean_context(sequence, op.window) + entries) * op.heads * (op.qk_dim + op.v_dim) + 2 * scored
     seen = _context(op.window, sequence, convention)
     chosen = min(seen, mean_context(sequence, op.index_top) if convention.causal else op.index_top) if op.index_top else seen
     return 2 * chosen * op.heads * (op.qk_dim + op.v_dim) + 2 * seen * op.index_heads * op.index_dim

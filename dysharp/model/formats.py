@@ -22,7 +22,7 @@ class WeightFormat(NamedTuple):
 FORMATS = {
     "bf16": WeightFormat(2.0, "bf16"), "fp8": WeightFormat(1.0, "fp8"), "fp8-block": WeightFormat(1.0 + 4.0 / 128**2, "fp8"),
     "mxfp8": WeightFormat(1.0 + 1.0 / 32, "mxfp8"), "nvfp4": WeightFormat(0.5 + 1.0 / 16, "fp4"), "mxfp4": WeightFormat(0.5 + 1.0 / 32, "bf16"),
-    "mxfp4-fp8": WeightFormat(0.5 + 1.0 / 32, "fp8"), "int4": WeightFormat(0.5 + 2.0 / 32, "bf16"),
+    "mxfp4-fp8": WeightFormat(0.5 + 1.0 / 32, "w4a8"), "int4": WeightFormat(0.5 + 2.0 / 32, "bf16"),
     "int4-64": WeightFormat(0.5 + 2.0 / 64, "bf16"), "int4-128": WeightFormat(0.5 + 2.0 / 128, "bf16"), "int4-column": WeightFormat(0.5, "bf16"),
     **{f"int4-{n}-zeros": WeightFormat(0.5 + 2.5 / n, "bf16") for n in (32, 64, 128)},
 }  # fmt: skip

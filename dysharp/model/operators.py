@@ -143,8 +143,9 @@ class Weight(LayerOperator):
 class Core(LayerOperator):
     """Attention of `heads` query heads on one rank, of which context parallel `ranks` have equal parts of every sequence's causal pairs.
 
-    With `kv_rank`, keys and values come from one latent vector of `kv_rank + rope_dim` elements. `index_top`: tokens that a query attends to at most,
-    chosen by `index_heads` heads of `index_dim` (0: all).
+    With `kv_rank`, keys and values come from one latent vector of `kv_rank + rope_dim` elements, or are that vector (`shared`). `pool`: a query
+    sees the window and entries of so many tokens each (0: none). `index_top`: tokens or entries that a query attends to at most, chosen by
+    `index_heads` heads of `index_dim` (0: all).
     """
 
     heads: float
@@ -158,11 +159,23 @@ class Core(LayerOperator):
     index_heads: int = 0
     index_dim: int = 0
     index_top: int = 0
+    shared: bool = False
+    pool: int = 0
 
     @property
     def latent(self) -> int:
         """Elements of a token's latent vector; 0 without latent attention."""
         return self.kv_rank + self.rope_dim if self.kv_rank else 0
+
+    def kept(self, tokens: float) -> float:
+        """Keys that a request of `tokens` tokens caches: a window its own, and entries."""
+        return min(tokens, self.window or tokens) + (tokens / self.pool if self.pool else 0.0)
+
+    def seen(self, context: float) -> float:
+        """Keys that a query attends to behind `context` tokens."""
+        near = min(context, self.window or context)
+        far = self.kept(context) - near
+        return near + min(far, self.index_top or far) if self.pool else min(near, self.index_top or near)
 
 
 @frozen_keywords
@@ -233,8 +246,17 @@ def layer_operators(model: WholeModel, kind: str, cut: Cut = WHOLE) -> Operators
         if ffn:
             found += (_experts if letter == "E" else _dense)(model, cut)
         else:
-            found += _linear(model, cut) if letter == "M" else _mla(model, cut) if model.attention.mla else _gqa(model, cut, letter == "w")
+            found += _mixer(model, cut, letter)
     return tuple(found)
+
+
+def _mixer(model: WholeModel, cut: Cut, letter: str) -> Iterator[LayerOperator]:
+    """What stands before an FFN."""
+    if letter == "M":
+        return _linear(model, cut)
+    if model.attention.compressed:
+        return _csa(model, cut, letter)
+    return _mla(model, cut) if model.attention.mla else _gqa(model, cut, letter == "w")
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -274,7 +296,11 @@ def vector(part: Part, weight: str, elements: int, count: int = 1, used: int = 1
 
 def _norm(model: WholeModel, cut: Cut, saved: str) -> Iterator[LayerOperator]:
     """A norm of the residual stream, and those behind attention or FFN of models with sandwich norms."""
-    hidden, n = model.hidden, max(1, model.norms_per_layer // 2)
+    hidden, n, streams = model.hidden, max(1, model.norms_per_layer // 2), model.streams
+    if streams > 1:
+        yield vector("norms", "stream mixing", (2 + streams) * streams * (streams * hidden + 1) + 3)  # with biases and three scales
+        kept = (SavedTensor("residual streams", BF16 * streams * hidden / cut.shard),)
+        yield replace(_mixed(model, cut, "attn"), saves=kept, kernels=2, served=(2 * streams + 1) / 2 * hidden)
     yield vector("norms", "layer norms", hidden * model.norm_vectors * n)
     saves = (SavedTensor(saved, BF16 * hidden / cut.shard),)
     yield MemoryOp(
@@ -283,9 +309,21 @@ def _norm(model: WholeModel, cut: Cut, saved: str) -> Iterator[LayerOperator]:
     )  # fmt: skip
 
 
+def _mixed(model: WholeModel, cut: Cut, scope: str) -> MemoryOp:
+    """One side of a hyper-connection: all streams are read, and a row is read while they are written, or written while they are read again (two
+    kernels, vLLM, model_executor/kernels/mhc). Backward: streams and gradients are read, gradients written."""
+    moved = (2 * model.streams + 1) * model.hidden
+    return MemoryOp(
+        name="residual", piece=RESIDUAL, launches=(1, 2), scope=scope, served=moved, forward=moved, backward=moved + model.streams * model.hidden,
+        rows=1 / cut.shard,
+    )  # fmt: skip
+
+
 def _added(model: WholeModel, cut: Cut, scope: str) -> MemoryOp:
     """The addition to the residual stream, which engines fuse into the next norm."""
     hidden = model.hidden
+    if model.streams > 1:
+        return _mixed(model, cut, scope)
     return MemoryOp(
         name="residual", piece=RESIDUAL, launches=(1, 2), scope=scope, served=0, kernels=0, forward=ADDED * hidden, backward=ADDED_BACK * hidden,
         rows=1 / cut.shard,
@@ -383,6 +421,53 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[LayerOperator]:
         ranks=cut.cp, index_heads=a.index_heads, index_dim=a.index_dim, index_top=a.index_top,
     )  # fmt: skip
     yield from _attention_end(model, cut, a.heads * a.v_dim, a.q_rank + latent, _output_saved(model, cut))
+
+
+def _csa(model: WholeModel, cut: Cut, letter: str) -> Iterator[LayerOperator]:
+    """One vector of a token is key and value of all heads; a window of them, and what compressors make of the tokens behind it.
+
+    A compressor has values and gates; where entries overlap (letter `c`), two series of them, and the indexer's beside its own. What the hidden
+    vector is multiplied with is whole on every rank, as in MLA; positions are turned back behind the core (transformers, models/deepseek_v4).
+    """
+    a, hidden, t = model.attention, model.hidden, cut.tp
+    sparse, rate = letter == "c", {"c": a.sparse_rate, "h": a.heavy_rate}.get(letter, 0)
+    heads, queries, down = a.heads / t, a.heads * a.head_dim, "q and kv down"
+    yield matrix("attention", "q down", hidden, a.q_rank, cut, "none", name=down, piece=PROJECTIONS, saves=_norm_output(model, cut))
+    yield vector("attention", "q norm", a.q_rank)
+    yield matrix("attention", "kv down", hidden, a.head_dim, cut, "none", name=down, piece=PROJECTIONS, joined=True)
+    yield vector("attention", "kv norm", a.head_dim)
+    pooled = 0
+    for width in (a.head_dim, *(a.index_dim,) * sparse) if rate else ():
+        series = 2 * (1 + sparse) * width
+        yield matrix("attention", "compressor", hidden, series, cut, "none", name="compressor", piece=PROJECTIONS, joined=pooled > 0)
+        yield vector("attention", "compressor norm and places", rate * series // 2 + width)
+        pooled += series
+    normed, latents = a.q_rank + a.head_dim, a.q_rank + a.head_dim + pooled
+    kept = (SavedTensor("down projections and norms", BF16 * (normed + latents)),)
+    yield MemoryOp(
+        name="latent norms", piece=UP, saves=kept, launches=(1, 3), scope="attn", served=READ * latents, forward=READ * latents,
+        backward=READ_BACK * latents,
+    )  # fmt: skip
+    yield matrix("attention", "q up", a.q_rank, queries, cut, name="q up", piece=UP)
+    if sparse:
+        yield matrix("attention", "index queries", a.q_rank, a.index_heads * a.index_dim, cut, "none", name="indexer", piece=PROJECTIONS)
+        yield matrix("attention", "index weights", hidden, a.index_heads, cut, "none", name="indexer", piece=PROJECTIONS)
+    moved = 2 * heads * a.head_dim
+    yield MemoryOp(
+        name="rope and cache", piece=UP, launches=(3, 5), scope="attn", served=moved, forward=PASSES * moved, backward=PASSES * moved
+    )
+    yield Core(
+        name="attention", piece=CORE, saves=(SavedTensor("q, k, v", BF16 * (heads + 1) * a.head_dim),), launches=(1, 3), scope="attn",
+        heads=heads / cut.cp, kv_heads=1, qk_dim=a.head_dim, v_dim=a.head_dim, window=a.window, ranks=cut.cp, kv_rank=a.head_dim - a.rope_dim,
+        rope_dim=a.rope_dim, index_heads=a.index_heads * sparse, index_dim=a.index_dim * sparse, index_top=a.index_top * sparse, shared=True,
+        pool=rate,
+    )  # fmt: skip
+    yield MemoryOp(name="rope back", piece=POSITIONS, launches=(1, 2), scope="attn", served=moved, forward=moved, backward=moved)
+    yield matrix(
+        "attention", "out down", queries // a.out_groups, a.out_groups * a.out_rank, cut, name="attention out", piece=PROJECTIONS,
+        saves=_output_saved(model, cut),
+    )  # fmt: skip
+    yield from _attention_end(model, cut, a.out_groups * a.out_rank, a.q_rank + a.head_dim, ())
 
 
 class _LinearForm(NamedTuple):

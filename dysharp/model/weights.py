@@ -36,7 +36,8 @@ def head_weights(model: WholeModel, cut: Cut = WHOLE) -> tuple[Weight, ...]:
     """The last norm and the head. A tied head has no parameters of its own (`count` 0), but a product."""
     head = replace(matrix("head", "head", model.hidden, model.vocab, cut, name="head", piece="head"), count=0 if model.tied else 1)
     bias = (vector("head", "head bias", model.vocab, split="tp"),) if model.head_bias else ()
-    return (_norm(model, "last norm"), head, *bias)
+    streams = (vector("norms", "stream sum", model.streams * (model.streams * model.hidden + 1) + 1),) if model.streams > 1 else ()
+    return (_norm(model, "last norm"), *streams, head, *bias)
 
 
 @functools.cache

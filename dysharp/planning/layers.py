@@ -3,6 +3,7 @@
 The only file here that asks `training` for times: the closed forms that measured steps judge (`training.block`), with an EP system of `experts`.
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast
@@ -143,12 +144,8 @@ def _with_block(found: dict[str, PassCost], block: BlockTimes, pair: bool) -> di
 
 
 def _layer(block: Block, moe: bool, ep: EpTimes | None) -> PassCost:
-    """A layer of a kind; with windows, the mean of its layers."""
+    """A layer with experts or without; where attention differs, the mean of its layers."""
     model = block.model
     own = [layer for layer in range(model.n_layers) if model.is_moe(layer) == moe]
-    windowed = [layer for layer in own if model.windowed(layer)]
-    whole = [layer for layer in own if not model.windowed(layer)]
-    if not windowed or not whole:
-        return block.layer(own[-1], ep)
-    share = len(windowed) / len(own)
-    return block.layer(windowed[-1], ep).times(share) + block.layer(whole[-1], ep).times(1 - share)
+    last, number = {model.kind(layer): layer for layer in own}, Counter(map(model.kind, own))
+    return sum((block.layer(last[kind], ep).times(n / len(own)) for kind, n in number.items()), PassCost())

@@ -58,6 +58,7 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
         "ampere": int(kv == "fp8" and on.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
         "wide": int(kv == "bf16" != usual_kv), "odd": int(replica.formats.experts == "fp8-block" and width // layout.moe_tp % 128 > 0),
         **{name: int(name == system) for name in EP_SYSTEMS}, "amd": int((on.cluster.gpu and on.gpu.arch).startswith("cdna")),
+        "csa": int(model.attention.compressed),
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,
         "batch": ceil(scenario.concurrency / layout.dp), "all_batch": ceil(scenario.concurrency), "hosts": ceil(layout.gpus / host), "host": host,
         "step_tokens": engine.step_tokens, "gathered_steps": engine.gathered_steps, "together": 0, "prefill": 0, "decode": 0, task: 1,

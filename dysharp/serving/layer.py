@@ -72,7 +72,7 @@ def _kernels(r: Replica, op: LayerOperator, batch: StepBatch, core: Core | None)
         if ELEMENT * batch.tokens * r.model.hidden <= most:
             found = (one._replace(us=one.us - one.kernels * r.machine.floor, kernels=0) for one in found)
         yield from found
-        if isinstance(op, Core) and op.latent and r.casts_absorbed and batch.decodes and r.formats.attention != "bf16":
+        if isinstance(op, Core) and op.latent and not op.shared and r.casts_absorbed and batch.decodes and r.formats.attention != "bf16":
             values = op.heads * (op.qk_dim - op.rope_dim + op.v_dim) * op.kv_rank
             yield OpTime("absorbed weights", r.machine.memory(CAST_AND_SCALED * values, CASTS + UNFUSED), CASTS + UNFUSED)
 

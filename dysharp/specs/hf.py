@@ -20,7 +20,8 @@ ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's pub
 SOURCE = "Hugging Face config.json"  # the first words of a model's source
 
 PARTS = ("ffn_config", "attn_config")
-LINEAR_PART = "linear_attn_config"
+PREFIXED = ("linear_attn_config", "compress_rates")
+"""Parts whose keys mean something else outside: linear attention has a head_dim of its own."""
 OF_ALL = ("quantization_config", "tie_word_embeddings")
 """What a multi-modal config says beside `text_config` of the language model, too."""
 LAYER_NAMES = ("hybrid_override_pattern", "layers_block_type", "layer_types", "attn_type_list")
@@ -44,7 +45,9 @@ class Alias:
 _FILE = DATA / "config_names.toml"
 NAMES: dict[str, ByName] = read_toml(_FILE)
 """Names of facts in configs, by table."""
-ALIASES, LAYERS, WHOLE, LATENT = ({fact: Alias(**one) for fact, one in NAMES[table].items()} for table in ("layer", "layers", "whole", "latent"))
+ALIASES, LAYERS, WHOLE, LATENT, CSA = (
+    {fact: Alias(**one) for fact, one in NAMES[table].items()} for table in ("layer", "layers", "whole", "latent", "csa")
+)
 EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
 FILE = DATA / "families.toml"
 FAMILIES: dict[str, ByName] = read_toml(FILE)
@@ -83,7 +86,8 @@ def model_from_config(config: AnyMapping, name: str, where: str) -> Model:
         return Model(
             name=name, hidden=values["row"] or values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"],
             topk=values["topk"], tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes,
-            gemm_dtype="fp8" if weights == "fp8" else "bf16", checkpoint=weights,  # other formats are multiplied in BF16
+            gemm_dtype="fp8" if weights == "fp8" else "bf16",  # other formats are multiplied in BF16
+            checkpoint="mxfp4-fp8" if weights == "fp8" and config.get("expert_dtype") == "fp4" else weights,
             n_group=values["n_group"], topk_group=values["topk_group"], n_layers=sum(has_experts), routing=ROUTING,
             source=f"{SOURCE}; tokens and routing are assumed (routing is synthetic)",
         )  # fmt: skip
@@ -101,8 +105,7 @@ def text_part(config: AnyMapping) -> AnyMapping:
     nested, outer = config.get("text_config"), {key: config[key] for key in OF_ALL if key in config}
     whole = nested | outer if isinstance(nested, dict) and not _names_experts(config) else config
     parts = [part for name in PARTS if isinstance(part := whole.get(name), dict)]
-    if isinstance(linear := whole.get(LINEAR_PART), dict):  # it has a head_dim of its own
-        parts.append({f"{LINEAR_PART}.{key}": value for key, value in linear.items()})
+    parts += [{f"{name}.{key}": value for key, value in part.items()} for name in PREFIXED if isinstance(part := whole.get(name), dict)]
     return {key: value for part in (*parts, whole) for key, value in part.items()} if parts else whole
 
 
@@ -167,6 +170,8 @@ def _dense_layers(config: AnyMapping, faults: list[str]) -> set[int]:
 def layer_names(config: AnyMapping) -> list[Any] | None:
     """The kind of each layer as the config names it: a list, or a pattern of letters. None: it names none."""
     names = next((config[key] for key in LAYER_NAMES if config.get(key) is not None), None)
+    if names is None and isinstance(ratios := config.get("compress_ratios"), list):
+        names = [NAMES["ratios"].get(str(ratio), ratio) for ratio in ratios]
     return [*names] if isinstance(names, list | str) and len(names) <= MAX_LAYERS else names
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dysharp.base import AnyMapping, ByName, ConfigError, Texts, nearest, show
 from dysharp.specs import hf
-from dysharp.specs.hf import LATENT, NAMES, WHOLE, Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
+from dysharp.specs.hf import CSA, LATENT, NAMES, WHOLE, Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 INTERVAL = 4  # layers from one with full attention to the next, where a family with linear attention does not say (transformers)
@@ -32,7 +32,7 @@ def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
     dense = sum("-" in word for word in words)
     hidden = integer(config, hf.ALIASES["hidden"], faults)
     latent = bool(layer and layer.hidden != hidden)
-    attention = _attention(config, family, hidden, faults) | ({} if "w" in "".join(words) else {"window": 0})
+    attention = _attention(config, family, hidden, faults) | ({} if {*"wch"} & {*"".join(words)} else {"window": 0})
     values: ByName = {
         "vocab": integer(config, WHOLE["vocab"], faults),
         "dense_hidden": integer(config, WHOLE["dense_width"], faults) if dense else 0,
@@ -40,6 +40,7 @@ def whole_from_config(config: AnyMapping, name: str, where: str) -> WholeModel:
         "shared_hidden": _shared_hidden(config, family, layer.expert_hidden, faults) if layer else 0,
         "shared_gate": bool(layer and config.get(WHOLE["shared_width"].names[0])),
         "mtp": integer(config, WHOLE["mtp"], faults),
+        "streams": integer(config, WHOLE["streams"], faults),
         "context": integer(config, WHOLE["context"], faults),
         "linear": _linear(config, family, faults) if any("M" in word for word in words) else None,
         "norms_per_layer": 4 if config.get("sandwich_norm") is True else family.get("norms_per_layer", 2),
@@ -170,6 +171,8 @@ def _linear(config: AnyMapping, family: ByName, faults: list[str]) -> LinearAtte
 def _attention(config: AnyMapping, family: ByName, hidden: int, faults: list[str]) -> ByName:
     """The fields of `Attention`."""
     heads = integer(config, WHOLE["heads"], faults)
+    if family.get("csa"):
+        return {"kind": "csa", "heads": heads, "sinks": True, **{key: integer(config, alias, faults) for key, alias in CSA.items()}}
     if _is_latent(config):
         faults += ["attention_bias: found True, expected none beside kv_lora_rank"] * (config.get("attention_bias") is True)
         return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in LATENT.items()}}
@@ -204,18 +207,19 @@ def _checkpoint_of(config: AnyMapping, moe: bool, latent: bool) -> str:
     NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4
     of compressed-tensors with experts is Kimi's, of routed experts alone, if its list of exceptions names attention. Engines take caches in FP8 where
     ModelOpt or compressed-tensors name them, beside weights in BF16, too (SGLang configure_kv_cache_dtype, vLLM Attention, TensorRT-LLM's model
-    config).
+    config), and where keys are values.
     """
     quant, (kind, strategy) = config.get("quantization_config"), hf.quantised(config)
     if not isinstance(quant, dict) or not kind:
         return ""
     if kind == "fp8":
         kind = "fp8" if quant.get("weight_block_size") or strategy == "block" else "fp8-tensor"
+        kind += ",experts=mxfp4-fp8" if config.get("expert_dtype") == "fp4" else ""
     elif kind == "nvfp4":
         kind = "fp4" if latent else "fp4-all"
     elif kind == "int4":
         parts = "experts" if moe and "attn" in str(quant.get("ignore")) else "weights"
         kind = ("int4-experts" if parts == "experts" else "int4-all") + (f",{parts}={hf.GROUPS[strategy]}" if strategy in hf.GROUPS else "")
     scheme = quant.get("kv_cache_scheme")
-    narrow = isinstance(scheme, dict) and f"{scheme.get('type')} {scheme.get('num_bits')}" == "float 8"
+    narrow = hf.family_of(config).get("csa") or (isinstance(scheme, dict) and f"{scheme.get('type')} {scheme.get('num_bits')}" == "float 8")
     return f"{kind},kv=fp8" if narrow or str(quant.get("kv_cache_quant_algo")).upper() == "FP8" else kind

@@ -16,9 +16,9 @@ from dysharp.specs.model import Model
 Flag = Annotated[bool, Field(strict=True)]
 WidthOrNone = Annotated[int, Field(strict=True, ge=0, le=1 << 20)]
 Vocabulary = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
-AttentionKind = Annotated[str, Field(strict=True), one_of("gqa", "mla")]
+AttentionKind = Annotated[str, Field(strict=True), one_of("gqa", "mla", "csa")]
 LinearKind = Annotated[str, Field(strict=True), one_of("gdn", "kda", "lightning", "mamba2")]
-WORD = "([*wM]{1,2}[E-]?|[E-])"
+WORD = "([*wchM]{1,2}[E-]?|[E-])"
 Stack = Annotated[str, Field(strict=True, pattern=f"^({WORD}( {WORD})*)?$", max_length=1 << 14)]
 
 
@@ -27,28 +27,36 @@ class Attention:
     """Heads of one attention layer. Widths count elements of one head; ranks count elements of a token. Raises `ConfigError`."""
 
     kind: AttentionKind
-    """"gqa" = query heads in groups that share keys and values (MHA: `kv_heads` = `heads`), "mla" = keys and values from one low-rank vector."""
+    """"gqa" = query heads in groups that share keys and values (MHA: `kv_heads` = `heads`), "mla" = keys and values from one low-rank vector,
+    "csa" = one vector is key and value of all heads, behind the window compressed (DeepSeek-V4, transformers, models/deepseek_v4)."""
     heads: Small
     kv_heads: SmallOrNone = 0
     """Heads of keys and values (gqa)."""
     head_dim: WidthOrNone = 0
-    """Width of queries, keys and values (gqa)."""
+    """Width of queries, keys and values (gqa, csa)."""
     q_rank: WidthOrNone = 0
-    """Rank of the queries (mla); 0 = they are projected from the hidden vector."""
+    """Rank of the queries (mla, csa); 0 = they are projected from the hidden vector."""
     kv_rank: WidthOrNone = 0
     """Rank of keys and values (mla)."""
     nope_dim: WidthOrNone = 0
     """Part of queries and keys without position (mla)."""
     rope_dim: WidthOrNone = 0
-    """Part of queries and keys with position (mla)."""
+    """Part of queries and keys with position (mla, csa)."""
     v_dim: WidthOrNone = 0
     """Width of values (mla)."""
     index_heads: SmallOrNone = 0
-    """Heads of the indexer that chooses the tokens to attend to (mla; DeepSeek sparse attention, arXiv 2512.02556); 0 = all tokens."""
+    """Heads of the indexer that chooses the tokens to attend to (mla, csa; DeepSeek sparse attention, arXiv 2512.02556); 0 = all tokens."""
     index_dim: WidthOrNone = 0
     """Width of an indexer's head; one key for all."""
     index_top: WidthOrNone = 0
-    """Most tokens that a query attends to."""
+    """Most tokens, or compressed entries, that a query attends to."""
+    sparse_rate: SmallOrNone = 0
+    """Tokens of a compressed entry in layers `c`, where an indexer chooses entries (csa)."""
+    heavy_rate: SmallOrNone = 0
+    """The same in layers `h`, where a query attends to all of them (csa)."""
+    out_groups: SmallOrNone = 0
+    """Groups of heads that are projected apart to `out_rank` elements each before the projection back (csa)."""
+    out_rank: WidthOrNone = 0
     qk_norm: Flag = False
     """A norm of every query and key head, one vector each per layer (gqa)."""
     qk_norm_joint: Flag = False
@@ -70,30 +78,43 @@ class Attention:
 
     @property
     def mla(self) -> bool:
-        """Whether keys and values come from one low-rank vector."""
-        return self.kind == "mla"
+        """Whether keys and values of all heads come from one vector."""
+        return self.kind != "gqa"
+
+    @property
+    def compressed(self) -> bool:
+        """Whether that vector is key and value itself."""
+        return self.kind == "csa"
 
     @property
     def qk_dim(self) -> int:
         """Width of one query or key head."""
-        return self.nope_dim + self.rope_dim if self.mla else self.head_dim
+        return self.head_dim or self.nope_dim + self.rope_dim
 
     @property
     def value_dim(self) -> int:
         """Width of one value head."""
-        return self.v_dim if self.mla else self.head_dim
+        return self.head_dim or self.v_dim
+
+
+SPARSE = ("index_heads", "index_dim", "index_top")
+OWN = {
+    "gqa": ("kv_heads", "head_dim", "gated"), "mla": ("kv_rank", "nope_dim", "rope_dim", "v_dim", "q_rank", *SPARSE),
+    "csa": ("head_dim", "rope_dim", "q_rank", *SPARSE, "window", "sparse_rate", "heavy_rate", "out_groups", "out_rank"),
+}  # fmt: skip
+"""Keys of a kind of attention, which the others do not have; of them `MAY` may be missing."""
+MAY = {"gqa": ("gated",), "mla": ("q_rank", *SPARSE), "csa": ()}
 
 
 def _attention_conflicts(a: Attention) -> list[str]:
-    needed = ("kv_rank", "nope_dim", "rope_dim", "v_dim") if a.mla else ("kv_heads", "head_dim")
-    sparse = ("index_heads", "index_dim", "index_top")
-    foreign = ("kv_heads", "head_dim", "gated") if a.mla else ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim", *sparse)
-    faults = [f"{key}: missing, expected it for kind {show(a.kind)}" for key in needed if not getattr(a, key)]
+    own = OWN[a.kind]
+    foreign = [key for key in dict.fromkeys(key for keys in OWN.values() for key in keys) if key not in (*own, "window")]
+    faults = [f"{key}: missing, expected it for kind {show(a.kind)}" for key in own if key not in MAY[a.kind] and not getattr(a, key)]
     faults += [f"{key}: found {getattr(a, key)}, expected no such key for kind {show(a.kind)}" for key in foreign if getattr(a, key)]
-    if len({bool(getattr(a, key)) for key in sparse}) > 1 or (a.index_heads and not a.q_rank):
+    if len({bool(getattr(a, key)) for key in SPARSE}) > 1 or (a.index_heads and not a.q_rank):
         faults.append(f"index_heads: found {a.index_heads}, expected index_heads, index_dim, index_top and q_rank together")
-    if not faults and not a.mla and a.heads % a.kv_heads:
-        faults.append(f"kv_heads: found {a.kv_heads}, expected a divisor of heads = {a.heads}")
+    if not faults and (shared := "out_groups" if a.compressed else "" if a.mla else "kv_heads") and a.heads % getattr(a, shared):
+        faults.append(f"{shared}: found {getattr(a, shared)}, expected a divisor of heads = {a.heads}")
     return faults
 
 
@@ -147,8 +168,9 @@ class WholeModel:
     layer: Model | None = None
     """The MoE layer; None: a dense model."""
     stack: Stack = ""
-    """A word of letters for each layer where layers stand in another order: `*` attention, `w` attention with the window, `M` the table linear (two
-    letters: side by side, behind one norm), then `E` experts or `-` a dense FFN, or neither: "M E *-". "": by the counts of this table."""
+    """A word of letters for each layer where layers stand in another order: `*` attention, `w` attention with the window, `c` and `h` with compressed
+    entries beside it (csa), `M` the table linear (two letters: side by side, behind one norm), then `E` experts or `-` a dense FFN, or neither:
+    "M E *-". "": by the counts of this table."""
     dense_layers: SmallOrNone = 0
     """Leading layers with a dense FFN; beside a stack all of them, or 0."""
     dense_hidden: WidthOrNone = 0
@@ -165,6 +187,8 @@ class WholeModel:
     """2 = before attention and FFN, 4 = also behind them (sandwich), 1 = one before both, which stand side by side."""
     norm_vectors: Small = 1
     """Vectors of a norm: 1 = RMSNorm, 2 = LayerNorm (scale and bias)."""
+    streams: Small = 1
+    """Vectors of the residual stream, which are mixed before and behind attention and FFN (hyper-connections, arXiv 2409.19606; mHC, 2512.24880)."""
     router_bias: Flag = False
     """A learned bias of the router, one per expert. The bias of balancing without a loss is a buffer and does not count."""
     router_fp32: Flag = False
@@ -213,7 +237,8 @@ class WholeModel:
         ffn = "E" if self.layer is not None and layer >= self.dense_layers else "-"
         if not words and self.linear is not None and layer < self.n_layers and (layer + 1) % self.full_every:
             return f"M{ffn}"
-        return f"{'w' if not words and self.attention.window and layer % self.attention.window_every == 0 else '*'}{ffn}"
+        windowed = self.attention.compressed or (not words and self.attention.window and layer % self.attention.window_every == 0)
+        return f"{'w' if windowed else '*'}{ffn}"
 
     @property
     def kinds(self) -> Tally:
@@ -251,9 +276,12 @@ def _conflicts(m: WholeModel) -> list[str]:
         faults += [f"{key}: found it, expected no such key beside stack" for key, n in beside.items() if n]
         if m.moe_layers != m.stack.count("E"):
             faults.append(f"stack: found {m.stack.count('E')} layers with experts, expected n_layers = {m.moe_layers}")
-        given = {"M": m.linear is not None, "w": bool(m.attention.window)}
+        mixers = {"*": False} if m.attention.compressed else {"w": bool(m.attention.window), "c": False, "h": False}
+        given = {"M": m.linear is not None, **mixers}
         wrong = {key: "in" if has else "not in" for key, has in given.items() if has != (key in letters)}
         faults += [f"stack: found {show(m.stack)}, expected {key} {where} it" for key, where in wrong.items()]
+    elif m.attention.compressed:
+        faults.append("stack: missing, expected the word of every layer for kind csa")
     if m.layer is None:
         experts = ("shared_hidden", "shared_gate", "router_bias", "router_fp32", "expert_bias")
         faults += [f"{key}: found {getattr(m, key)}, expected no such key in a model without MoE layers" for key in experts if getattr(m, key)]

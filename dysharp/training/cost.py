@@ -1,6 +1,7 @@
 """`PassCost`: microseconds of a part of a model on one GPU; `EpTimes`: those of a MoE layer from its Rows."""
 
 from dataclasses import field, fields, replace
+from operator import add, attrgetter
 
 from dysharp.base import Amounts, frozen
 from dysharp.training.recipe import Dispatcher
@@ -71,21 +72,19 @@ class PassCost:
     backward_shards: float = 0.0
     forward_collectives: float = 0.0
     backward_collectives: float = 0.0
-    parts: Amounts = field(default_factory=dict)
-    """Forward, backward and weight gradients together, by name."""
     forward_wires: WireTimes = NOTHING
     backward_wires: WireTimes = NOTHING
     """What a pass has on wires: rows of experts, weights that ranks share, copies to the host."""
+    parts: Amounts = field(default_factory=dict)
+    """Forward, backward and weight gradients together, by name."""
 
     def __add__(self, other: "PassCost") -> "PassCost":
-        numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(PassCost) if f.name != "parts"}
         parts = {name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in [*self.parts, *other.parts]}
-        return PassCost(**numbers, parts=parts)
+        return PassCost(*[*map(add, _NUMBERS(self), _NUMBERS(other)), parts])
 
     def times(self, factor: float) -> "PassCost":
         """All of it `factor` times as long."""
-        numbers = {f.name: factor * getattr(self, f.name) for f in fields(PassCost) if f.name != "parts"}
-        return PassCost(**numbers, parts={name: factor * us for name, us in self.parts.items()})
+        return PassCost(*[*(factor * one for one in _NUMBERS(self)), {name: factor * us for name, us in self.parts.items()}])
 
     def recomputed(self) -> "PassCost":
         """The same with a forward pass before each backward pass."""
@@ -159,6 +158,10 @@ class PassCost:
         whole, (computed, launched) = self.pair_with(backward), self._in_pair(backward)
         late = self.forward_shards + backward.backward_shards, self.forward_collectives + backward.backward_collectives
         return max(0.0, whole - launched), min(launched - computed, max(0.0, whole - computed)), *late
+
+
+_NUMBERS = attrgetter(*[one.name for one in fields(PassCost) if one.name != "parts"])
+"""All fields but `parts`."""
 
 
 def _waited(whole: float, computed: float, host: float) -> float:

@@ -27,6 +27,8 @@ class WireTimes:
     stream: float = 0.0
 
     def __add__(self, other: "WireTimes") -> "WireTimes":
+        if other is NOTHING:
+            return self
         return WireTimes(self.near + other.near, self.far + other.far, self.host + other.host, self.stream + other.stream)
 
     def __rmul__(self, factor: float) -> "WireTimes":

@@ -18,8 +18,8 @@ from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import list_whole_models, load_cluster, load_whole
 
 WHEN = {
-    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "ampere", "odd", "amd", "part", "gathered_steps", *EP_SYSTEMS,
-    "together", "prefill", "decode",
+    "tp", "dp", "ep", "pp", "cut", "slots", "draft_tokens", "hosts", "kv", "wide", "ampere", "odd", "amd", "csa", "part", "gathered_steps",
+    *EP_SYSTEMS, "together", "prefill", "decode",
 }  # fmt: skip
 ENGINES = ("vllm", "sglang", "trtllm")
 NODES: dict[str, Any] = {"model": "deepseek-v3", "cluster": "hw-dgx-h200-x2"}

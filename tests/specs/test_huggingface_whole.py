@@ -17,7 +17,7 @@ from dysharp.specs.hf_whole import lines_on, whole_from_config
 
 TABLE = json.loads(Path(__file__).with_name("architectures.json").read_text())
 SMALL = TABLE["common"]
-BUILT: dict[str, tuple[dict[str, Any], int]] = {family: (fields, n) for family, (fields, n) in TABLE["cases"].items() if family != "deepseek_v4"}
+BUILT: dict[str, tuple[dict[str, Any], int]] = {family: (fields, n) for family, (fields, n) in TABLE["cases"].items()}
 """family: (its fields beside SMALL, parameters of the model that transformers builds); `bench/architectures.py --build` makes the file."""
 WIDE, MLA, QWEN, NEXT = {"head_dim": 48}, BUILT["youtu"][0], BUILT["qwen3_moe"][0], BUILT["qwen3_next"][0]
 

@@ -41,6 +41,8 @@ REAL = {
     "deepseek-v2": (5120, 1536, 160, 6, 59, "lognormal:0.65"),
     "kimi-k2": (7168, 2048, 384, 8, 60, "lognormal:0.65"),
     "deepseek-v3.2": (7168, 2048, 256, 8, 58, "lognormal:0.65"),
+    "deepseek-v4-flash": (4096, 2048, 256, 6, 43, "lognormal:0.65"),
+    "deepseek-v4-pro": (7168, 3072, 384, 6, 61, "lognormal:0.65"),
     "nemotron-3-nano": (2688, 1856, 128, 6, 23, "lognormal:0.65"),
     "nemotron-3-ultra": (2048, 5120, 512, 22, 48, "lognormal:0.65"),
     "nemotron-3-super": (1024, 2688, 512, 22, 40, "lognormal:0.65"),

@@ -9,13 +9,17 @@ import pytest
 
 import dysharp
 from dysharp.base.errors import ConfigError
-from dysharp.model.cache import cache_bytes
-from dysharp.model.flops import _core_flops
+from dysharp.costs.attention import pairs
+from dysharp.costs.layer import _chosen
+from dysharp.model import prompt_batch
+from dysharp.model.cache import cache_bytes, index_bytes
+from dysharp.model.flops import _core_flops, flops_of
 from dysharp.model.operators import WHOLE, Core, DeltaNetState, RowExchange, Sum, operators
 from dysharp.model.weights import counted_weights, parameters_of
 from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.specs.hf import FAMILIES, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
+from dysharp.specs.whole import Attention
 from tests.specs.test_huggingface_whole import LIKE
 
 NANO, SUPER, KIMI = "nemotron-3-nano", "nemotron-3-super", "kimi-linear-48b"
@@ -120,7 +124,7 @@ def test_families_whose_layers_are_other_operators_are_refused_by_name(family: s
 
 def test_every_family_of_the_table_is_counted_somewhere() -> None:
     elsewhere = {"common", "refused", "kimi_k2", "dbrx", *LIKE}  # as DeepSeek-V3; `test_fields_of_dbrx`; beside an encoder of images
-    assert {*FAMILIES} - elsewhere == {*TABLE["cases"]} - {"deepseek_v4"}
+    assert {*FAMILIES} - elsewhere == {*TABLE["cases"]}
 
 
 @pytest.mark.sampled
@@ -175,3 +179,88 @@ def test_a_step_of_a_hybrid_model() -> None:
     assert done.best is not None
     layers = sum("E" in word for word in load_whole(NANO).stack.split())
     assert done.best.step_us > 2 * layers * done.best.ep.forward > 0  # two micro-batches
+
+
+CSA = "deepseek-v4-flash", "deepseek-v4-pro"
+CONTEXT = 1 << 20
+
+
+def test_deepseek_v4_is_the_model_that_its_card_names() -> None:
+    """Model cards: 284 B parameters and 13 B of a token; 1.6 T and 49 B."""
+    flash, pro = (parameters_of(load_whole(name)) for name in CSA)
+    assert (flash.total / 1e9, flash.active_inner / 1e9) == (pytest.approx(284, rel=0.01), pytest.approx(13, rel=0.05))
+    assert (pro.total / 1e12, pro.active / 1e9) == (pytest.approx(1.6, rel=0.03), pytest.approx(49, rel=0.03))
+
+
+def test_compressed_entries_take_what_others_count() -> None:
+    """vLLM's blog: 9.62 GiB of 2^20 tokens of Pro in BF16, with keys of the indexer in BF16; the report: 10 and 7 % of DeepSeek-V3.2's."""
+    models = [load_whole(name) for name in CSA]
+    _, pro = models
+    chosen = [op for n in range(pro.n_layers) for op in operators(pro, n) if isinstance(op, Core) and op.index_heads]
+    wider = sum(2 * op.index_dim - index_bytes(op) for op in chosen) * CONTEXT / 4
+    assert (cache_bytes(pro, CONTEXT, 2.0, WHOLE) + wider) / 2**30 == pytest.approx(9.62, rel=0.005)
+    before = cache_bytes(load_whole("deepseek-v3.2"), CONTEXT, 1.0, WHOLE)
+    assert before == 61 * CONTEXT * (656 + 132)  # FlashMLA's README: bytes of a token; the indexer's key and its scale
+    assert [100 * cache_bytes(model, CONTEXT, 1.0, WHOLE) / before for model in models] == [pytest.approx(7, abs=2), pytest.approx(10, abs=2)]
+
+
+def test_a_token_behind_a_million_others_multiplies_a_quarter_of_what_it_did() -> None:
+    """The report: 10 and 27 % of DeepSeek-V3.2's FLOPs. A sequence of twice the tokens has that context on average."""
+    before = flops_of(load_whole("deepseek-v3.2"), 2 * CONTEXT, mtp=False).forward_total
+    shares = [100 * flops_of(load_whole(name), 2 * CONTEXT, mtp=False).forward_total / before for name in CSA]
+    assert shares == [pytest.approx(10, abs=3), pytest.approx(27, abs=3)]
+
+
+def test_keys_that_a_query_sees() -> None:
+    sparse, heavy, near = (next(op for op in operators(load_whole(CSA[0]), n) if isinstance(op, Core)) for n in (2, 3, 0))
+    for context in (64, 1024, 4096, 65536):
+        assert near.seen(context) == min(context, 128)
+        assert sparse.seen(context) == min(context, 128) + min(context / 4, 512)
+        assert heavy.seen(context) == min(context, 128) + context / 128
+    exact = [sum(min(i, 128) + min(i / 4, 512) for i in range(1, 4097)) / 4096, sum(min(i, 128) + i / 128 for i in range(1, 4097)) / 4096]
+    for op, mean in zip((sparse, heavy), exact, strict=True):
+        call = _chosen(op, prompt_batch(4096, 4096))
+        assert (call.window, float(pairs(call)) / 4096) == (pytest.approx(mean, rel=0.01), pytest.approx(mean, rel=0.01))
+        assert _core_flops(op, 4096) == pytest.approx(2 * 64 * 1024 * mean + 2 * 64 * 128 * 2048 / 4 * (op is sparse), rel=0.01)
+
+
+def test_deepseek_v4s_own_config_is_the_packaged_model() -> None:
+    """It names a number of tokens per layer and entry, one more for the layer of MTP."""
+    packaged = load_whole(CSA[0])
+    config = {
+        "model_type": "deepseek_v4", "vocab_size": 129280, "hidden_size": 4096, "moe_intermediate_size": 2048, "num_hidden_layers": 43,
+        "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024, "qk_rope_head_dim": 64, "o_lora_rank": 1024,
+        "o_groups": 8, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 6, "max_position_embeddings": CONTEXT,
+        "compress_ratios": [0, 0, *(4, 128) * 20, 4, 0], "sliding_window": 128, "hc_mult": 4, "index_head_dim": 128, "index_n_heads": 64,
+        "index_topk": 512, "num_nextn_predict_layers": 1, "expert_dtype": "fp4",
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }  # fmt: skip
+    found = whole_from_config(config, packaged.name, "f")
+    assert found.layer is not None
+    assert found.layer.checkpoint == "mxfp4-fp8"
+    assert replace(found, source=packaged.source, repository=packaged.repository, layer=packaged.layer) == packaged
+    for key in ("hc_mult", "o_groups", "index_topk", "sliding_window", "head_dim"):
+        with pytest.raises(ConfigError, match=f"{key}: missing"):
+            whole_from_config({name: value for name, value in config.items() if name != key}, "m", "f")
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"stack": ""}, "stack: missing"), ({"stack": "*E " * 42 + "*E"}, "expected * not in it"),
+        ({"attention": {"kind": "csa", "heads": 64}}, "head_dim: missing, expected it for kind 'csa'"),
+        ({"attention": {"out_groups": 7}}, "out_groups: found 7, expected a divisor of heads = 64"),
+        ({"attention": {"kv_rank": 512}}, "kv_rank: found 512, expected no such key for kind 'csa'"),
+    ],
+)  # fmt: skip
+def test_compressed_attention_that_contradicts_itself_is_refused(changed: dict[str, Any], text: str) -> None:
+    model = load_whole(CSA[0])
+
+    def change() -> None:
+        own = changed.get("attention", {})
+        attention = Attention(**own) if "kind" in own else replace(model.attention, **own)
+        replace(model, **(changed | {"attention": attention}))
+
+    with pytest.raises(ConfigError) as error:
+        change()
+    assert text in str(error.value)

@@ -96,12 +96,27 @@ def _gpt2(m: WholeModel) -> dict[str, Any]:
     return {"n_embd": m.hidden, "n_layer": m.n_layers, "n_head": m.attention.heads, "vocab_size": m.vocab, "n_positions": m.positions}
 
 
+def _csa(m: WholeModel) -> dict[str, Any]:
+    a, layer = m.attention, m.layer
+    assert layer is not None
+    kinds = {"w": "sliding_attention", "c": "compressed_sparse_attention", "h": "heavily_compressed_attention"}
+    return {
+        **_common(m), "head_dim": a.head_dim, "num_key_value_heads": 1, "q_lora_rank": a.q_rank, "qk_rope_head_dim": a.rope_dim,
+        "o_groups": a.out_groups, "o_lora_rank": a.out_rank, "sliding_window": a.window, "index_n_heads": a.index_heads,
+        "index_head_dim": a.index_dim, "index_topk": a.index_top, "hc_mult": m.streams, "moe_intermediate_size": layer.expert_hidden,
+        "n_routed_experts": layer.n_experts, "n_shared_experts": 1, "num_experts_per_tok": layer.topk,
+        "max_position_embeddings": m.context, "layer_types": [kinds[word[0]] for word in m.stack.split()], "num_nextn_predict_layers": m.mtp,
+        "expert_dtype": "fp4", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }  # fmt: skip
+
+
 FAMILIES = {
     "deepseek-v3": ("deepseek_v3", _deepseek), "kimi-k2": ("deepseek_v3", _deepseek), "moonlight-16b": ("deepseek_v3", _deepseek),
     "deepseek-v2": ("deepseek_v2", _deepseek), "deepseek-v2-lite": ("deepseek_v2", _deepseek),
     "qwen3-30b": ("qwen3_moe", _qwen_moe), "qwen3-235b": ("qwen3_moe", _qwen_moe), "qwen2-moe": ("qwen2_moe", _qwen_moe),
     "qwen3-next-80b": ("qwen3_next", _qwen_next), "qwen3.5-397b": ("qwen3_5_moe_text", _qwen_next),
     "glm-5": ("glm_moe_dsa", _deepseek), "deepseek-v3.2": ("deepseek_v32", _deepseek), "minimax-m2.5": ("minimax_m2", _mixtral),
+    "deepseek-v4-flash": ("deepseek_v4", _csa), "deepseek-v4-pro": ("deepseek_v4", _csa),
     "glm-4.5": ("glm4_moe", _glm), "glm-4.5-air": ("glm4_moe", _glm), "qwen3-coder-480b": ("qwen3_moe", _qwen_moe),
     "qwen3-8b": ("qwen3", _dense), "qwen3-14b": ("qwen3", _dense), "qwen3-32b": ("qwen3", _dense),
     "gpt-oss-20b": ("gpt_oss", _gpt_oss), "gpt-oss-120b": ("gpt_oss", _gpt_oss), "mixtral-8x7b": ("mixtral", _mixtral),
