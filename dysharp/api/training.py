@@ -237,8 +237,10 @@ def step(
     again["quick"] = True
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, only, **again).best.step_us])  # noqa: E731
     learned = known.interval(at) if known else None
-    interval = learned or step_interval(whole, plan, machine)
-    bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
+    interval, hot = learned or step_interval(whole, plan, machine), best.ep.busiest if best.ep else 0.0
+    bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine, hot)
+    if best.stands_on == BOUND:
+        interval, bar = None, "No measurement judges a bound: a step takes at least so long."
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)

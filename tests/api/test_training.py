@@ -246,3 +246,10 @@ def test_simulated_layers_multiply_in_the_type_of_the_precision(monkeypatch: pyt
     assert sent.forward_wire < wide.forward_wire
     assert (found[1].formats["sent"], found[3].formats["sent"], found[3].formats["back"]) == ("bf16", "fp8", "bf16")
     assert digest_of(layer) != digest_of(replace(layer, gemm_dtype="bf16"))  # what keys of kept Rows have of a model
+
+
+def test_a_bound_has_no_interval() -> None:
+    """A quick answer over nodes said that no step is faster, and that measured ones take 0.8 times as long."""
+    found = dysharp.step("qwen3-30b", "hw-dgx-h100-x2", "ep=16,m=2", systems=["megatron-a2a"], quick=True)
+    assert (found.best.stands_on, found.interval) == (training.BOUND, None)
+    assert "No measurement judges a bound: a step takes at least so long." in found.header

@@ -299,10 +299,11 @@ def step_interval(model: WholeModel, layout: Layout, machine: Machine) -> Interv
     return interval_of(Asked("steps", _group_of_step(model, layout, machine), machine.gpu.name, 0.0, model.name)) if judged else None
 
 
-def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
-    """What measurements say about a step, in a sentence."""
+def error_bar(model: WholeModel, layout: Layout, machine: Machine, busiest: float = 0.0) -> str:
+    """What measurements say about a step, in a sentence. `busiest`: rows of the busiest rank over the mean, which measured steps balance."""
     if not machine.cluster.gpu:
         return "No measurement judges a paper cluster: read ratios between systems, not times."
     if (found := step_interval(model, layout, machine)) is None:
         return f"No measured step judges a {machine.cluster.gpu}: read ratios between systems, not times."
-    return f'Measured steps like this ("{_group_of_step(model, layout, machine)}") that no fit saw take {found.words}.'
+    hot = f" They balance experts; here the busiest rank has {busiest:.1f} times the mean (--routing uniform: 1)." if round(busiest, 1) > 1 else ""
+    return f'Measured steps like this ("{_group_of_step(model, layout, machine)}") that no fit saw take {found.words}.{hot}'

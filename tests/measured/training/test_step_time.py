@@ -215,5 +215,7 @@ def test_the_error_bar_of_a_step() -> None:
     assert near.high90 / near.low90 < far.high90 / far.low90  # calls over NICs of another operator's cluster are in its rows
     said = f'Measured steps like this ("MoE with pipeline, NICs") that no fit saw take {far.words}.'
     assert error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine) == said
+    hot = error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine, 2.31)  # measured steps force balanced experts
+    assert hot == f"{said} They balance experts; here the busiest rank has 2.3 times the mean (--routing uniform: 1)."
     assert '"dense, one node"' in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), machine)
     assert "read ratios" in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), Machine(load_cluster("paper-gh200-nvl32")))
