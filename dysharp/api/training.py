@@ -304,7 +304,8 @@ def _planned(
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
     said = written or usual
-    training_recipe = replace(usual, overlap_tp=said.overlap_tp, overlap_dp=said.overlap_dp, recompute=saving.recompute, tensor=shared)
+    overlapping = replace(usual, overlap_tp=said.overlap_tp, overlap_dp=said.overlap_dp, overlap_gather=said.overlap_gather)
+    training_recipe = replace(overlapping, recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, training_recipe = in_formats(whole, training_recipe, formats, machine)

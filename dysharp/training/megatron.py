@@ -158,6 +158,8 @@ class _StepArguments:
     """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
     overlap_dp: bool = True
     """Gradients are reduced beside the passes (`overlap_grad_reduce`), as a recipe and sharded weights do unless they say no."""
+    overlap_gather: bool = True
+    """And parameters are gathered beside them (`overlap_param_gather`), not behind the optimizer."""
 
 
 def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
@@ -184,13 +186,14 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
         layout += f",fsdp={plan.dp * plan.cp}"
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
     overlap_dp = sharded or bool(values.get("overlap_grad_reduce", not plain))
+    overlap_gather = sharded or bool(values.get("overlap_param_gather", not plain))
     matter = {"use_distributed_optimizer": not sharded, "sequence_parallel": str(tp) != "1"}
     unsaid = (line for name, line in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
     sequence = _number(values, "seq_length") or _number(values, "sequence_length") or _number(values, "encoder_seq_length")
     precision = _precision(values)
     if precision.endswith("bf16-gradients"):
         values.pop("grad_reduce_in_bf16", None)  # read, and so no note
-    return _StepArguments(layout, sequence, _recompute(values), precision, (*_notes(values), *unsaid), overlap_tp, overlap_dp)
+    return _StepArguments(layout, sequence, _recompute(values), precision, (*_notes(values), *unsaid), overlap_tp, overlap_dp, overlap_gather)
 
 
 def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:

@@ -64,7 +64,7 @@ class TrainingRecipe:
     | `dispatcher` | of routed experts as a closed form; "": a Row has their time |
     | `overlap_ep` | EP communication of one micro-batch beside computing of another |
     | `overlap_tp` | tensor parallel collectives in pieces beside their GEMM |
-    | `overlap_dp` | buckets of gradients and parameters beside the passes |
+    | `overlap_dp`, `overlap_gather` | buckets of gradients beside the passes; those of parameters, too |
     | `graphs` | parts that graphs replay (`GRAPH_PARTS`), or `WHOLE` |
     | `plain_ddp` | gradients are scaled and looked through for NaN before they are reduced (Megatron-LM's defaults) |
     | `counts` | the host waits for a count of rows before experts (without capacities) |
@@ -82,6 +82,7 @@ class TrainingRecipe:
     overlap_ep: bool = False
     overlap_tp: bool = False
     overlap_dp: bool = True
+    overlap_gather: bool = True
     plain_ddp: bool = False
     graphs: Texts = ()
     counts: bool = True

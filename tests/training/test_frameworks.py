@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import formats_of
 from dysharp.model.layout import chunks_of
-from dysharp.specs import load_whole
+from dysharp.specs import load_cluster, load_whole
+from dysharp.training.costs import step_costs
 from dysharp.training.megatron import _arguments_of, _read_settings, arguments_from
+from dysharp.training.recipe import TrainingRecipe
 
 V3 = load_whole("deepseek-v3")
 QWEN = load_whole("qwen3-235b")
@@ -21,6 +24,7 @@ ARGS = (
     "--recompute-granularity selective --recompute-modules mla_up_proj mlp --num-layers 61 --load $CHECKPOINT --fp8-format e4m3 "
     "--exp-avg-dtype bf16 --overlap-moe-expert-parallel-comm --lr 1e-4"
 )
+SHARED = " --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
 YAML = """# a recipe
 model:
   _target_: provider  # a comment
@@ -137,6 +141,21 @@ def test_arguments_cut_experts_as_all_else_unless_they_say_how() -> None:
     for more, own, found in (("", "", 4), ("", "tp=2", 2), ("", "etp=1", 1), (" --expert-tensor-parallel-size 1", "", 1)):
         assert layout_of(arguments_from(words + more, QWEN, own).layout).etp == found
     assert layout_of(arguments_from("--tensor-model-parallel-size 4", load_whole("llama3-8b")).layout).etp == 1
+
+
+def test_parameters_arrive_beside_passes_where_arguments_say_so() -> None:
+    """Gradients alone overlapped: parameters did, too. Megatron-LM gathers them behind the optimizer without --overlap-param-gather."""
+    words = "--use-distributed-optimizer --expert-model-parallel-size 8 --overlap-grad-reduce"
+    for more, overlaps in (("", (True, False)), (" --overlap-param-gather", (True, True)), (SHARED, (True, True))):
+        found = arguments_from(words + more, QWEN, "gpus=64")
+        assert (found.overlap_dp, found.overlap_gather) == overlaps, more
+    asked = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-h200-x8")), layout_of("gpus=64,ep=8,m=8"), 4096, None, 1
+    recipes = TrainingRecipe(), TrainingRecipe(overlap_gather=False), TrainingRecipe(overlap_dp=False)
+    costs = [step_costs(*asked, recipe) for recipe in recipes]
+    assert [one.times.late_gather for one in costs] == [False, True, True]
+    assert [len(one.times.reduce[0]) > 1 for one in costs] == [True, True, False]
+    (late,) = costs[1].times.gather[0]
+    assert late / 1e12 == pytest.approx(29e9 / 8 * 2 * 7 / 8 / 47e9, rel=0.2)  # experts of a rank among 8 nodes, one NIC each
 
 
 def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
