@@ -79,15 +79,16 @@ def model_of(row: TrainingRow) -> WholeModel:
 def _layout_of_row(row: TrainingRow) -> Layout:
     """The layout of a row. Raises `Unsupported` where its numbers contradict each other, or do not say how many micro-batches a step has."""
     of, given, step = row.degree, row.degrees["ga"], row.degrees["gbs"]
-    batches, rest = divmod(step, of("dp") * of("mbs")) if step else (given, 0)
+    dp = row.degrees["dp"] or max(1, of("gpus") // (of("tp") * of("pp") * of("cp")))
+    batches, rest = divmod(step, dp * of("mbs")) if step else (given, 0)
     cut = row.is_of(AUTOMODEL) and of("pp") > 1  # its pipeline cuts the batch of a turn
     nameless = row.is_of(BRIDGE) and of("pp") > 1 and not row.text("note")
     chunks = row.degrees["vpp"] or (CHUNKS.get(row.model, 1) if nameless else 1)
     if rest or not batches or (given not in (0, batches) and not cut):
-        raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {of('dp')}, ga {given or '-'}, expected gbs = mbs x dp x ga")
+        raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {dp}, ga {given or '-'}, expected gbs = mbs x dp x ga")
     try:
         layout = Layout(
-            tp=of("tp"), pp=of("pp"), vpp=chunks, ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
+            tp=of("tp"), pp=of("pp"), vpp=chunks, ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=dp, micro_batch=of("mbs"),
             micro_batches=batches, fsdp=max(1, of("fsdp")) * (of("cp") if of("fsdp") > 1 else 1),
         )  # fmt: skip
     except ConfigError as error:
@@ -237,6 +238,8 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool, hybrid: bool) -> Dispa
         return "uccl"
     if "deepep" in named:
         return "alltoall" if gpu in RACKS else "deepep"
+    if named and "alltoall" not in named and not bridge:
+        raise Unsupported(f"no closed form of the dispatcher {named!r}, expected alltoall, deepep, hybridep or uccl")
     if "alltoall" in named or not bridge:
         return "alltoall"
     return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("etp") > NODE else "alltoall"

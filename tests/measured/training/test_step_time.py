@@ -201,6 +201,17 @@ def test_a_row_of_ones_own() -> None:
     assert (bad.predicted, bad.note) == (None, "no packaged machine is called like 'Abacus'")
 
 
+def test_rows_with_blanks_and_other_dispatchers() -> None:
+    """No dp was one replica; allgather and other names were alltoall; a row without a number was not listed."""
+    head = f"{HEAD.replace('tok_s_gpu', 'dispatcher,tok_s_gpu')}\n"
+    lines = (f"{name or 'none'},mine,qwen3-30b,H100,16,BF16,512,2,4096,1,1,16,,,{name},11238" for name in ("", "deepep", "allgather"))
+    blank, deepep, other = step_cases(TrainingRow.from_csv(head + "\n".join(lines), "f"))
+    assert (blank.note, deepep.note) == ("", "")
+    assert deepep.predicted is not None
+    assert 0.7 < deepep.predicted / deepep.measured < 1.3
+    assert other.note == "no closed form of the dispatcher 'allgather', expected alltoall, deepep, hybridep or uccl"
+
+
 def test_micro_batches_beyond_the_pipeline_cost_the_same_each(rows: dict[str, TrainingRow]) -> None:
     done = estimate_row(rows["tr309"])
     assert 0 < done.step_us - 32 * done.slope_us < 0.1 * done.step_us
