@@ -167,7 +167,7 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
 
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
-    values = _read_settings(text)
+    values = {_TABLE["alias"].get(name, name): value for name, value in _read_settings(text).items()}
     plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
     _check(values, model, text, plain)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
@@ -200,6 +200,8 @@ def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:
     if len(values) > MOST_NAMES:
         raise ConfigError(f"arguments: found {len(values)}, expected at most {MOST_NAMES}")
     known, read = {*READ, *read_text(KNOWN).split()}, {*READ} & {*values}
+    if read and (foreign := {*_TABLE["names"]["foreign"]} & {*values}):
+        raise ConfigError(f"arguments: found {min(foreign)}, expected arguments or a recipe of Megatron; --layout takes degrees of other frameworks")
     for name in values if plain or read else ():
         if name not in known and (near := get_close_matches(name, READ, 1, ALIKE)):
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
@@ -286,7 +288,7 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
 
 def _recompute(values: Values) -> Texts:
     how = values.get("recompute_granularity")
-    if how == "full":
+    if how in ("full", True):
         return (FULL,)
     if how != "selective" and not values.get("recompute_activations"):
         return ()

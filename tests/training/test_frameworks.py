@@ -184,6 +184,24 @@ def test_names_of_other_recipes_of_megatron_count(tmp_path: Path) -> None:
     assert (len(found.notes), "--sequence-parallel" in found.notes[0], found.overlap_dp) == (1, True, False)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trainer: {devices: 8}\nmodel:\n  micro_batch_size: 2\n  global_batch_size: 512\n  pipeline_model_parallel_size: 2\n"
+        "  encoder_seq_length: 8192\n  activations_checkpoint_granularity: full\n  activations_checkpoint_method: uniform\n",
+        "policy:\n  train_global_batch_size: 512\n  train_micro_batch_size: 2\n  max_total_sequence_length: 8192\n  megatron_cfg:\n"
+        "    activation_checkpointing: true\n    pipeline_model_parallel_size: 2\n",
+    ],
+)
+def test_recipes_of_nemo_and_nemo_rl_count(tmp_path: Path, text: str) -> None:
+    """Their recomputation, and batch and sequence of NeMo RL, were left out without a word: one micro-batch a rank of 4,096 tokens."""
+    (tmp_path / "recipe.yaml").write_text(text)
+    found = arguments_from(f"{tmp_path}/recipe.yaml", load_whole("llama3-8b"), "gpus=32")
+    layout = layout_of(found.layout)
+    assert (layout.pp, layout.micro_batch, layout.global_batch, found.sequence, found.recompute) == (2, 2, 512, 8192, ("full",))
+    assert not any("recompute" in note for note in found.notes)
+
+
 DUMP = """
 mixed_precision:
   fp8: hybrid
@@ -226,6 +244,9 @@ def test_a_recipe_of_another_framework_is_refused(tmp_path: Path, name: str, tex
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=f"arguments: found none in '.*{name}', expected --name value, or a recipe, of Megatron"):
         arguments_from(str(tmp_path / name), V3, "gpus=32")
+    (tmp_path / "automodel.yaml").write_text("step_scheduler: {global_batch_size: 512, local_batch_size: 4}\ndistributed: {ep_size: 8}\n")
+    with pytest.raises(ConfigError, match="found local_batch_size, expected arguments or a recipe of Megatron; --layout takes"):  # no slip of global_
+        arguments_from(str(tmp_path / "automodel.yaml"), V3, "gpus=32")
 
 
 def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
