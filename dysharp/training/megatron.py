@@ -138,7 +138,7 @@ READ = (*DEGREES, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
-QUIET = ("none", "no_shard", "0", "full")
+QUIET: Texts = tuple(_TABLE["names"]["quiet"])
 """Values with which an argument of `TIMED` changes nothing."""
 
 

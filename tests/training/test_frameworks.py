@@ -135,6 +135,15 @@ def test_an_optimizer_on_the_host_is_named() -> None:
     assert note == "Arguments that change the time and are not read: optimizer_cpu_offload=True."
 
 
+@pytest.mark.parametrize(("said", "named"), [
+    ("--attention-backend unfused", "attention_backend=unfused"), ("--attention-backend flash", ""), ("--exp-avg-dtype fp8", "exp_avg_dtype=fp8"),
+    ("--exp-avg-dtype bf16", ""), ("--moe-layer-recompute", "moe_layer_recompute=True"), ("--transformer-impl transformer_engine", ""),
+])  # fmt: skip
+def test_what_makes_a_step_another_one_is_named(said: str, named: str) -> None:
+    notes = arguments_from(f"--use-distributed-optimizer --world-size 8 --expert-model-parallel-size 8 {said}", QWEN).notes
+    assert notes == ((f"Arguments that change the time and are not read: {named}.",) if named else ())
+
+
 def test_arguments_cut_experts_as_all_else_unless_they_say_how() -> None:
     """Megatron-LM sets the degree of experts to that of tensors where it is not said; a dense model has none."""
     words = "--tensor-model-parallel-size 4 --expert-model-parallel-size 8"
