@@ -32,6 +32,7 @@ from dysharp.training.answers import (
     COLLECTIVES,
     DATA_PARALLEL,
     EP,
+    EVEN,
     LAUNCHES,
     MFU_LINE,
     MFU_OF_DENSE,
@@ -216,6 +217,7 @@ def step(
     best = done[_fastest(done)]
     own, now = block.training_recipe, costs[best.system].times
     ways: dict[str, tuple[Layout, EpTimes | None, TrainingRecipe]] = {NO_EP: (plan, best.ep.without_wire(), own)} if best.ep else {}
+    ways |= {EVEN: (plan, replace(best.ep, busiest=1.0), own)} if best.ep and best.ep.busiest > 1 else {}
     ways |= {NO_LAUNCHES: (plan, best.ep, replace(own, host=False))} if own.host else {}
     ways |= {NO_TRAFFIC: (replace(plan, fsdp=1), best.ep, own)} if plan.fsdp > 1 else {}
     without = {name: step_costs(whole, machine, at, sequence, ep, order.directions, how).times for name, (at, ep, how) in ways.items()}

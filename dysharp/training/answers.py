@@ -138,9 +138,9 @@ def _length(spans: Iterable[Span]) -> float:
     return sum(b - a for a, b in spans)
 
 
-TWICE, NO_EP, NO_SENDS, NO_TRAFFIC, NO_LAUNCHES = (
-    "twice the micro-batches", "EP communication that costs nothing", "sends that cost nothing", "gradient and parameter traffic that costs nothing",
-    "launches that cost nothing",
+TWICE, EVEN, NO_EP, NO_SENDS, NO_TRAFFIC, NO_LAUNCHES = (
+    "twice the micro-batches", "experts of equal load", "EP communication that costs nothing", "sends that cost nothing",
+    "gradient and parameter traffic that costs nothing", "launches that cost nothing",
 )  # fmt: skip
 
 
