@@ -168,15 +168,13 @@ class Steps:
         """Rows of `columns`, one for each system."""
         return [one.to_dict() | one.shares | {"system": marked(one), "quick": self.quick.get(one.system, "")} for one in self.steps]
 
-    def _memory(self) -> ByName:
-        ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
-        return {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
-
     def to_dict(self) -> ByName:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
         top = named(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
         top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
-        top |= {"memory": self._memory()} | named(self, "steps", "gains", "formats", "sentence", "header")
+        ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
+        top["memory"] = {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
+        top |= named(self, "steps", "gains", "formats", "sentence", "header")
         top |= {"step_us_90": list(self.interval.around(self.best.step_us)) if self.interval else None}
         return top | ({"quick": True} if self.quick else {})
 
@@ -235,8 +233,8 @@ def step(
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
     known = None if merging or tensor else posterior_of(cluster, "steps")
-    again, only = request.copy(), [best.system] if whole.layer else None
-    again["quick"] = True
+    again: StepArgs = {**request, "quick": True}
+    only = [best.system] if whole.layer else None
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, only, **again).best.step_us])  # noqa: E731
     learned = known.interval(at) if known else None
     interval, hot = learned or step_interval(whole, plan, machine), best.ep.busiest if best.ep else 0.0

@@ -7,7 +7,7 @@ between domains and what a GPU takes when it waits are not counted: no Row count
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from dysharp.base import Amounts, frozen
 from dysharp.costs import Machine, number
@@ -174,10 +174,6 @@ class Energy:
     products_mj_per_token: float
     pj_per_bit: float
     pj_per_flop: float
-
-    def to_dict(self) -> Amounts:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def peak_flops_per_us(cluster: Cluster, products: str) -> float:

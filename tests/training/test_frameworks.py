@@ -144,6 +144,14 @@ def test_what_makes_a_step_another_one_is_named(said: str, named: str) -> None:
     assert notes == ((f"Arguments that change the time and are not read: {named}.",) if named else ())
 
 
+def test_a_batch_in_a_variable_does_not_matter_beside_that_of_the_layout() -> None:
+    words = "--world-size 8 --expert-model-parallel-size 8 --global-batch-size $GBS"
+    for own in ("m=4", "ga=4", "gbs=32"):
+        assert layout_of(arguments_from(words, QWEN, own).layout).global_batch == 32
+    with pytest.raises(ConfigError, match="global_batch_size: found '\\$GBS', expected a number: variables are not expanded"):
+        arguments_from(words, QWEN)
+
+
 def test_arguments_cut_experts_as_all_else_unless_they_say_how() -> None:
     """Megatron-LM sets the degree of experts to that of tensors where it is not said; a dense model has none."""
     words = "--tensor-model-parallel-size 4 --expert-model-parallel-size 8"
