@@ -176,7 +176,7 @@ class TrainingRecipe:
         the backward pass launches as a forward pass does.
         """
         saved, calls, looped = 0.0, 0.0, 0.0
-        for module in self.recompute:
+        for module in (FULL,) if FULL in self.recompute else self.recompute:
             pieces = MODULES.get(module, MOE_PIECES)
             chosen = [op for op in ops if module == FULL or op.piece in pieces]
             own = self.launches(chosen, local_experts)[0]
