@@ -100,11 +100,11 @@ def validate_training(data: AnyPath | None = None) -> TrainingReport:
     pairs = families.pair_cases() if data is None else []
     told += [*([summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []), *every]
     none = {"unit": "-", "measured": None, "predicted": None, "error": None, "judged": False}
-    rows: Rows = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
+    seen, no = {one.id for one in (*steps, *peaks, *counted)}, "found none of step_s, tok_s_gpu, mem_gib"
+    unread = [(row.id, row.text("model"), row.fault or no) for row in runs if row.id not in seen]
+    rows: Rows = [{"id": name, "family": "-", "model": model, **none, "note": why} for name, model, why in unread]
     rows += [
-        _training_row(step_time.FAMILY, "s", one)
-        | named(one, "group", "floor", "plain")
-        | _interval(one, "steps", one.like, one.gpu, 1e6)
+        _training_row(step_time.FAMILY, "s", one) | named(one, "group", "floor", "plain") | _interval(one, "steps", one.like, one.gpu, 1e6)
         for one in steps
     ]
     rows += [_training_row(families.MEMORY, "GiB", one) | _interval(one, "memory", "memory") for one in peaks]

@@ -32,6 +32,7 @@ from dysharp.training.answers import (
     COLLECTIVES,
     DATA_PARALLEL,
     EP,
+    EVEN,
     LAUNCHES,
     MFU_LINE,
     MFU_OF_DENSE,
@@ -167,15 +168,13 @@ class Steps:
         """Rows of `columns`, one for each system."""
         return [one.to_dict() | one.shares | {"system": marked(one), "quick": self.quick.get(one.system, "")} for one in self.steps]
 
-    def _memory(self) -> ByName:
-        ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
-        return {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
-
     def to_dict(self) -> ByName:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
         top = named(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
         top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
-        top |= {"memory": self._memory()} | named(self, "steps", "gains", "formats", "sentence", "header")
+        ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
+        top["memory"] = {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
+        top |= named(self, "steps", "gains", "formats", "sentence", "header")
         top |= {"step_us_90": list(self.interval.around(self.best.step_us)) if self.interval else None}
         return top | ({"quick": True} if self.quick else {})
 
@@ -216,6 +215,7 @@ def step(
     best = done[_fastest(done)]
     own, now = block.training_recipe, costs[best.system].times
     ways: dict[str, tuple[Layout, EpTimes | None, TrainingRecipe]] = {NO_EP: (plan, best.ep.without_wire(), own)} if best.ep else {}
+    ways |= {EVEN: (plan, replace(best.ep, busiest=1.0), own)} if best.ep and best.ep.busiest > 1 else {}
     ways |= {NO_LAUNCHES: (plan, best.ep, replace(own, host=False))} if own.host else {}
     ways |= {NO_TRAFFIC: (replace(plan, fsdp=1), best.ep, own)} if plan.fsdp > 1 else {}
     without = {name: step_costs(whole, machine, at, sequence, ep, order.directions, how).times for name, (at, ep, how) in ways.items()}
@@ -233,12 +233,14 @@ def step(
     formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
     known = None if merging or tensor else posterior_of(cluster, "steps")
-    again, only = request.copy(), [best.system] if whole.layer else None
-    again["quick"] = True
+    again: StepArgs = {**request, "quick": True}
+    only = [best.system] if whole.layer else None
     at = lambda change: np.log([step(model, change(one_group.cluster), layout, schedule, only, **again).best.step_us])  # noqa: E731
     learned = known.interval(at) if known else None
-    interval = learned or step_interval(whole, plan, machine)
-    bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine)
+    interval, hot = learned or step_interval(whole, plan, machine), best.ep.busiest if best.ep else 0.0
+    bar = learned_bar(learned, cluster) if learned else error_bar(whole, plan, machine, hot)
+    if best.stands_on == BOUND:
+        interval, bar = None, "No measurement judges a bound: a step takes at least so long."
     header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), bar, *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words, interval)
@@ -302,7 +304,8 @@ def _planned(
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     usual = training_recipe_for(whole, machine)
     said = written or usual
-    training_recipe = replace(usual, overlap_tp=said.overlap_tp, overlap_dp=said.overlap_dp, recompute=saving.recompute, tensor=shared)
+    overlapping = replace(usual, overlap_tp=said.overlap_tp, overlap_dp=said.overlap_dp, overlap_gather=said.overlap_gather)
+    training_recipe = replace(overlapping, recompute=saving.recompute, tensor=shared)
     if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, training_recipe = in_formats(whole, training_recipe, formats, machine)

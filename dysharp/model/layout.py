@@ -186,7 +186,7 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
     if model.linear is not None:
         divides("tp", layout.tp, "value_heads of linear attention", model.linear.value_heads)
         if layout.cp > 1:
-            faults.append(f"cp: found {layout.cp}, expected 1 in a model with linear attention, whose states go through a whole sequence")
+            faults.append(f"cp: found {layout.cp}, expected 1: linear attention and Mamba-2 over ranks (Megatron-LM's all-to-all) are not modelled")
     if not layout.stages and layout.chunks > model.n_layers:
         faults.append(f"pp x vpp: found {layout.chunks}, expected at most layers = {model.n_layers}, or stages=...")
     divides("tp", layout.tp, "heads", a.heads)

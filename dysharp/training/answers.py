@@ -7,7 +7,7 @@ between domains and what a GPU takes when it waits are not counted: no Row count
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from dysharp.base import Amounts, frozen
 from dysharp.costs import Machine, number
@@ -138,9 +138,9 @@ def _length(spans: Iterable[Span]) -> float:
     return sum(b - a for a, b in spans)
 
 
-TWICE, NO_EP, NO_SENDS, NO_TRAFFIC, NO_LAUNCHES = (
-    "twice the micro-batches", "EP communication that costs nothing", "sends that cost nothing", "gradient and parameter traffic that costs nothing",
-    "launches that cost nothing",
+TWICE, EVEN, NO_EP, NO_SENDS, NO_TRAFFIC, NO_LAUNCHES = (
+    "twice the micro-batches", "experts of equal load", "EP communication that costs nothing", "sends that cost nothing",
+    "gradient and parameter traffic that costs nothing", "launches that cost nothing",
 )  # fmt: skip
 
 
@@ -174,10 +174,6 @@ class Energy:
     products_mj_per_token: float
     pj_per_bit: float
     pj_per_flop: float
-
-    def to_dict(self) -> Amounts:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def peak_flops_per_us(cluster: Cluster, products: str) -> float:

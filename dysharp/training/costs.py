@@ -121,10 +121,11 @@ def step_costs(
     reduce = tuple(
         _buckets(own, layout, at, exchanged[0][at], held[at], one.backward_wires, one.backward + one.weights)[::-1] for at, one in enumerate(stages)
     )
-    gather = tuple(_buckets(own, layout, at, exchanged[1][at], held[at], one.forward_wires, one.forward) for at, one in enumerate(stages))
+    ahead = replace(own, overlap_dp=own.overlap_dp and own.overlap_gather)
+    gather = tuple(_buckets(ahead, layout, at, exchanged[1][at], held[at], one.forward_wires, one.forward) for at, one in enumerate(stages))
     update = tuple(us_to_ps(update_us(machine, layout, one, copies, own, own.state)) for one in held)
     busy = us_to_ps(max(sent.near, sent.far))
-    return StepCosts(machine, layout, stages, StepTimes(cells, busy, reduce, gather, update, late_gather=not own.overlap_dp))
+    return StepCosts(machine, layout, stages, StepTimes(cells, busy, reduce, gather, update, late_gather=not ahead.overlap_dp))
 
 
 def moe_kinds(block: Block) -> dict[Kind, int]:

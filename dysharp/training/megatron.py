@@ -128,17 +128,19 @@ def _constant(node: ast.expr, name: str) -> Any:
 _TABLE = read_toml(Path(__file__).with_suffix(".toml"))
 DEGREES: Cells = _TABLE["degrees"]
 """Argument -> key of a layout."""
-MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "experts", "num_moe_experts": "experts", "moe_router_topk": "top-k"}
+MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "experts", "moe_router_topk": "top-k"}
 """Argument -> number of a model that it must equal."""
-SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "use_custom_fsdp")
+ALIAS: Cells = _TABLE["alias"]
+"""Another name of an argument -> its own, which counts first."""
+SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2")
 TIMED: Texts = tuple(_TABLE["names"]["timed"])
 """Arguments that change the time of a step and that `step` does not read."""
-READ = (*DEGREES, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
+READ = (*DEGREES, *ALIAS, *MODEL, *SHARDED, *TIMED, *_TABLE["names"]["read"])
 """Every name that changes an answer or a note."""
 KNOWN = Path(__file__).with_name("megatron_names.txt")
 ALIKE, MOST_NAMES = 0.9, 2000
 """Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
-QUIET = ("none", "no_shard", "0", "full")
+QUIET: Texts = tuple(_TABLE["names"]["quiet"])
 """Values with which an argument of `TIMED` changes nothing."""
 
 
@@ -158,6 +160,8 @@ class _StepArguments:
     """Tensor parallel traffic of a dense model runs beside its GEMMs (`tp_comm_overlap`); of models with experts the argument is not read."""
     overlap_dp: bool = True
     """Gradients are reduced beside the passes (`overlap_grad_reduce`), as a recipe and sharded weights do unless they say no."""
+    overlap_gather: bool = True
+    """And parameters are gathered beside them (`overlap_param_gather`), not behind the optimizer."""
 
 
 def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArguments:
@@ -165,45 +169,46 @@ def arguments_from(text: str, model: WholeModel, more: str = "") -> _StepArgumen
 
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
-    values = _read_settings(text)
+    values = {ALIAS.get(name, name): value for name, value in sorted(_read_settings(text).items(), key=lambda one: one[0] not in ALIAS)}
     plain = not text.partition(":")[0].endswith((".toml", ".json", ".yaml", ".yml", ".py"))  # a recipe lies over another one
     _check(values, model, text, plain)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
     keys = _degrees(values, model, own)
-    if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own} and not {"gbs", "m"} & {*own}:
+    if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own}:
         raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
-    if {"m", "ga", "micro_batches"} & {*own}:
-        keys.pop("gbs", None)
     tp = own.get("tp", "").partition("=")[2] or keys.get("tp", 1)
     if model.layer and plain:
         keys.setdefault("etp", tp)  # Megatron-LM, arguments.py
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
-    sharded = _sharded(values)
+    sharded = _is_on(values, *SHARDED)
     if sharded and "fsdp" not in own:
         plan = layout_of(layout)
         layout += f",fsdp={plan.dp * plan.cp}"
     overlap_tp = model.layer is None and values.pop("tp_comm_overlap", None) not in (None, False)
     overlap_dp = sharded or bool(values.get("overlap_grad_reduce", not plain))
+    overlap_gather = sharded or bool(values.get("overlap_param_gather", not plain))
     matter = {"use_distributed_optimizer": not sharded, "sequence_parallel": str(tp) != "1"}
     unsaid = (line for name, line in _TABLE["unsaid"].items() if matter[name] and not values.get(name, not plain))
-    sequence = _number(values, "seq_length") or _number(values, "sequence_length") or _number(values, "encoder_seq_length")
     precision = _precision(values)
     if precision.endswith("bf16-gradients"):
         values.pop("grad_reduce_in_bf16", None)  # read, and so no note
-    return _StepArguments(layout, sequence, _recompute(values), precision, (*_notes(values), *unsaid), overlap_tp, overlap_dp)
+    notes = *_notes(values), *unsaid
+    return _StepArguments(layout, _number(values, "seq_length"), _recompute(values), precision, notes, overlap_tp, overlap_dp, overlap_gather)
 
 
 def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:
     if len(values) > MOST_NAMES:
         raise ConfigError(f"arguments: found {len(values)}, expected at most {MOST_NAMES}")
     known, read = {*READ, *read_text(KNOWN).split()}, {*READ} & {*values}
+    if read and (foreign := {*_TABLE["names"]["foreign"]} & {*values}):
+        raise ConfigError(f"arguments: found {min(foreign)}, expected arguments or a recipe of Megatron; --layout takes degrees of other frameworks")
     for name in values if plain or read else ():
         if name not in known and (near := get_close_matches(name, READ, 1, ALIKE)):
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
     if not read:
         raise ConfigError(f"arguments: found none in {show(text)}, expected --name value, or a recipe, of Megatron")
     strategy = values.get("data_parallel_sharding_strategy", "no_shard" if plain and not values.get("use_torch_fsdp2") else None)
-    if _sharded(values) and strategy not in (None, "optim_grads_params"):
+    if _is_on(values, *SHARDED) and strategy not in (None, "optim_grads_params"):
         what = "expected optim_grads_params (no_shard is Megatron-LM's default) or no sharded weights"
         raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, {what}")
     layer = model.layer
@@ -215,16 +220,15 @@ def _check(values: Values, model: WholeModel, text: str, plain: bool) -> None:
         raise ConfigError(f"mtp_num_layers: found {show(mtp)}, expected the {model.mtp} of {model.name}")
 
 
-def _sharded(values: Values) -> bool:
-    return any(values.get(name) not in (None, False) for name in SHARDED)
+def _is_on(values: Values, *names: str) -> bool:
+    return any(values.get(name) not in (None, False) for name in names)
 
 
 def _number(values: Values, name: str) -> int | None:
     """A positive integer of the arguments; None: not there."""
-    value = values.get(name)
-    if value is None or value is False:
+    if not _is_on(values, name):
         return None
-    text = str(value)
+    text = str(values[name])
     if "$" in text:
         raise ConfigError(f"{name}: found {show(text)}, expected a number: variables are not expanded")
     if not (text.isascii() and text.isdigit() and 0 < len(text) <= 7 and 0 < int(text) <= MOST):
@@ -233,9 +237,10 @@ def _number(values: Values, name: str) -> int | None:
 
 
 def _degrees(values: Values, model: WholeModel, own: Cells) -> dict[str, int | str]:
-    """Keys of a layout. `own`: parts of its text that count first: the number of GPUs, whatever variables stand for it, and the pipeline."""
+    """Keys of a layout. `own`: parts of its text that count first: GPUs and batch, whatever variables stand for them, and the pipeline."""
     sized, ranks = {"gpus", "dp"} & {*own}, own.get("pp", "").partition("=")[2].strip()
-    keys: dict[str, int | str] = {key: n for name, key in DEGREES.items() if not (sized and key == "gpus") and (n := _number(values, name))}
+    told = {"gpus": sized, "gbs": {"gbs", "m", "ga", "micro_batches"} & {*own}}
+    keys: dict[str, int | str] = {key: n for name, key in DEGREES.items() if not told.get(key) and (n := _number(values, name))}
     per_node, nodes = (None if sized else _number(values, name) for name in ("nproc_per_node", "nnodes"))
     if per_node or nodes:
         keys["gpus"] = (per_node or 1) * (nodes or 1)
@@ -259,9 +264,8 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
         if not isinstance(given, str) or "$" in given:
             raise ConfigError(f"pipeline_model_parallel_layout: found {show(given)}, expected a string such as Et*4|(t*4|)*14tmL")
         return given.replace(",", "")
-    first = _number(values, "decoder_first_pipeline_num_layers") or _number(values, "num_layers_in_first_pipeline_stage")
-    last = _number(values, "decoder_last_pipeline_num_layers") or _number(values, "num_layers_in_last_pipeline_stage")
-    ends = [values.get(f"account_for_{what}_in_pipeline_split") not in (None, False) for what in ("embedding", "loss")]
+    first, last = (_number(values, f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
+    ends = [_is_on(values, f"account_for_{what}_in_pipeline_split") for what in ("embedding", "loss")]
     if pp == 1 or not (first or last or any(ends)):
         return ""
     layers, end = model.n_layers, "m" * model.mtp + "L"
@@ -283,7 +287,7 @@ def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
 
 def _recompute(values: Values) -> Texts:
     how = values.get("recompute_granularity")
-    if how == "full":
+    if how in ("full", True):
         return (FULL,)
     if how != "selective" and not values.get("recompute_activations"):
         return ()
@@ -303,19 +307,15 @@ MIXED = {"mxfp8": "mxfp8", "nvfp4": "fp4-all", "subchannel": "fp8", "fp8": "fp8-
 
 def _precision(values: Values) -> str:
     """The precision of the arguments; "" where they name no type."""
-
-    def is_on(*names: str) -> bool:
-        return any(values.get(name) not in (None, False) for name in names)
-
     moments, gradients = (values.get(of) in ("bf16", "bfloat16", "torch.bfloat16") for of in ("exp_avg_dtype", "main_grads_dtype"))
     name = next((one for word, one in MIXED.items() if word in str(values.get("mixed_precision"))), "")
-    if is_on("fp4_format", "fp4"):
+    if _is_on(values, "fp4_format", "fp4"):
         name = "fp4-all"
-    elif is_on("fp8_format", "fp8"):
+    elif _is_on(values, "fp8_format", "fp8"):
         name = FP8_RECIPES.get(str(values.get("fp8_recipe")), "fp8-tensor")
-    elif not name and (is_on("bf16") or moments):
+    elif not name and (_is_on(values, "bf16") or moments):
         name = "bf16"
-    wide = "bf16-gradients" if gradients or is_on("grad_reduce_in_bf16") else "bf16-moments"
+    wide = "bf16-gradients" if gradients or _is_on(values, "grad_reduce_in_bf16") else "bf16-moments"
     return f"{name},state={wide if name == 'bf16' else 'fp8-moments'}" if moments else name
 
 

@@ -64,7 +64,7 @@ class TrainingRecipe:
     | `dispatcher` | of routed experts as a closed form; "": a Row has their time |
     | `overlap_ep` | EP communication of one micro-batch beside computing of another |
     | `overlap_tp` | tensor parallel collectives in pieces beside their GEMM |
-    | `overlap_dp` | buckets of gradients and parameters beside the passes |
+    | `overlap_dp`, `overlap_gather` | buckets of gradients beside the passes; those of parameters, too |
     | `graphs` | parts that graphs replay (`GRAPH_PARTS`), or `WHOLE` |
     | `plain_ddp` | gradients are scaled and looked through for NaN before they are reduced (Megatron-LM's defaults) |
     | `counts` | the host waits for a count of rows before experts (without capacities) |
@@ -82,6 +82,7 @@ class TrainingRecipe:
     overlap_ep: bool = False
     overlap_tp: bool = False
     overlap_dp: bool = True
+    overlap_gather: bool = True
     plain_ddp: bool = False
     graphs: Texts = ()
     counts: bool = True
@@ -175,7 +176,7 @@ class TrainingRecipe:
         the backward pass launches as a forward pass does.
         """
         saved, calls, looped = 0.0, 0.0, 0.0
-        for module in self.recompute:
+        for module in (FULL,) if FULL in self.recompute else self.recompute:
             pieces = MODULES.get(module, MOE_PIECES)
             chosen = [op for op in ops if module == FULL or op.piece in pieces]
             own = self.launches(chosen, local_experts)[0]

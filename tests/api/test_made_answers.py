@@ -62,7 +62,7 @@ def steps() -> Lines:
         for one in done.steps:
             speed = {"us": one.step_us, "speed": one.tokens_per_s_gpu, "tflops": one.tflops, "mfu": one.mfu}
             yield f"{one.system} {short(speed)}; {short(one.shares)}"
-            yield f"  {one.ep and short(asdict(one.ep))}; {one.energy and short(one.energy.to_dict())}"
+            yield f"  {one.ep and short(asdict(one.ep))}; {one.energy and short(asdict(one.energy))}"
 
 
 def simulated(systems: Mapping[str, Any], request: Any) -> list[Row | NoEstimate]:

@@ -18,6 +18,7 @@ from dysharp.costs.machine import Machine
 from dysharp.planning.layers import pieces_of
 from dysharp.runs.store import digest_of
 from dysharp.specs import load_cluster, load_model, load_whole
+from dysharp.training.answers import EVEN
 from dysharp.training.recipe import TrainingRecipe
 
 SMALL: dict[str, Any] = {"layout": "pp=3,ep=4,m=6", "sequence": 32, "systems": ["deepep", "dysharp", "ideal"]}
@@ -161,7 +162,8 @@ def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None
 
 
 def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
-    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute --overlap-grad-reduce"
+    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute"
+    args += " --overlap-grad-reduce --overlap-param-gather"
     ran = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", "--megatron-args", args, "--layout", "m=6", "--systems", "deepep", "--json"])
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
@@ -210,7 +212,7 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert kept.formats["sent"] == "fp8"  # as deepep sends to a layer in FP8, in a quick answer, too
     assert kept.memory.peak.allocated == dysharp.describe("qwen3-30b", layout="ep=8,gpus=64,m=4", recompute=["full"]).memory[0]["allocated"] * 2**30
     assert "formats: weights fp8-block (dense), bf16; products fp8 (dense), bf16; KV bf16; state fp8" in narrow.header  # collectives hide attention
-    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --overlap-grad-reduce"
+    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --overlap-grad-reduce --overlap-param-gather"
     assert asked(megatron=f"{args} --tp-comm-overlap").best.step_us == narrow.best.step_us < asked(megatron=args).best.step_us
     late = asked(megatron=args.replace("--overlap-grad-reduce", "--tp-comm-overlap")).best  # reduced behind the passes
     assert late.shares["data_parallel"] > 3 * narrow.best.shares["data_parallel"]
@@ -246,3 +248,21 @@ def test_simulated_layers_multiply_in_the_type_of_the_precision(monkeypatch: pyt
     assert sent.forward_wire < wide.forward_wire
     assert (found[1].formats["sent"], found[3].formats["sent"], found[3].formats["back"]) == ("bf16", "fp8", "bf16")
     assert digest_of(layer) != digest_of(replace(layer, gemm_dtype="bf16"))  # what keys of kept Rows have of a model
+
+
+def test_a_bound_has_no_interval() -> None:
+    """A quick answer over nodes said that no step is faster, and that measured ones take 0.8 times as long."""
+    found = dysharp.step("qwen3-30b", "hw-dgx-h100-x2", "ep=16,m=2", systems=["megatron-a2a"], quick=True)
+    assert (found.best.stands_on, found.interval) == (training.BOUND, None)
+    assert "No measurement judges a bound: a step takes at least so long." in found.header
+
+
+def test_experts_of_equal_load_help_as_much_as_uniform_routing() -> None:
+    """'94 % of the step is computing' stood over a step whose busiest rank computed for all others."""
+    skewed, even = (
+        dysharp.step("qwen3-30b", "hw-dgx-h200", "ep=8,m=2", systems=["megatron-a2a"], sequence=8192, routing=routing, quick=True)
+        for routing in ("lognormal:0.65", "uniform")
+    )
+    assert skewed.gains[EVEN] > 0.03
+    assert skewed.gains[EVEN] == pytest.approx(skewed.best.step_us / even.best.step_us - 1, abs=0.01)
+    assert even.gains.get(EVEN, 0.0) < 0.01

@@ -256,6 +256,7 @@ def test_a_backward_pass_launches_modules_that_are_computed_again() -> None:
     own = TrainingRecipe(dtype="bf16", recompute=("moe",))
     assert own.replays(moe, 4) == (1, (17 + 13 + 1 + 3, 4 * 2))  # router, dispatch and combine, activation
     assert TrainingRecipe(recompute=("full",)).replays(dense)[1] == (10 + 5 + 3, 0)
+    assert TrainingRecipe(recompute=("full", "mlp")).replays(dense)[1] == (10 + 5 + 3, 0)  # launched once
     model, machine = load_whole("deepseek-v2-lite"), Machine(load_cluster("hw-dgx-h100"))
     ways = [TrainingRecipe(host=True, recompute=names) for names in ((), ("core_attn",))]
     plain, again = (Block(model, machine, layout_of("tp=1"), 64, one).layer(0, None) for one in ways)

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import formats_of
 from dysharp.model.layout import chunks_of
-from dysharp.specs import load_whole
+from dysharp.specs import load_cluster, load_whole
+from dysharp.training.costs import step_costs
 from dysharp.training.megatron import _arguments_of, _read_settings, arguments_from
+from dysharp.training.recipe import TrainingRecipe
 
 V3 = load_whole("deepseek-v3")
 QWEN = load_whole("qwen3-235b")
@@ -21,6 +24,7 @@ ARGS = (
     "--recompute-granularity selective --recompute-modules mla_up_proj mlp --num-layers 61 --load $CHECKPOINT --fp8-format e4m3 "
     "--exp-avg-dtype bf16 --overlap-moe-expert-parallel-comm --lr 1e-4"
 )
+SHARED = " --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
 YAML = """# a recipe
 model:
   _target_: provider  # a comment
@@ -131,12 +135,44 @@ def test_an_optimizer_on_the_host_is_named() -> None:
     assert note == "Arguments that change the time and are not read: optimizer_cpu_offload=True."
 
 
+@pytest.mark.parametrize(("said", "named"), [
+    ("--attention-backend unfused", "attention_backend=unfused"), ("--attention-backend flash", ""), ("--exp-avg-dtype fp8", "exp_avg_dtype=fp8"),
+    ("--exp-avg-dtype bf16", ""), ("--moe-layer-recompute", "moe_layer_recompute=True"), ("--transformer-impl transformer_engine", ""),
+])  # fmt: skip
+def test_what_makes_a_step_another_one_is_named(said: str, named: str) -> None:
+    notes = arguments_from(f"--use-distributed-optimizer --world-size 8 --expert-model-parallel-size 8 {said}", QWEN).notes
+    assert notes == ((f"Arguments that change the time and are not read: {named}.",) if named else ())
+
+
+def test_a_batch_in_a_variable_does_not_matter_beside_that_of_the_layout() -> None:
+    words = "--world-size 8 --expert-model-parallel-size 8 --global-batch-size $GBS"
+    for own in ("m=4", "ga=4", "gbs=32"):
+        assert layout_of(arguments_from(words, QWEN, own).layout).global_batch == 32
+    with pytest.raises(ConfigError, match="global_batch_size: found '\\$GBS', expected a number: variables are not expanded"):
+        arguments_from(words, QWEN)
+
+
 def test_arguments_cut_experts_as_all_else_unless_they_say_how() -> None:
     """Megatron-LM sets the degree of experts to that of tensors where it is not said; a dense model has none."""
     words = "--tensor-model-parallel-size 4 --expert-model-parallel-size 8"
     for more, own, found in (("", "", 4), ("", "tp=2", 2), ("", "etp=1", 1), (" --expert-tensor-parallel-size 1", "", 1)):
         assert layout_of(arguments_from(words + more, QWEN, own).layout).etp == found
     assert layout_of(arguments_from("--tensor-model-parallel-size 4", load_whole("llama3-8b")).layout).etp == 1
+
+
+def test_parameters_arrive_beside_passes_where_arguments_say_so() -> None:
+    """Gradients alone overlapped: parameters did, too. Megatron-LM gathers them behind the optimizer without --overlap-param-gather."""
+    words = "--use-distributed-optimizer --expert-model-parallel-size 8 --overlap-grad-reduce"
+    for more, overlaps in (("", (True, False)), (" --overlap-param-gather", (True, True)), (SHARED, (True, True))):
+        found = arguments_from(words + more, QWEN, "gpus=64")
+        assert (found.overlap_dp, found.overlap_gather) == overlaps, more
+    asked = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-h200-x8")), layout_of("gpus=64,ep=8,m=8"), 4096, None, 1
+    recipes = TrainingRecipe(), TrainingRecipe(overlap_gather=False), TrainingRecipe(overlap_dp=False)
+    costs = [step_costs(*asked, recipe) for recipe in recipes]
+    assert [one.times.late_gather for one in costs] == [False, True, True]
+    assert [len(one.times.reduce[0]) > 1 for one in costs] == [True, True, False]
+    (late,) = costs[1].times.gather[0]
+    assert late / 1e12 == pytest.approx(29e9 / 8 * 2 * 7 / 8 / 47e9, rel=0.2)  # experts of a rank among 8 nodes, one NIC each
 
 
 def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
@@ -163,6 +199,24 @@ def test_names_of_other_recipes_of_megatron_count(tmp_path: Path) -> None:
     layout = layout_of(found.layout)
     assert (layout.tp, layout.pp, layout.global_batch, found.sequence, found.precision) == (4, 2, 512, 8192, "mxfp8")
     assert (len(found.notes), "--sequence-parallel" in found.notes[0], found.overlap_dp) == (1, True, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trainer: {devices: 8}\nmodel:\n  micro_batch_size: 2\n  global_batch_size: 512\n  pipeline_model_parallel_size: 2\n"
+        "  encoder_seq_length: 8192\n  activations_checkpoint_granularity: full\n  activations_checkpoint_method: uniform\n",
+        "policy:\n  train_global_batch_size: 512\n  train_micro_batch_size: 2\n  max_total_sequence_length: 8192\n  megatron_cfg:\n"
+        "    activation_checkpointing: true\n    pipeline_model_parallel_size: 2\n",
+    ],
+)
+def test_recipes_of_nemo_and_nemo_rl_count(tmp_path: Path, text: str) -> None:
+    """Their recomputation, and batch and sequence of NeMo RL, were left out without a word: one micro-batch a rank of 4,096 tokens."""
+    (tmp_path / "recipe.yaml").write_text(text)
+    found = arguments_from(f"{tmp_path}/recipe.yaml", load_whole("llama3-8b"), "gpus=32")
+    layout = layout_of(found.layout)
+    assert (layout.pp, layout.micro_batch, layout.global_batch, found.sequence, found.recompute) == (2, 2, 512, 8192, ("full",))
+    assert not any("recompute" in note for note in found.notes)
 
 
 DUMP = """
@@ -207,6 +261,9 @@ def test_a_recipe_of_another_framework_is_refused(tmp_path: Path, name: str, tex
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=f"arguments: found none in '.*{name}', expected --name value, or a recipe, of Megatron"):
         arguments_from(str(tmp_path / name), V3, "gpus=32")
+    (tmp_path / "automodel.yaml").write_text("step_scheduler: {global_batch_size: 512, local_batch_size: 4}\ndistributed: {ep_size: 8}\n")
+    with pytest.raises(ConfigError, match="found local_batch_size, expected arguments or a recipe of Megatron; --layout takes"):  # no slip of global_
+        arguments_from(str(tmp_path / "automodel.yaml"), V3, "gpus=32")
 
 
 def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_experts_beyond_the_domain_need_other_nodes() -> None:
 
 
 def test_states_of_linear_attention_are_not_cut_by_context() -> None:
-    with pytest.raises(ConfigError, match="cp: found 2, expected 1 in a model with linear attention"):
+    with pytest.raises(ConfigError, match="cp: found 2, expected 1: linear attention and Mamba-2"):
         check_layout(load_whole("qwen3-next-80b"), layout_of("cp=2,gbs=8"))
 
 

@@ -54,6 +54,7 @@ def read(text: str, given: Mapping[str, str]) -> Log:
 def _derived(told: Mapping[str, str]) -> dict[str, str]:
     """Precision, recomputation and dispatcher as columns say them."""
     fp8, deepep = told.get("fp8", "None"), told.get("moe_enable_deepep") == "True"
+    backend = told.get("moe_token_dispatcher_type", "").replace("flex", told.get("moe_flex_dispatcher_backend", "deepep"))
     flags = [name for name in ("bf16", "fp16") if told.get(name) == "True"]
     kept = told.get("recompute_granularity", "None")
     modules = re.findall(r"\w+", told.get("recompute_modules", "").replace("None", ""))
@@ -62,6 +63,6 @@ def _derived(told: Mapping[str, str]) -> dict[str, str]:
     return {
         "precision": "" if not flags else "fp8" if fp8 not in ("None", "False") else flags[0],
         "recompute": f"{told['recompute_num_layers']} layers" if part else recompute,
-        "dispatcher": "" if told.get("num_experts", "None") == "None" else "deepep" if deepep else told.get("moe_token_dispatcher_type", ""),
+        "dispatcher": "" if told.get("num_experts", "None") == "None" else "deepep" if deepep else backend,
         "a2a_overlap": "on" if told.get("overlap_moe_expert_parallel_comm") == "True" else "",
     }  # fmt: skip

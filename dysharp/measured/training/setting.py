@@ -33,8 +33,6 @@ class TrainingRow(Run):
         return self.text("source").startswith(source)
 
 
-PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-sc": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
-"""Precision of a row -> recipe of its state, as far as the row says it."""
 KEPT_DENSE = 1
 """Dense layers that runs of fewer layers keep (SimuMax's cases of DeepSeek models)."""
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
@@ -77,21 +75,21 @@ def model_of(row: TrainingRow) -> WholeModel:
 
 
 def _layout_of_row(row: TrainingRow) -> Layout:
-    """The layout of a row. Raises `Unsupported` where its numbers contradict each other, or do not say how many micro-batches a step has."""
+    """The layout of a row. Raises `Unsupported` where its numbers contradict each other, or do not say how many micro-batches a step has, and
+    ConfigError where they are no layout.
+    """
     of, given, step = row.degree, row.degrees["ga"], row.degrees["gbs"]
-    batches, rest = divmod(step, of("dp") * of("mbs")) if step else (given, 0)
+    dp = row.degrees["dp"] or max(1, of("gpus") // (of("tp") * of("pp") * of("cp")))
+    batches, rest = divmod(step, dp * of("mbs")) if step else (given, 0)
     cut = row.is_of(AUTOMODEL) and of("pp") > 1  # its pipeline cuts the batch of a turn
     nameless = row.is_of(BRIDGE) and of("pp") > 1 and not row.text("note")
     chunks = row.degrees["vpp"] or (CHUNKS.get(row.model, 1) if nameless else 1)
     if rest or not batches or (given not in (0, batches) and not cut):
-        raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {of('dp')}, ga {given or '-'}, expected gbs = mbs x dp x ga")
-    try:
-        layout = Layout(
-            tp=of("tp"), pp=of("pp"), vpp=chunks, ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
-            micro_batches=batches, fsdp=max(1, of("fsdp")) * (of("cp") if of("fsdp") > 1 else 1),
-        )  # fmt: skip
-    except ConfigError as error:
-        raise Unsupported(str(error)) from None
+        raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {dp}, ga {given or '-'}, expected gbs = mbs x dp x ga")
+    layout = Layout(
+        tp=of("tp"), pp=of("pp"), vpp=chunks, ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=dp, micro_batch=of("mbs"),
+        micro_batches=batches, fsdp=max(1, of("fsdp")) * (of("cp") if of("fsdp") > 1 else 1),
+    )  # fmt: skip
     if layout.gpus != of("gpus"):
         raise Unsupported(f"found {of('gpus')} GPUs, expected tp x pp x cp x dp = {layout.gpus}")
     return layout
@@ -121,17 +119,16 @@ def setting_of(row: TrainingRow) -> Setting:
     """What a row trains, and how. Raises `Unsupported` with the reason where it does not say so."""
     if not row.degrees["seq"]:
         raise Unsupported("found no seq")
-    model = model_of(row)
-    layout = _layout_of_row(row)
-    layout = replace(layout, stages=_stages_of(row, model, layout))
-    precision = row.text("precision").lower().replace("_", "-")
-    if precision not in PRECISIONS:
-        raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")
+    model, precision = model_of(row), row.text("precision").lower().replace("_", "-")
     try:
+        layout = _layout_of_row(row)
+        layout = replace(layout, stages=_stages_of(row, model, layout))
+        if precision not in DTYPES:
+            raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")
         check_layout(model, layout, row.degree("seq"))
     except ConfigError as error:
         raise Unsupported(str(error)) from None
-    return Setting(model, layout, row.degree("seq"), RECIPES[PRECISIONS[precision]], _saving_of(row))
+    return Setting(model, layout, row.degree("seq"), RECIPES["bf16" if precision == "bf16" else "fp8"], _saving_of(row))
 
 
 WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "") | {
@@ -237,6 +234,8 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool, hybrid: bool) -> Dispa
         return "uccl"
     if "deepep" in named:
         return "alltoall" if gpu in RACKS else "deepep"
+    if named and "alltoall" not in named and not bridge:
+        raise Unsupported(f"no closed form of the dispatcher {named!r}, expected alltoall, deepep, hybridep or uccl")
     if "alltoall" in named or not bridge:
         return "alltoall"
     return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("etp") > NODE else "alltoall"

@@ -176,16 +176,13 @@ def estimate_row(row: TrainingRow, change: Callable[[Cluster], Cluster] | None =
 
 def step_cases(rows: Sequence[TrainingRow]) -> list[StepCase]:
     """One case for every row with a measured step, in order."""
-    return [case for row in rows if (case := _case(row))]
+    return [_case(row, measured) for row in rows if (measured := measured_s(row))]
 
 
-def _case(row: TrainingRow) -> StepCase | None:
-    measured = measured_s(row)
-    if measured is None:
-        return None
+def _case(row: TrainingRow, measured: float) -> StepCase:
     release = row.text("software").split(" ")[0]
     try:
-        done, gpu, setting = estimate_row(row), machine_of(row)[0], setting_of(row)
+        done, (gpu, machine), setting = estimate_row(row), machine_of(row), setting_of(row)
     except Unsupported as reason:
         return StepCase(
             id=row.id, model=row.text("model"), gpu=row.text("hardware"), release=release, measured=measured, predicted=None, note=str(reason)
@@ -195,7 +192,6 @@ def _case(row: TrainingRow) -> StepCase | None:
     degrees = (layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.dp, layout.micro_batch, setting.sequence)
     ways = (training_recipe.dtype, training_recipe.dispatcher, training_recipe.overlap_ep, *training_recipe.graphs, *training_recipe.recompute)
     shape = ".".join(map(str, degrees)) + " " + " ".join(str(way) for way in ways if way)
-    machine = machine_of(row)[1]
     return StepCase(
         id=row.id, model=setting.model.name, gpu=gpu, group=_group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
         like=_group_of_step(setting.model, layout, machine), micro_batches=layout.micro_batches, case=shape, note=_aside(row),
@@ -299,10 +295,11 @@ def step_interval(model: WholeModel, layout: Layout, machine: Machine) -> Interv
     return interval_of(Asked("steps", _group_of_step(model, layout, machine), machine.gpu.name, 0.0, model.name)) if judged else None
 
 
-def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
-    """What measurements say about a step, in a sentence."""
+def error_bar(model: WholeModel, layout: Layout, machine: Machine, busiest: float = 0.0) -> str:
+    """What measurements say about a step, in a sentence. `busiest`: rows of the busiest rank over the mean, which measured steps balance."""
     if not machine.cluster.gpu:
         return "No measurement judges a paper cluster: read ratios between systems, not times."
     if (found := step_interval(model, layout, machine)) is None:
         return f"No measured step judges a {machine.cluster.gpu}: read ratios between systems, not times."
-    return f'Measured steps like this ("{_group_of_step(model, layout, machine)}") that no fit saw take {found.words}.'
+    hot = f" They balance experts; here the busiest rank has {busiest:.1f} times the mean (--routing uniform: 1)." if round(busiest, 1) > 1 else ""
+    return f'Measured steps like this ("{_group_of_step(model, layout, machine)}") that no fit saw take {found.words}.{hot}'

@@ -13,7 +13,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.cli.entry import main
-from dysharp.measured.formats import FORMATS, Given, rows_text
+from dysharp.measured.formats import FORMATS, Given, megatron_log, rows_text
 from dysharp.measured.measurements import Measurement, Unsupported, measurements_from_csv, out_of_scope
 from dysharp.measured.serving.setting import ServingRow
 from dysharp.measured.training.setting import TrainingRow
@@ -58,6 +58,10 @@ def test_training() -> None:
     assert {name: row.degrees[name] for name in ("gpus", "gbs", "mbs", "tp", "ep", "dp", "layers")} == {
         "gpus": 8, "gbs": 256, "mbs": 2, "tp": 1, "ep": 8, "dp": 8, "layers": 32,
     }  # fmt: skip
+    text = (SAMPLES / "megatron.log").read_text()
+    for said, found in (("flex", "deepep"), ("flex\n:   moe_flex_dispatcher_backend ..... hybridep", "hybridep"), ("allgather", "allgather")):
+        log = megatron_log.read(text.replace("type .................... alltoall", f"type .................... {said}"), {})
+        assert log.rows[0]["dispatcher"] == found
     (row,) = TrainingRow.read(SAMPLES / "torchtitan.log")
     assert row.numbers["step_s"] == pytest.approx(128 * 4096 / (8 * 11000))
     assert (row.model, row.text("hardware"), row.text("precision"), row.degrees["fsdp"]) == ("qwen3-14b", "NVIDIA B200", "bf16", 8)

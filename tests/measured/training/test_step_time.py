@@ -201,6 +201,17 @@ def test_a_row_of_ones_own() -> None:
     assert (bad.predicted, bad.note) == (None, "no packaged machine is called like 'Abacus'")
 
 
+def test_rows_with_blanks_and_other_dispatchers() -> None:
+    """No dp was one replica; allgather and other names were alltoall; a row without a number was not listed."""
+    head = f"{HEAD.replace('tok_s_gpu', 'dispatcher,tok_s_gpu')}\n"
+    lines = (f"{name or 'none'},mine,qwen3-30b,H100,16,BF16,512,2,4096,1,1,16,,,{name},11238" for name in ("", "deepep", "allgather"))
+    blank, deepep, other = step_cases(TrainingRow.from_csv(head + "\n".join(lines), "f"))
+    assert (blank.note, deepep.note) == ("", "")
+    assert deepep.predicted is not None
+    assert 0.7 < deepep.predicted / deepep.measured < 1.3
+    assert other.note == "no closed form of the dispatcher 'allgather', expected alltoall, deepep, hybridep or uccl"
+
+
 def test_micro_batches_beyond_the_pipeline_cost_the_same_each(rows: dict[str, TrainingRow]) -> None:
     done = estimate_row(rows["tr309"])
     assert 0 < done.step_us - 32 * done.slope_us < 0.1 * done.step_us
@@ -215,5 +226,7 @@ def test_the_error_bar_of_a_step() -> None:
     assert near.high90 / near.low90 < far.high90 / far.low90  # calls over NICs of another operator's cluster are in its rows
     said = f'Measured steps like this ("MoE with pipeline, NICs") that no fit saw take {far.words}.'
     assert error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine) == said
+    hot = error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine, 2.31)  # measured steps force balanced experts
+    assert hot == f"{said} They balance experts; here the busiest rank has 2.3 times the mean (--routing uniform: 1)."
     assert '"dense, one node"' in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), machine)
     assert "read ratios" in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), Machine(load_cluster("paper-gh200-nvl32")))

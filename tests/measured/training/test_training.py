@@ -98,6 +98,8 @@ def test_a_row_that_cannot_be_read_is_listed_beside_the_others(tmp_path: Path) -
         ("b", None, "row 2: column ga: found '/', expected a whole number up to 999999999")
     ]
     assert [row["family"] for row in done.rows if row["id"] == "a"] == ["step", "memory", "model-flops"]
+    path.write_text(f"{HEAD}\n{LINE.format('', '', '')}\n")
+    assert [(row["id"], row["note"]) for row in validate_training(path).rows] == [("a", "found none of step_s, tok_s_gpu, mem_gib")]
 
 
 BAD = {
