@@ -166,6 +166,7 @@ def test_names_of_recorded_curves_say_what_they_are():
         assert (ours.traffic.pattern, ours.traffic.packet_flits) == (traffic.pattern, traffic.packet_flits)
 
 
+@pytest.mark.slow
 def test_comparison_and_its_exit_code(dysharp, tmp_path: Path):
     done = dysharp("network", "--compare", "--curve", "xbar8_v4b8_p9_int2", "--every", "12")
     assert done.code == 0

@@ -69,6 +69,7 @@ def test_messages_by_proxies_take_steps_of_both_hosts() -> None:
     assert program_us(replace(far, verb="dispatch"), CONSTANTS) == pytest.approx((16 + 12) * host + device[0])
 
 
+@pytest.mark.slow
 def test_gpus_of_virtual_machines_share_one_nic() -> None:
     """Many tokens take eight times as long between nodes."""
     far = replace(CASE, gpus=16, nodes=2, tokens=8192, regime="graph")

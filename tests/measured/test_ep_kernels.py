@@ -208,6 +208,7 @@ def test_hybrid_ep_against_measurements(packaged_measurements, capsys: pytest.Ca
     assert np.abs(errors).max() <= 0.14
 
 
+@pytest.mark.slow
 def test_mega_moe_against_measurements(packaged_measurements, capsys: pytest.CaptureFixture[str]) -> None:
     """Layers of up to 2048 tokens per GPU as serving frameworks call them (input cast included)."""
     systems = ("MegaMoE deep_gemm", "MegaMoE deep_gemm_mega", "DeepGEMM MegaMoE (SGLang module)")

@@ -89,6 +89,7 @@ def test_one_row_in_ten_that_is_wrong_by_three_moves_no_cost_by_its_width() -> N
         assert abs(other.left[bad]) > 3 * other.noise
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("factors", "named"), [((1, 3, 1, 1, 1), ["r1"]), ((1000, 1, 1, 1, 1), ["r0"]), ((1, 1, 1, 1, 1), [])])
 def test_a_row_that_contradicts_is_named(factors: tuple[float, ...], named: list[str]) -> None:
     """It raises the noise by itself, so that its distance counts in the noise of rows before it."""

@@ -211,6 +211,7 @@ def test_one_layout_is_shown_and_the_second_is_still_known() -> None:
     assert "No second layout fits" not in answer("--best", "1").stdout
 
 
+@pytest.mark.slow
 def test_a_quick_look_goes_as_far_whatever_is_shown() -> None:
     """It goes on from the best that it has found: from two of them it ended at 2.02 s where ten lead to 1.40 s."""
     one, ten = (plan("qwen3-30b", 16, "hw-dgx-h100-x2", batch=64, n_best=n, quick=True) for n in (1, 10))

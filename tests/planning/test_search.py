@@ -283,6 +283,7 @@ def test_a_first_answer_comes_from_few_candidates(monkeypatch: pytest.MonkeyPatc
     assert [one.step_us for one in told] == sorted((one.step_us for one in told), reverse=True)
 
 
+@pytest.mark.slow
 def test_a_quick_look_at_some_values_finds_what_one_at_all_finds() -> None:
     """`--quick --try ep=8,16` answered 9,551 tokens/s, `--quick` 11,343 with ep=16. Other sets hold the best values of three dimensions."""
     machine, model, draw = machine_of(load_cluster("hw-dgx-h100-x2")), load_whole("qwen3-30b"), random.Random(1)

@@ -78,6 +78,7 @@ def test_the_step_of_a_plan_takes_as_long() -> None:
         assert answered == pytest.approx(asked, rel=APART[stages(cell)]), cell
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("state", "weights"), [("bf16-gradients", "whole"), ("bf16-gradients", "sharded"), ("bf16-whole", "whole")])
 def test_a_state_takes_as_long_in_both(state: str, weights: str) -> None:
     """`state` changed the memory of both and the time of neither, but for an optimizer that is not shared in `plan` alone."""

@@ -168,6 +168,7 @@ def test_bounds_of_hardware() -> None:
     assert hub >= switch > free
 
 
+@pytest.mark.slow
 def test_what_ifs_of_two_nodes() -> None:
     ask = asked("hw-dgx-h200-x2", 16)
     best = ask.best()

@@ -55,6 +55,7 @@ def test_permutations_agree_within_one_percent(pattern: str, flits: int) -> None
     assert abs(accepted) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.1, 0.8])
 def test_long_packets_on_many_channels_agree_within_nine_percent(load: float) -> None:
     """The router interleaves flits of several VCs on one output; packet events serve packets whole, which is earlier."""
