@@ -19,6 +19,7 @@ from dysharp.measured.intervals import Interval
 from dysharp.measured.training.step_time import error_bar, step_interval
 from dysharp.measured.trust import no_rows
 from dysharp.model import MEGATRON, Formats, Layout, check_domain, check_layout, chunks_of, layout_of, model_flops, recipe_for, trained
+from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import SIMULATED
 from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.quick import BOUND, FLIT_BYTES, IN_TURN, QuickLayer, quick_layers
@@ -202,7 +203,7 @@ def step(
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     if not whole.layer and (odd := "systems" * (systems is not None) or "routing" * bool(request["routing"]) or "blocks" * merging):
         raise ConfigError(f"{odd}: found it with {whole.name}, which has no experts, expected none")
-    asked: ByName = {name: request[name] for name in ("routing", "seed", "progress")}
+    asked: ByName = {"seed": request["seed"], "progress": request["progress"], "routing": request["routing"] or f"normal-cv:{SPREAD:g}"}
     asked |= {"model": whole.layer, "cluster": _cluster_of_group(plan, machine), "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, block.training_recipe.formats, **asked) if quick and whole.layer else []
