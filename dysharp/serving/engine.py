@@ -135,17 +135,17 @@ class Engine:
         """The host's work on a step of `requests` requests of an attention group."""
         return _on_host(replica, "serving.request_us", requests)
 
-    def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
-        """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
+    def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0, tokens: float = 0.0) -> float:
+        """Time from step to step. A decode step replays a graph; a step with `tokens` of prompts has `launches` kernels that the host launches.
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        launched, host = self._launched_us(replica, launches), self.host_us(replica, requests)
+        launched, host = self._launched_us(replica, launches, tokens), self.host_us(replica, requests)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + _on_host(replica, "serving.step_us")
 
-    def _launched_us(self, replica: Replica, launches: float) -> float:
-        if self.piecewise and _piecewise(replica):
+    def _launched_us(self, replica: Replica, launches: float, tokens: float) -> float:
+        if self.piecewise and _piecewise(replica, tokens):
             return _on_host(replica, "serving.launch_us", launches)
         if self.blackwell_launch and replica.machine.arch == "blackwell":
             return launches * replica.machine.constants[self.blackwell_launch]
@@ -165,11 +165,11 @@ class Engine:
         return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
 
 
-def _piecewise(replica: Replica) -> bool:
-    """Whether SGLang has graphs of prompts of any size (docs/advanced_features/piecewise_cuda_graph.md: of MLA up to 2048 tokens; none on AMD, with
-    attention groups, stages or drafts)."""
+def _piecewise(replica: Replica, tokens: float) -> bool:
+    """Whether SGLang has a graph of a step with `tokens` of prompts (docs/advanced_features/piecewise_cuda_graph.md: of MLA up to 2048 tokens, else
+    of whole steps; none on AMD, with attention groups or stages)."""
     cdna, layout = replica.machine.cluster.gpu and replica.machine.gpu.arch.startswith("cdna"), replica.layout
-    return layout.dp == layout.pp == 1 and not (cdna or replica.mtp or replica.model.attention.mla)
+    return layout.dp == layout.pp == 1 and not cdna and (tokens <= 2048 or not replica.model.attention.mla)
 
 
 def _on_host(replica: Replica, constant: str, times: float = 1.0) -> float:

@@ -177,9 +177,9 @@ class StepTable:
     def _decode(self, requests: float) -> float:
         return self._between("decode", self.decode_at, requests)
 
-    def _stage_step(self, device: float, requests: float, kernels: int = 0) -> float:
+    def _stage_step(self, device: float, requests: float, kernels: int = 0, tokens: float = 0.0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
-        return self.engine.step_us(self.replica, device * self._part, requests / self.groups / self.stages, ceil(kernels * self._part))
+        return self.engine.step_us(self.replica, device * self._part, requests / self.groups / self.stages, ceil(kernels * self._part), tokens)
 
     def decode_us(self, requests: float) -> float:
         """A token of each of `requests` decoding requests of the replica: every stage in turn works on its part of the requests."""
@@ -198,6 +198,6 @@ class StepTable:
             if self.groups > 1:
                 alone = self._between("extra somewhere", partial(self.extra_at, somewhere=True), requests)
                 first = alone + (first - alone) * share
-            mixed = self._stage_step(decode + first + device - self._prompts(0.0, share), requests, self.kernels)
+            mixed = self._stage_step(decode + first + device - self._prompts(0.0, share), requests, self.kernels, tokens)
             return mixed + (self.stages - 1) * self._stage_step(decode, requests)
-        return self._stage_step(device, 0.0, self.kernels)
+        return self._stage_step(device, 0.0, self.kernels, tokens)
