@@ -114,9 +114,10 @@ def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
 
 
 def test_checkpoints_have_precisions() -> None:
-    """A packaged model whose checkpoint is named with its precision has others: GLM-4.6 is published in BF16 and, as GLM-4.6-FP8, in FP8 by channel."""
+    """A packaged model whose checkpoint is named with its precision has others: GLM-4.6 is published in BF16 and, as GLM-4.6-FP8, in FP8."""
     named = {"nvidia/DeepSeek-R1-0528-FP4-v2": "fp4", "x/Qwen3-30B-A3B-Instruct-2507-FP8": "fp8", "x/Qwen3-32B-AWQ": "int4,weights=int4-128-zeros"}
-    named |= {"zai-org/GLM-4.6": "bf16", "zai-org/GLM-4.6-FP8": "fp8-tensor", "zai-org/GLM-4.5-Air": "bf16", "Qwen/Qwen3-Coder-480B-A35B-Instruct": "bf16"}
+    named |= {"zai-org/GLM-4.6": "bf16", "zai-org/GLM-4.5-Air": "bf16", "Qwen/Qwen3-Coder-480B-A35B-Instruct": "bf16"}
+    named |= {"zai-org/GLM-4.6-FP8": "fp8-tensor"}  # compressed-tensors, by channel
     for name, said in named.items():
         assert read_launch(f"vllm serve {name}").model.checkpoint == said
     assert read_launch(f"{SMALL} --quantization fp8").options["precision"] == "fp8-tensor"
