@@ -69,11 +69,11 @@ def test_what_a_host_does_takes_as_long_as_its_cluster_says(engine: str, kernel:
     rules = engine_of(engine)
     assert rules.step_us(two, 1e4, 1.0) - rules.step_us(one, 1e4, 1.0) == pytest.approx(650)
     for requests, launches in ((1000.0, 0), (0.0, 3000)):
-        took = rules.step_us(one, 10.0, requests, launches)
+        took = rules.step_us(one, 10.0, requests, launches, 4096.0)
         assert took == pytest.approx(650 + 55 * requests + kernel * launches)
-        assert rules.step_us(two, 10.0, requests, launches) == pytest.approx(2 * took)
+        assert rules.step_us(two, 10.0, requests, launches, 4096.0) == pytest.approx(2 * took)
     grace, scale = replica("hw-gb200-nvl72"), 1.0 if engine == "sglang" else 1.45
-    assert rules.step_us(grace, 10.0, 0.0, 1000) == pytest.approx({"sglang": 58.25}.get(engine, kernel) * scale * 1000 + 1.45 * 650)
+    assert rules.step_us(grace, 10.0, 0.0, 1000, 4096.0) == pytest.approx({"sglang": 58.25}.get(engine, kernel) * scale * 1000 + 1.45 * 650)
 
 
 @pytest.mark.parametrize(
