@@ -14,7 +14,7 @@ from dysharp.costs import Machine, Reducers
 from dysharp.costs.regime import regime_of
 from dysharp.model import Formats
 from dysharp.serving.work import Replica
-from dysharp.specs import Cluster
+from dysharp.specs import Cluster, WholeModel
 from dysharp.specs.fields import Text, Tokens, check_fields
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
@@ -78,6 +78,8 @@ class Engine:
     """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
+    sparse_kv: Text = ""
+    """`kv` on Blackwell where an indexer chooses tokens; "": as of others."""
     blackwell_launch: Text = ""
     """`launch` on machines of Blackwell, whatever their hosts: rows of x86 hosts and of Grace say the same; "": as on others."""
     token_us: float = TOKEN_US
@@ -98,10 +100,11 @@ class Engine:
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
 
-    def cached(self, formats: Formats) -> str:
-        """Type of cached values for a checkpoint in `formats`."""
-        own = self.nvfp4_kv if "nvfp4" in formats.weights() else ""
-        return own or self.kv if formats.narrow else "bf16"
+    def cached(self, formats: Formats, model: WholeModel, arch: str) -> str:
+        """Type of cached values for a checkpoint of `model` in `formats` on a GPU."""
+        sparse = self.sparse_kv if arch == "blackwell" and model.attention.index_heads else ""
+        own = sparse or (self.nvfp4_kv if "nvfp4" in formats.weights() else "")
+        return own or (self.kv if formats.narrow else "bf16")
 
     @property
     def reducers(self) -> Reducers:

@@ -49,7 +49,7 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     table, layout, model, on = tables()[engine.name], replica.layout, replica.model, replica.machine
     host = int(tables()["hosts"].get(on.cluster.gpu, HOST))
     usual = engine_of(engine.name)
-    kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
+    kv, usual_kv = replica.formats.kv, usual.cached(replica.formats, model, on.arch)
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
         usual_kv = checkpoint.kv
     system, experts, width = (ep_system_of(replica), model.layer.n_experts, model.layer.expert_hidden) if model.layer else ("", 0, 0)

@@ -104,9 +104,9 @@ def test_a_checkpoint_says_its_scales_and_its_cache(tmp_path: Path, quant: dict[
 
 
 def test_a_gpu_without_fp8_keeps_its_cache_in_bf16() -> None:
-    """TensorRT-LLM takes FP8 for the cache of narrow checkpoints, but no FP8 on Ampere (its support matrix), and does not start with it there."""
+    """TensorRT-LLM takes FP8 for the cache of NVFP4 checkpoints, but no FP8 on Ampere (its support matrix), and does not start with it there."""
     for cluster, kv in (("hw-dgx-a100", "bf16"), ("hw-dgx-h100", "fp8")):
-        done = serve("gpt-oss-120b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", slo="ttft=9s,tpot=99ms")
+        done = serve("llama3-8b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", precision="fp4", slo="ttft=9s,tpot=99ms")
         assert (done.formats["kv"], done.launch() != "") == (kv, True)
     for engine, tried in (("vllm", True), ("trtllm", False)):  # what the engine does not start is no choice
         changes = serve("llama3-8b", "hw-dgx-a100", gpus=1, layouts=["tp=1"], engine=engine, slo="ttft=9s,tpot=99ms", what_if=True).what_ifs

@@ -237,4 +237,4 @@ def _formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Forma
         name = "bf16"
     else:
         raise Unsupported(f"no format is called like {experts!r}")
-    return formats_of(name, engine.cached(formats_of(name, model=model)), model)
+    return formats_of(name, engine.cached(formats_of(name, model=model), model, "blackwell" * _blackwell(row)), model)
