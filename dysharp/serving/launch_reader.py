@@ -111,7 +111,7 @@ def _model(named: str, given: str | WholeModel | None) -> WholeModel:
     for key in sorted(filter(None, names), key=len, reverse=True):
         if match := re.fullmatch(re.escape(key) + behind, base, re.IGNORECASE):
             words = [value for word, value in precisions.items() if value and re.search(rf"[-_]{word}(?![^-_])", match[1], re.IGNORECASE)]
-            found = load_whole(names[key] if given is None else given)
+            found = replace(load_whole(names[key] if given is None else given), **known()["changes"].get(key, {}))
             if found.name != names[key] and found.name in list_whole_models():
                 raise ConfigError(f"launch: found {named}, which is {names[key]}, beside the model {found.name}, expected one model")
             words += ["bf16"] if told.search(found.repository) else []  # a name that says another precision than the packaged one, or none
