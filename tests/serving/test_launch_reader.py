@@ -61,7 +61,7 @@ REAL = [
      "dp=8,ep=8", {"ep_system": "allgather"}, "--trust-remote-code"),
     ("vllm serve deepseek-ai/DeepSeek-R1-0528 --tensor-parallel-size 8 --enable-expert-parallel", "tp=8,ep=8", {}, ""),
     # docs.vllm.ai, recipes of Qwen3-Next
-    ("vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 -sc '{\"method\": \"qwen3_next_mtp\", \"num_speculative_tokens\": 2}'", "tp=4", {"mtp": 2}, ""),
+    ("vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -sc '{\"method\": \"qwen3_next_mtp\", \"num_speculative_tokens\": 2}'", "tp=1", {"mtp": 2}, ""),
     # docs.vllm.ai, expert parallel deployment
     (f"export VLLM_ALL2ALL_BACKEND=deepep_low_latency\nVLLM_USE_DEEP_GEMM=1 vllm serve {V3}-0324 -dp=8 -ep",
      "dp=8,ep=8", {"ep_system": "deepep-ll"}, ""),
