@@ -135,9 +135,8 @@ class Serving:
             return f"the {most:,} requests of an attention group that the launch line allows; more would help while memory and times do"
         limit, more = limit_of(point), point.at(users + 1).served
         formats, part = point.replica.formats, LIMITS[limit].get("narrows")
-        narrow = replace(point.replica, formats=replace(formats, kv="fp8"))
-        no_cache = formats.kv == "fp8" or bool(start_of(self.engine, narrow, point.scenario).refuses)
-        least = part and (no_cache if part == "kv" else formats.of(part).weight_bytes < 1)  # no format is narrower, or none that starts
+        refused = start_of(self.engine, replace(point.replica, formats=replace(formats, kv="fp8")), point.scenario).refuses
+        least = part and (formats.kv == "fp8" or refused if part == "kv" else formats.of(part).weight_bytes < 1)  # no narrower format starts
         cause = f"{words_of(point)}; {LIMITS[limit]['narrow' if least else 'helps']}"
         if limit != "memory" and more.tpot / 1e3 > self.slo.tpot:
             return f"TPOT of {self.slo.tpot:g} ms, above all {cause}"

@@ -102,8 +102,7 @@ class Engine:
 
     def cached(self, formats: Formats, model: WholeModel, arch: str) -> str:
         """Type of cached values for a checkpoint of `model` in `formats` on a GPU."""
-        sparse = self.sparse_kv if arch == "blackwell" and model.attention.index_heads else ""
-        own = sparse or (self.nvfp4_kv if "nvfp4" in formats.weights() else "")
+        own = self.sparse_kv * (arch == "blackwell" and model.attention.index_heads > 0) or self.nvfp4_kv * ("nvfp4" in formats.weights())
         return own or (self.kv if formats.narrow else "bf16")
 
     @property
@@ -148,11 +147,10 @@ class Engine:
         return busy + _on_host(replica, "serving.step_us")
 
     def _launched_us(self, replica: Replica, launches: float, tokens: float) -> float:
-        if self.piecewise and _piecewise(replica, tokens):
-            return _on_host(replica, "serving.launch_us", launches)
-        if self.blackwell_launch and replica.machine.arch == "blackwell":
+        graphs = self.piecewise and _piecewise(replica, tokens)
+        if self.blackwell_launch and replica.machine.arch == "blackwell" and not graphs:
             return launches * replica.machine.constants[self.blackwell_launch]
-        return _on_host(replica, self.launch, launches)
+        return _on_host(replica, "serving.launch_us" if graphs else self.launch, launches)
 
     def first_us(self, replica: Replica, decode: float, step: float = 0.0) -> float:
         """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.

@@ -53,8 +53,8 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
         usual_kv = checkpoint.kv
     system, experts, width = (ep_system_of(replica), model.layer.n_experts, model.layer.expert_hidden) if model.layer else ("", 0, 0)
-    whole = 0 if min(layout.dp, layout.ep) > 1 else model.shared_hidden  # a GPU that has tokens of its own has all of a shared expert
-    cuts = [(replica.formats.experts, width // layout.moe_tp), *((replica.formats.dense, n // layout.tp) for n in (whole, model.dense_hidden))]
+    shared = model.shared_hidden * (min(layout.dp, layout.ep) == 1)  # a GPU that has tokens of its own has all of a shared expert
+    cuts = [(replica.formats.experts, width // layout.moe_tp), *((replica.formats.dense, n // layout.tp) for n in (shared, model.dense_hidden))]
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
         "ampere": int(kv == "fp8" and on.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),

@@ -52,17 +52,13 @@ def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
 def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0, drafts: int = 0) -> StepTime:
     """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen.
     `drafts`: tokens that an MTP layer drafts for each request."""
-    parts: Amounts = {}
-    kernels = 0
-    for layer, times in _kinds(replica):
-        for op in layer_ops(replica, batch, layer):
-            parts[op.name] = parts.get(op.name, 0.0) + times * op.us
-            kernels += times * op.kernels
     ends = [replica.small("embedding", batch.tokens, replica.model.hidden), replica.all_reduce("embedding", batch.tokens)]
-    for op in (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
-        parts[op.name] = parts.get(op.name, 0.0) + op.us
-        kernels += op.kernels
-    behind = draft_us(replica, batch, drafts, prompts_ended)
+    once = (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended))
+    every = [(op, times) for layer, times in _kinds(replica) for op in layer_ops(replica, batch, layer)] + [(op, 1) for op in once]
+    parts: Amounts = {}
+    for op, times in every:
+        parts[op.name] = parts.get(op.name, 0.0) + times * op.us
+    kernels, behind = sum(times * op.kernels for op, times in every), draft_us(replica, batch, drafts, prompts_ended)
     return StepTime({name: replica.over * us for name, us in parts.items()}, kernels, replica.over * kernels * replica.gap, behind)
 
 
