@@ -78,6 +78,8 @@ class Engine:
     """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
+    blackwell_mxfp4: Text = "mxfp4"
+    """Precision on Blackwell of checkpoints in MXFP4 that do not say in what they multiply."""
     sparse_kv: Text = ""
     """`kv` on Blackwell where an indexer chooses tokens; "": as of others."""
     blackwell_launch: Text = ""

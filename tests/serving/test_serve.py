@@ -272,6 +272,9 @@ def test_a_model_is_served_as_it_was_published() -> None:
     switched = serve("deepseek-v3", "hw-gb200-nvl72", gpus=16, precision="nvfp4", layouts=["dp=16,ep=16"], slo="ttft=9s,tpot=1s")
     assert switched.header[1].endswith("rows nvfp4 out, bf16 back")
     assert switched.to_dict()["formats"]["sent"] == "nvfp4"
+    for engine, cluster, products in (("trtllm", "hw-dgx-b200", "fp8"), ("sglang", "hw-dgx-b200", "fp8"), ("trtllm", "hw-dgx-h200", "bf16")):
+        cast = serve("gpt-oss-120b", cluster, engine=engine, **asked)  # W4A8_MXFP4_MXFP8 from SM 100 on, which the same checkpoint holds
+        assert (cast.formats["products"]["experts"], [line for line in cast.starting() if "holds" in line]) == (products, [])
     named = serve("gpt-oss-120b", "hw-dgx-b200", precision="mxfp4", **asked)
     assert named.best[0].tokens_per_gpu == serve("gpt-oss-120b", "hw-dgx-b200", **asked).best[0].tokens_per_gpu
 
