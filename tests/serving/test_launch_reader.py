@@ -121,6 +121,7 @@ def test_checkpoints_have_precisions() -> None:
     named |= {"zai-org/GLM-4.6": "bf16", "zai-org/GLM-4.5-Air": "bf16", "Qwen/Qwen3-Coder-480B-A35B-Instruct": "bf16"}
     named |= {"zai-org/GLM-4.6-FP8": "fp8-tensor"}  # compressed-tensors, by channel
     named |= {"moonshotai/Kimi-K2-Thinking": "int4-experts", "nvidia/Kimi-K2-Thinking-NVFP4": "fp4", "MiniMaxAI/MiniMax-M2": ""}
+    named |= {"amd/DeepSeek-R1-0528-MXFP4": "mxfp4,dense=mxfp4,products=fp4", "x/Llama-3.3-70B-Instruct-quantized.w4a16": "int4,weights=int4-128"}
     for name, said in named.items():
         assert read_launch(f"vllm serve {name}").model.checkpoint == said
     longer = {"zai-org/GLM-4.6": 202752, "meta-llama/Llama-3.3-70B-Instruct": 131072, "moonshotai/Kimi-K2-Thinking": 262144}
