@@ -103,8 +103,9 @@ def _launched(launch: Launch, request: ServeArgs, machine: Cluster) -> ServeArgs
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
     """What all layouts share."""
-    name, on = request["precision"] or published(whole), machine_of(machine, "serving")
-    usual = "bf16" if on.products("fp8") == "bf16" else rules.cached(formats_of(name, model=whole))
+    name, on = published(whole, request["precision"] or ""), machine_of(machine, "serving")
+    name = rules.blackwell_mxfp4 if (name, on.arch, request["precision"]) == ("mxfp4", "blackwell", None) else name
+    usual = "bf16" if on.products("fp8") == "bf16" else rules.cached(formats_of(name, model=whole), whole, on.arch)
     formats = formats_of(name, request["kv"] or usual, whole)
     formats = replace(formats, kv=request["kv"]) if request["kv"] and not request["precision"] else formats  # not what the checkpoint says
     loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))

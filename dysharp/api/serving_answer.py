@@ -135,7 +135,8 @@ class Serving:
             return f"the {most:,} requests of an attention group that the launch line allows; more would help while memory and times do"
         limit, more = limit_of(point), point.at(users + 1).served
         formats, part = point.replica.formats, LIMITS[limit].get("narrows")
-        least = part and (formats.kv == "fp8" if part == "kv" else formats.of(part).weight_bytes < 1)  # no format is narrower
+        refused = start_of(self.engine, replace(point.replica, formats=replace(formats, kv="fp8")), point.scenario).refuses
+        least = part and (formats.kv == "fp8" or refused if part == "kv" else formats.of(part).weight_bytes < 1)  # no narrower format starts
         cause = f"{words_of(point)}; {LIMITS[limit]['narrow' if least else 'helps']}"
         if limit != "memory" and more.tpot / 1e3 > self.slo.tpot:
             return f"TPOT of {self.slo.tpot:g} ms, above all {cause}"
@@ -221,9 +222,9 @@ class Serving:
             what = "it" if point is self.best[0] else point.replica.layout.name
             each = f", on each of {start.hosts} hosts (RANK from 0 on, HEAD: address of host 0)" if "$RANK" in start.command else ""
             lines += [f"Start {what} with {start.released}{each}: {start.command}", *([f"{start.notes}."] if start.notes else [])]
-            model, formats = point.replica.model, point.replica.formats
-            if model.repository and formats.weights() != (kept := formats_of(published(model), model=model)).weights():
-                lines.append(f"{model.repository} holds {_weights(kept)} weights: name a checkpoint in {_weights(formats)}.")
+            model, own = point.replica.model, _weights(point.replica.formats)
+            if model.repository and own.removesuffix("-fp8") != (kept := _weights(formats_of(published(model), model=model))):
+                lines.append(f"{model.repository} holds {kept} weights: name a checkpoint in {own}.")
             if self.disaggregated is not None and self.disaggregated.tokens_per_gpu > BETTER * self.best[0].tokens_per_gpu:
                 lines += self._starting_disaggregated(self.disaggregated, point)
             break

@@ -187,9 +187,11 @@ def recipe_for(formats: Formats) -> Recipe:
     return replace(own := RECIPES[formats.state], fp8=tuple(part for part in own.fp8 if formats.of(part).compute != "bf16"))
 
 
-def published(model: WholeModel) -> str:
-    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
-    return model.checkpoint or (model.layer.gemm_dtype if model.layer else "bf16")
+def published(model: WholeModel, asked: str = "") -> str:
+    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16. If one is `asked` for,
+    that one; "fp8" is the one that this model is published in."""
+    own = model.checkpoint or (model.layer.gemm_dtype if model.layer else "bf16")
+    return own if not asked or own.startswith(f"{asked}-") else asked
 
 
 def trained(formats: Formats) -> Formats:

@@ -14,7 +14,7 @@ from dysharp.costs import Machine, Reducers
 from dysharp.costs.regime import regime_of
 from dysharp.model import Formats
 from dysharp.serving.work import Replica
-from dysharp.specs import Cluster
+from dysharp.specs import Cluster, WholeModel
 from dysharp.specs.fields import Text, Tokens, check_fields
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
@@ -78,6 +78,10 @@ class Engine:
     """A small all-reduce and the norm behind it are one kernel on machines with one attention group and no stages (`layer.FUSED_SUM`)."""
     nvfp4_kv: Text = ""
     """`kv` of NVFP4 checkpoints, whose files say FP8; "": as of others."""
+    blackwell_mxfp4: Text = "mxfp4"
+    """Precision on Blackwell of checkpoints in MXFP4 that do not say in what they multiply."""
+    sparse_kv: Text = ""
+    """`kv` on Blackwell where an indexer chooses tokens; "": as of others."""
     blackwell_launch: Text = ""
     """`launch` on machines of Blackwell, whatever their hosts: rows of x86 hosts and of Grace say the same; "": as on others."""
     token_us: float = TOKEN_US
@@ -98,10 +102,10 @@ class Engine:
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
 
-    def cached(self, formats: Formats) -> str:
-        """Type of cached values for a checkpoint in `formats`."""
-        own = self.nvfp4_kv if "nvfp4" in formats.weights() else ""
-        return own or self.kv if formats.narrow else "bf16"
+    def cached(self, formats: Formats, model: WholeModel, arch: str) -> str:
+        """Type of cached values for a checkpoint of `model` in `formats` on a GPU."""
+        own = self.sparse_kv * (arch == "blackwell" and model.attention.index_heads > 0) or self.nvfp4_kv * ("nvfp4" in formats.weights())
+        return own or (self.kv if formats.narrow else "bf16")
 
     @property
     def reducers(self) -> Reducers:
@@ -135,21 +139,20 @@ class Engine:
         """The host's work on a step of `requests` requests of an attention group."""
         return _on_host(replica, "serving.request_us", requests)
 
-    def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
-        """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
+    def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0, tokens: float = 0.0) -> float:
+        """Time from step to step. A decode step replays a graph; a step with `tokens` of prompts has `launches` kernels that the host launches.
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        launched, host = self._launched_us(replica, launches), self.host_us(replica, requests)
+        launched, host = self._launched_us(replica, launches, tokens), self.host_us(replica, requests)
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + _on_host(replica, "serving.step_us")
 
-    def _launched_us(self, replica: Replica, launches: float) -> float:
-        if self.piecewise and _piecewise(replica):
-            return _on_host(replica, "serving.launch_us", launches)
-        if self.blackwell_launch and replica.machine.arch == "blackwell":
+    def _launched_us(self, replica: Replica, launches: float, tokens: float) -> float:
+        graphs = self.piecewise and _piecewise(replica, tokens)
+        if self.blackwell_launch and replica.machine.arch == "blackwell" and not graphs:
             return launches * replica.machine.constants[self.blackwell_launch]
-        return _on_host(replica, self.launch, launches)
+        return _on_host(replica, "serving.launch_us" if graphs else self.launch, launches)
 
     def first_us(self, replica: Replica, decode: float, step: float = 0.0) -> float:
         """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.
@@ -165,11 +168,11 @@ class Engine:
         return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
 
 
-def _piecewise(replica: Replica) -> bool:
-    """Whether SGLang has graphs of prompts of any size (docs/advanced_features/piecewise_cuda_graph.md: of MLA up to 2048 tokens; none on AMD, with
-    attention groups, stages or drafts)."""
+def _piecewise(replica: Replica, tokens: float) -> bool:
+    """Whether SGLang has a graph of a step with `tokens` of prompts (docs/advanced_features/piecewise_cuda_graph.md: of MLA up to 2048 tokens, else
+    of whole steps; none on AMD, with attention groups or stages)."""
     cdna, layout = replica.machine.cluster.gpu and replica.machine.gpu.arch.startswith("cdna"), replica.layout
-    return layout.dp == layout.pp == 1 and not (cdna or replica.mtp or replica.model.attention.mla)
+    return layout.dp == layout.pp == 1 and not cdna and (tokens <= 2048 or not replica.model.attention.mla)
 
 
 def _on_host(replica: Replica, constant: str, times: float = 1.0) -> float:

@@ -49,14 +49,16 @@ def start_of(engine: Engine, replica: Replica, scenario: Scenario, task: Task = 
     table, layout, model, on = tables()[engine.name], replica.layout, replica.model, replica.machine
     host = int(tables()["hosts"].get(on.cluster.gpu, HOST))
     usual = engine_of(engine.name)
-    kv, usual_kv = replica.formats.kv, usual.cached(replica.formats)
+    kv, usual_kv = replica.formats.kv, usual.cached(replica.formats, model, on.arch)
     if (checkpoint := formats_of(published(model), usual_kv, model)).weights() == replica.formats.weights():
         usual_kv = checkpoint.kv
     system, experts, width = (ep_system_of(replica), model.layer.n_experts, model.layer.expert_hidden) if model.layer else ("", 0, 0)
+    shared = model.shared_hidden * (min(layout.dp, layout.ep) == 1)  # a GPU that has tokens of its own has all of a shared expert
+    cuts = [(replica.formats.experts, width // layout.moe_tp), *((replica.formats.dense, n // layout.tp) for n in (shared, model.dense_hidden))]
     values: ByName = {
         "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
         "ampere": int(kv == "fp8" and on.products(kv) == "bf16"), "kv": int(kv == "fp8" != usual_kv),
-        "wide": int(kv == "bf16" != usual_kv), "odd": int(replica.formats.experts == "fp8-block" and width // layout.moe_tp % 128 > 0),
+        "wide": int(kv == "bf16" != usual_kv), "odd": int(any(held == "fp8-block" and n % 128 for held, n in cuts)),
         **{name: int(name == system) for name in EP_SYSTEMS}, "amd": int((on.cluster.gpu and on.gpu.arch).startswith("cdna")),
         "csa": int(model.attention.compressed),
         "draft_tokens": scenario.draft_tokens, "draft_tokens_and_one": scenario.draft_tokens + 1, "all_slots": experts + layout.slots,

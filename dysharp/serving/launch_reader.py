@@ -111,11 +111,11 @@ def _model(named: str, given: str | WholeModel | None) -> WholeModel:
     for key in sorted(filter(None, names), key=len, reverse=True):
         if match := re.fullmatch(re.escape(key) + behind, base, re.IGNORECASE):
             words = [value for word, value in precisions.items() if value and re.search(rf"[-_]{word}(?![^-_])", match[1], re.IGNORECASE)]
-            found = load_whole(names[key] if given is None else given)
+            found = replace(load_whole(names[key] if given is None else given), **known()["changes"].get(key, {}))
             if found.name != names[key] and found.name in list_whole_models():
                 raise ConfigError(f"launch: found {named}, which is {names[key]}, beside the model {found.name}, expected one model")
             words += ["bf16"] if told.search(found.repository) else []  # a name that says another precision than the packaged one, or none
-            return replace(found, repository=named, checkpoint=(*words, found.checkpoint)[0])
+            return replace(found, repository=named, checkpoint=published(found, words[0]) if words else found.checkpoint)
     if given is None and not Path(named).exists():
         raise ConfigError(f"launch: model {show(named)}: not packaged; name its shape beside the line: dysharp serve MODEL|FILE --launch ...")
     return load_whole(named if given is None else given)

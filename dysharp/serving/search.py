@@ -130,11 +130,10 @@ def _points(replica: Replica, engine: Engine, scenario: Scenario, gpus: int) -> 
 
 def front(points: Iterable[ServePoint]) -> list[ServePoint]:
     """Points that no other point beats in tokens per second of a GPU and of a user, fastest user first."""
-    best, kept = -1.0, list[ServePoint]()
+    kept = list[ServePoint]()
     for point in sorted(points, key=lambda p: (-p.per_user, -p.tokens_per_gpu)):
-        if point.tokens_per_gpu > best:
+        if not kept or point.tokens_per_gpu > kept[-1].tokens_per_gpu:
             kept.append(point)
-            best = point.tokens_per_gpu
     return kept
 
 

@@ -52,17 +52,13 @@ def _head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
 def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0, drafts: int = 0) -> StepTime:
     """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen.
     `drafts`: tokens that an MTP layer drafts for each request."""
-    parts: Amounts = {}
-    kernels = 0
-    for layer, times in _kinds(replica):
-        for op in layer_ops(replica, batch, layer):
-            parts[op.name] = parts.get(op.name, 0.0) + times * op.us
-            kernels += times * op.kernels
     ends = [replica.small("embedding", batch.tokens, replica.model.hidden), replica.all_reduce("embedding", batch.tokens)]
-    for op in (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
-        parts[op.name] = parts.get(op.name, 0.0) + op.us
-        kernels += op.kernels
-    behind = draft_us(replica, batch, drafts, prompts_ended)
+    once = (*ends, *hops(replica, batch.tokens), *_head_ops(replica, batch.decodes * batch.queries + prompts_ended))
+    every = [(op, times) for layer, times in _kinds(replica) for op in layer_ops(replica, batch, layer)] + [(op, 1) for op in once]
+    parts: Amounts = {}
+    for op, times in every:
+        parts[op.name] = parts.get(op.name, 0.0) + times * op.us
+    kernels, behind = sum(times * op.kernels for op, times in every), draft_us(replica, batch, drafts, prompts_ended)
     return StepTime({name: replica.over * us for name, us in parts.items()}, kernels, replica.over * kernels * replica.gap, behind)
 
 
@@ -177,9 +173,9 @@ class StepTable:
     def _decode(self, requests: float) -> float:
         return self._between("decode", self.decode_at, requests)
 
-    def _stage_step(self, device: float, requests: float, kernels: int = 0) -> float:
+    def _stage_step(self, device: float, requests: float, kernels: int = 0, tokens: float = 0.0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
-        return self.engine.step_us(self.replica, device * self._part, requests / self.groups / self.stages, ceil(kernels * self._part))
+        return self.engine.step_us(self.replica, device * self._part, requests / self.groups / self.stages, ceil(kernels * self._part), tokens)
 
     def decode_us(self, requests: float) -> float:
         """A token of each of `requests` decoding requests of the replica: every stage in turn works on its part of the requests."""
@@ -198,6 +194,6 @@ class StepTable:
             if self.groups > 1:
                 alone = self._between("extra somewhere", partial(self.extra_at, somewhere=True), requests)
                 first = alone + (first - alone) * share
-            mixed = self._stage_step(decode + first + device - self._prompts(0.0, share), requests, self.kernels)
+            mixed = self._stage_step(decode + first + device - self._prompts(0.0, share), requests, self.kernels, tokens)
             return mixed + (self.stages - 1) * self._stage_step(decode, requests)
-        return self._stage_step(device, 0.0, self.kernels)
+        return self._stage_step(device, 0.0, self.kernels, tokens)

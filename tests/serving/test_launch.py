@@ -77,11 +77,25 @@ def test_what_a_gpu_lacks_is_not_started_without_a_word(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "precision", "says"), [("tp=8", "fp8", True), ("tp=8,ep=8", "fp8", False), ("tp=4", "fp8", False), ("tp=8", "bf16", False)]
+    ("model", "layout", "precision", "says"),
+    [
+        ("qwen3-235b", "tp=8", "fp8", True),
+        ("qwen3-235b", "tp=8,ep=8", "fp8", False),
+        ("qwen3-235b", "tp=4", "fp8", False),
+        ("qwen3-235b", "tp=8", "bf16", False),
+        ("qwen3-next-80b", "tp=8,ep=8", "fp8", True),
+        ("qwen3-next-80b", "tp=4,ep=4", "fp8", False),
+        ("qwen3-next-80b", "tp=4,dp=2,ep=8", "fp8", False),
+        ("deepseek-v3", "tp=16", "fp8", False),
+        ("qwen3-32b", "tp=8", "fp8", False),
+        ("qwen3-32b", "tp=16", "fp8", True),
+        ("glm-4.5", "tp=8", "fp8-tensor", False),
+    ],
 )
-def test_experts_that_are_cut_inside_a_block_stop_a_server(layout: str, precision: str, says: bool) -> None:
-    """Qwen3-235B-FP8 in TP8: "output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n = 128" (vllm 17569)."""
-    asked = replace(replica(layout, "qwen3-235b"), formats=formats_of(precision))
+def test_ffns_that_are_cut_inside_a_block_stop_a_server(model: str, layout: str, precision: str, says: bool) -> None:
+    """Qwen3-235B-FP8 in TP8: "output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n = 128" (vllm 17569). So
+    are a shared expert of 512 in TP8 and a dense FFN of 25,600 in TP16."""
+    asked = replace(replica(layout, model), formats=formats_of(precision))
     notes = [start_of(engine_of(name), asked, Scenario(8.0, 1000.0, 500.0)).notes for name in ("vllm", "sglang")]
     assert ["block of 128" in note for note in notes] == [says, says]
     ampere = replace(asked, formats=replace(asked.formats, kv="fp8"), machine=machine_of(load_cluster("hw-dgx-a100"), "serving"))
@@ -174,3 +188,12 @@ def test_kernels_of_a_domain_do_not_start_beyond_it(engine: str, near: str, far:
         command = start_of(engine_of(engine), own, Scenario(64.0, 1000.0, 500.0)).command
         assert f"a2a-backend {words}" in command or f"all2all-backend {words}" in command
         assert own.layout.ep > 8 or "deepep" not in command
+
+
+def test_fp8_means_what_a_models_own_checkpoint_holds() -> None:
+    """GLM-4.5-FP8 has scales by channel (compressed-tensors): TP8 cuts no block, asked for by a name, a line or not at all."""
+    for asked in ({}, {"precision": "fp8"}, {"launch": "vllm serve zai-org/GLM-4.6-FP8 --tensor-parallel-size 8"}):
+        done = serve(*(() if "launch" in asked else ("glm-4.5",)), layouts=None if "launch" in asked else ["tp=8"], **asked)  # type: ignore[arg-type]
+        assert done.formats["weights"]["experts"] == "fp8"
+        assert not any("block" in line for line in done.starting())
+    assert serve("glm-4.5", layouts=["tp=8"], precision="fp8,weights=fp8-block").formats["weights"]["experts"] == "fp8-block"

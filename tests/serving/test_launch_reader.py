@@ -60,6 +60,8 @@ REAL = [
     (f"vllm serve {V3} \\\n  --trust-remote-code \\\n  --data-parallel-size 8 \\\n  --enable-expert-parallel",
      "dp=8,ep=8", {"ep_system": "allgather"}, "--trust-remote-code"),
     ("vllm serve deepseek-ai/DeepSeek-R1-0528 --tensor-parallel-size 8 --enable-expert-parallel", "tp=8,ep=8", {}, ""),
+    # docs.vllm.ai, recipes of Qwen3-Next
+    ("vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -sc '{\"method\": \"qwen3_next_mtp\", \"num_speculative_tokens\": 2}'", "tp=1", {"mtp": 2}, ""),
     # docs.vllm.ai, expert parallel deployment
     (f"export VLLM_ALL2ALL_BACKEND=deepep_low_latency\nVLLM_USE_DEEP_GEMM=1 vllm serve {V3}-0324 -dp=8 -ep",
      "dp=8,ep=8", {"ep_system": "deepep-ll"}, ""),
@@ -116,9 +118,14 @@ def test_a_line_says_the_rules_of_its_engine(tmp_path: Path) -> None:
 def test_checkpoints_have_precisions() -> None:
     """A packaged model whose checkpoint is named with its precision has others: GLM-4.6 is published in BF16 and, as GLM-4.6-FP8, in FP8."""
     named = {"nvidia/DeepSeek-R1-0528-FP4-v2": "fp4", "x/Qwen3-30B-A3B-Instruct-2507-FP8": "fp8", "x/Qwen3-32B-AWQ": "int4,weights=int4-128-zeros"}
-    named |= {"zai-org/GLM-4.6": "bf16", "zai-org/GLM-4.6-FP8": "fp8", "zai-org/GLM-4.5-Air": "bf16", "Qwen/Qwen3-Coder-480B-A35B-Instruct": "bf16"}
+    named |= {"zai-org/GLM-4.6": "bf16", "zai-org/GLM-4.5-Air": "bf16", "Qwen/Qwen3-Coder-480B-A35B-Instruct": "bf16"}
+    named |= {"zai-org/GLM-4.6-FP8": "fp8-tensor"}  # compressed-tensors, by channel
+    named |= {"moonshotai/Kimi-K2-Thinking": "int4-experts", "nvidia/Kimi-K2-Thinking-NVFP4": "fp4", "MiniMaxAI/MiniMax-M2": ""}
+    named |= {"amd/DeepSeek-R1-0528-MXFP4": "mxfp4,dense=mxfp4,products=fp4", "x/Llama-3.3-70B-Instruct-quantized.w4a16": "int4,weights=int4-128"}
     for name, said in named.items():
         assert read_launch(f"vllm serve {name}").model.checkpoint == said
+    longer = {"zai-org/GLM-4.6": 202752, "meta-llama/Llama-3.3-70B-Instruct": 131072, "moonshotai/Kimi-K2-Thinking": 262144}
+    assert {name: read_launch(f"vllm serve {name}").model.context for name in longer} == longer
     assert read_launch(f"{SMALL} --quantization fp8").options["precision"] == "fp8-tensor"
     assert "precision" not in read_launch(f"vllm serve {V3} --quantization fp8").options  # the checkpoint's own
     assert "precision" not in read_launch("vllm serve x/Qwen3-235B-A22B-AWQ --quantization awq_marlin").options

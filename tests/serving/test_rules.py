@@ -22,6 +22,7 @@ from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, beside_caches_us, exc
 from dysharp.serving.launch import start_of
 from dysharp.serving.layer import _expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
+from dysharp.serving.replay.prices import StepPrices
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, decode_batch, step_time
 from dysharp.serving.whatif import Asked, _dead_gpu, what_ifs
@@ -68,28 +69,39 @@ def test_what_a_host_does_takes_as_long_as_its_cluster_says(engine: str, kernel:
     rules = engine_of(engine)
     assert rules.step_us(two, 1e4, 1.0) - rules.step_us(one, 1e4, 1.0) == pytest.approx(650)
     for requests, launches in ((1000.0, 0), (0.0, 3000)):
-        took = rules.step_us(one, 10.0, requests, launches)
+        took = rules.step_us(one, 10.0, requests, launches, 4096.0)
         assert took == pytest.approx(650 + 55 * requests + kernel * launches)
-        assert rules.step_us(two, 10.0, requests, launches) == pytest.approx(2 * took)
+        assert rules.step_us(two, 10.0, requests, launches, 4096.0) == pytest.approx(2 * took)
     grace, scale = replica("hw-gb200-nvl72"), 1.0 if engine == "sglang" else 1.45
-    assert rules.step_us(grace, 10.0, 0.0, 1000) == pytest.approx({"sglang": 58.25}.get(engine, kernel) * scale * 1000 + 1.45 * 650)
+    assert rules.step_us(grace, 10.0, 0.0, 1000, 4096.0) == pytest.approx({"sglang": 58.25}.get(engine, kernel) * scale * 1000 + 1.45 * 650)
 
 
 @pytest.mark.parametrize(
-    ("model", "cluster", "layout", "mtp", "graphs"),
+    ("model", "cluster", "layout", "tokens", "graphs"),
     [
-        ("qwen3-30b", "hw-dgx-b200", "tp=8", False, True), ("llama3-70b", "hw-dgx-a100", "tp=8", False, True),
-        ("qwen3-30b", "hw-mi300x", "tp=8", False, False), ("qwen3-30b", "hw-dgx-b200", "dp=8,ep=8", False, False),
-        ("qwen3-30b", "hw-dgx-b200", "tp=4,pp=2", False, False),
-        ("deepseek-v3", "hw-dgx-b200", "tp=8", False, False), ("glm-4.5", "hw-dgx-b200", "tp=8", True, False),
+        ("qwen3-30b", "hw-dgx-b200", "tp=8", 2048.0, True), ("llama3-70b", "hw-dgx-a100", "tp=8", 16384.0, True),
+        ("qwen3-30b", "hw-mi300x", "tp=8", 2048.0, False), ("qwen3-30b", "hw-dgx-b200", "dp=8,ep=8", 2048.0, False),
+        ("qwen3-30b", "hw-dgx-b200", "tp=4,pp=2", 2048.0, False),
+        ("deepseek-v3", "hw-dgx-b200", "tp=8", 2048.0, True), ("deepseek-v3", "hw-dgx-b200", "tp=8", 2049.0, False),
     ],
 )  # fmt: skip
-def test_sglang_replays_pieces_of_prompts(model: str, cluster: str, layout: str, mtp: bool, graphs: bool) -> None:
-    """docs/advanced_features/piecewise_cuda_graph.md: on by default but for those; runs up to 0.5.9, and prefill servers, have none."""
+@pytest.mark.parametrize("mtp", [False, True])
+def test_sglang_replays_pieces_of_prompts(model: str, cluster: str, layout: str, tokens: float, graphs: bool, mtp: bool) -> None:
+    """docs/advanced_features/piecewise_cuda_graph.md: on by default but for those, drafts or not (PR #22128; MLA: server_args.py); runs up to 0.5.9,
+    and prefill servers, have none."""
     served = Replica(load_whole(model), formats_of("bf16"), serve_layout_of(layout), machine_of(load_cluster(cluster), "serving"), mtp=mtp)
     rules = engine_of("sglang")
-    eager, now = (one.step_us(served, 10.0, 0.0, 1000) for one in (replace(rules, piecewise=False), rules))
+    eager, now = (one.step_us(served, 10.0, 0.0, 1000, tokens) for one in (replace(rules, piecewise=False), rules))
     assert (now == pytest.approx(engine_of("vllm").step_us(served, 10.0, 0.0, 1000)), now == eager) == (graphs, not graphs)
+
+
+def test_graphs_of_latent_prompts_end_at_2048_tokens() -> None:
+    """... in both clocks of a run."""
+    one, rules = replica("hw-dgx-b200"), engine_of("sglang")
+    for tokens, faster in ((2048.0, True), (2049.0, False)):
+        both = [(StepTable(one, e, Scenario(1.0, tokens, 8.0)).prompts_us(tokens, tokens), StepPrices(one, e).us(0.0, 1.0, tokens, tokens))
+                for e in (rules, replace(rules, piecewise=False))]  # fmt: skip
+        assert [now < eager for now, eager in zip(*both, strict=True)] == [faster] * 2
 
 
 def test_sglang_divides_a_step_by_its_groups() -> None:

@@ -104,9 +104,9 @@ def test_a_checkpoint_says_its_scales_and_its_cache(tmp_path: Path, quant: dict[
 
 
 def test_a_gpu_without_fp8_keeps_its_cache_in_bf16() -> None:
-    """TensorRT-LLM takes FP8 for the cache of narrow checkpoints, but no FP8 on Ampere (its support matrix), and does not start with it there."""
+    """TensorRT-LLM takes FP8 for the cache of NVFP4 checkpoints, but no FP8 on Ampere (its support matrix), and does not start with it there."""
     for cluster, kv in (("hw-dgx-a100", "bf16"), ("hw-dgx-h100", "fp8")):
-        done = serve("gpt-oss-120b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", slo="ttft=9s,tpot=99ms")
+        done = serve("llama3-8b", cluster, gpus=1, layouts=["tp=1"], engine="trtllm", precision="fp4", slo="ttft=9s,tpot=99ms")
         assert (done.formats["kv"], done.launch() != "") == (kv, True)
     for engine, tried in (("vllm", True), ("trtllm", False)):  # what the engine does not start is no choice
         changes = serve("llama3-8b", "hw-dgx-a100", gpus=1, layouts=["tp=1"], engine=engine, slo="ttft=9s,tpot=99ms", what_if=True).what_ifs
@@ -272,6 +272,9 @@ def test_a_model_is_served_as_it_was_published() -> None:
     switched = serve("deepseek-v3", "hw-gb200-nvl72", gpus=16, precision="nvfp4", layouts=["dp=16,ep=16"], slo="ttft=9s,tpot=1s")
     assert switched.header[1].endswith("rows nvfp4 out, bf16 back")
     assert switched.to_dict()["formats"]["sent"] == "nvfp4"
+    for engine, cluster, products in (("trtllm", "hw-dgx-b200", "fp8"), ("sglang", "hw-dgx-b200", "fp8"), ("trtllm", "hw-dgx-h200", "bf16")):
+        cast = serve("gpt-oss-120b", cluster, engine=engine, **asked)  # W4A8_MXFP4_MXFP8 from SM 100 on, which the same checkpoint holds
+        assert (cast.formats["products"]["experts"], [line for line in cast.starting() if "holds" in line]) == (products, [])
     named = serve("gpt-oss-120b", "hw-dgx-b200", precision="mxfp4", **asked)
     assert named.best[0].tokens_per_gpu == serve("gpt-oss-120b", "hw-dgx-b200", **asked).best[0].tokens_per_gpu
 
@@ -290,11 +293,13 @@ def test_parts_of_a_precision_change_a_replica() -> None:
     [
         (("deepseek-v3", "tp=8", 4096), {"precision": "int4"}, "narrower weights"),
         (("qwen3-30b", "tp=2", 8000), {"kv": "fp8"}, "an FP8 cache"),
+        (("llama3-8b", "tp=1", 4000), {"engine": "trtllm", "cluster": "hw-dgx-a100"}, "an FP8 cache"),
     ],
 )
-def test_what_is_as_narrow_as_it_gets_is_no_advice(asked: tuple[str, str, int], given: dict[str, str], left_out: str) -> None:
+def test_what_no_narrower_format_helps_is_no_advice(asked: tuple[str, str, int], given: dict[str, str], left_out: str) -> None:
+    """Nor is what the engine refuses: TensorRT-LLM has no FP8 cache on Ampere."""
     model, layout, isl = asked
-    for more in (given, {}):
-        done = serve(model, "hw-dgx-h200", layouts=[layout], isl=isl, osl=isl // 4, slo=Slo(tpot=50.0), **more)  # type: ignore[arg-type]
+    for more in (given, {key: value for key, value in given.items() if key == "cluster"}):
+        done = serve(model, layouts=[layout], isl=isl, osl=isl // 4, slo=Slo(tpot=50.0), **{"cluster": "hw-dgx-h200"} | more)  # type: ignore[arg-type]
         (said,) = (line for line in done.sentences() if line.startswith("Limit:"))
-        assert (left_out in said) == (not more), said
+        assert (left_out in said) == (more is not given), said

@@ -358,7 +358,17 @@ def test_small_sums_and_norms_are_one_kernel(layout: str, tokens: int, starts: i
 
 @pytest.mark.parametrize(
     ("engine", "precision", "kv"),
-    [("vllm", "fp4", "fp8"), ("vllm", "fp8", "bf16"), ("sglang", "fp4", "bf16"), ("trtllm", "fp8", "fp8"), ("trtllm", "bf16", "bf16")],
-)
+    [("vllm", "fp4", "fp8"), ("vllm", "fp8", "bf16"), ("sglang", "fp4", "fp8"), ("trtllm", "fp8", "bf16"), ("trtllm", "fp4", "fp8"),
+     ("trtllm", "mxfp4", "bf16"), ("trtllm", "bf16", "bf16")],
+)  # fmt: skip
 def test_the_checkpoint_says_what_is_cached(engine: str, precision: str, kv: str) -> None:
-    assert engine_of(engine).cached(formats_of(precision, model=load_whole("minimax-m2.5"))) == kv
+    """TensorRT-LLM: KvCacheConfig.dtype auto is what hf_quant_config.json says, which FP8 checkpoints by block have not."""
+    model = load_whole("minimax-m2.5")
+    assert engine_of(engine).cached(formats_of(precision, model=model), model, "blackwell") == kv
+
+
+@pytest.mark.parametrize(("engine", "arch", "kv"), [("sglang", "blackwell", "fp8"), ("sglang", "hopper", "bf16"), ("vllm", "blackwell", "bf16")])
+def test_sglang_caches_sparse_attention_in_fp8_on_blackwell(engine: str, arch: str, kv: str) -> None:
+    """server_args.py: kv_cache_dtype auto of DeepSeek DSA is fp8_e4m3 if major >= 10 else bfloat16."""
+    for name, one in (("deepseek-v3.2", kv), ("deepseek-v3", "bf16")):
+        assert engine_of(engine).cached(formats_of("fp8"), load_whole(name), arch) == one

@@ -232,9 +232,9 @@ def _formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Forma
     elif "fp4" in experts:
         name = ("mxfp4-fp8" if _blackwell(row) else "mxfp4") if model.name.startswith("gpt-oss") else "fp4"
     elif experts in FP8:
-        name = "fp8-tensor" if experts == "fp8_static" else "fp8"
+        name = "fp8-tensor" if experts == "fp8_static" else published(model, "fp8")
     elif experts in ("bf16", "fp16", "float16", "bfloat16"):
         name = "bf16"
     else:
         raise Unsupported(f"no format is called like {experts!r}")
-    return formats_of(name, engine.cached(formats_of(name, model=model)), model)
+    return formats_of(name, engine.cached(formats_of(name, model=model), model, "blackwell" * _blackwell(row)), model)

@@ -107,7 +107,7 @@ class StepPrices:
             return stages * step(self.replica, part * self.device(max(1.0, each), context, even=even), each)
         if not self.launches:
             self.launches = step_time(self.replica, StepBatch(prompts=LENGTH, seen=LENGTH / 2), 1.0).kernels
-        mixed = step(self.replica, part * self.device(each, context, tokens, new, past, even), each, ceil(self.launches * part))
+        mixed = step(self.replica, part * self.device(each, context, tokens, new, past, even), each, ceil(self.launches * part), tokens)
         if stages > 1 and requests:
             mixed += (stages - 1) * step(self.replica, part * self.device(max(1.0, each), context, even=even), each)
         return mixed

@@ -158,11 +158,16 @@ def test_stages_drafts_and_experts_that_no_engine_cuts(rows: dict[str, ServingRo
 
 
 def test_what_versions_of_engines_do() -> None:
-    """A build of vLLM drafts nearly in vain; SGLang 0.5.7 runs other kernels on CDNA 3 than 0.5.9, and a step there takes longer."""
+    """A build of vLLM drafts nearly in vain; SGLang 0.5.7 runs other kernels on CDNA 3 than 0.5.9, and a step there takes longer. It has
+    graphs of prompts since 0.5.10, beside drafts since 0.5.11."""
     drafts = "a,x,A,vllm,{version},zai-org/GLM-5-FP8,8xH200,agg,fp8,fp8,1024,128,4,8,1,8,1,2026-02,265,21,MTP 1 token"
     for version, accepted in (("nightly 2026-02", 1.04), ("0.19.0", 1.8)):
         (row,) = ServingRow.from_csv(f"{HEAD},spec_decode\n{drafts.format(version=version)}", "x")
         assert setting_of(row).scenario.accepted == pytest.approx(accepted)
+    with_drafts = drafts.replace("vllm", "sglang")
+    for version, some, all_of_them in (("0.5.9", False, False), ("0.5.10.post1", True, False), ("0.5.11", True, True)):
+        texts = (f"{HEAD},spec_decode\n{with_drafts.format(version=version).replace('MTP 1 token', name)}" for name in ("none", "EAGLE 2"))
+        assert [setting_of(ServingRow.from_csv(text, "x")[0]).engine.piecewise for text in texts] == [some, all_of_them]
     line = "a,cookbook,A,sglang,{version},deepseek-ai/DeepSeek-V3.1,MI300X,agg,fp8,fp8,610,422,1,8,1,8,1,2026-02,500,24"
     old, new = (predict_row(ServingRow.from_csv(f"{HEAD}\n{line.format(version=version)}", "x")[0]).tpot_ms for version in ("0.5.7", "0.5.9"))
     assert old is not None
