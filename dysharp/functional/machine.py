@@ -55,14 +55,19 @@ class Machine:
     | field | meaning |
     |---|---|
     | `system` | name of a registered system |
+    | `cluster` | name of a cluster, a TOML file, or a `Cluster` |
     | `gpus` | GPUs in use; tokens go to them in runs of equal length, the last GPU may get fewer |
-    | `order` | one of `orders.ORDERS` |
+    | `order`, `seed` | one of `orders.ORDERS`; 0 or more, for orders that are drawn |
     | `path` | "row", "packet" or "auto" (the packet path for few packets) |
     | `faults` | faults to inject: into the packet path, or into messages between NVLink domains |
+    | `options` | {option of `system`: value}; `dysharp.Machine` fills in defaults and checks ranges |
+    | `placement` | where experts lie, as `dysharp.run` takes it |
+    | `dump_token` | token whose packets the packet path logs; None: none |
+    | `progress` | called with what is done and of how much |
     | `tracer` | function that returns the Trace for order "trace", because this folder imports no engine |
 
-    Raises ConfigError for an unknown system, cluster, order or path, for GPUs that the cluster does not have, and for faults of packets
-    on the row path.
+    Raises ConfigError for a setting of a wrong type, an unknown system, cluster, order or path, for GPUs that the cluster does not have, and
+    for faults of packets on the row path.
     """
 
     system: str = "dysharp"
