@@ -23,6 +23,7 @@ Names load when first used, so that `import dysharp` is quick.
 
 from typing import TYPE_CHECKING
 
+from dysharp import errors
 from dysharp.base import late_names, loader
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.2.0"
-__all__ = ["__version__", *late_names(__name__)]
+__all__ = ["__version__", "errors", *late_names(__name__)]
 __getattr__ = loader(__name__)
 
 

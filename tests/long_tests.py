@@ -83,6 +83,13 @@ def last_line(record: Record, version: str = MODEL_VERSION) -> str:
     return f"long tests: {', '.join(said) or 'none has passed'}{left}"
 
 
+def never(record: Record) -> str:
+    """The files of tests marked `long` that have no entry, in words; "" where all have one."""
+    marked = sorted(str(file.relative_to(TESTS.parent)) for file in TESTS.rglob("test_*.py") if "mark.long" in file.read_text())
+    left = [name for name in marked if name not in record]
+    return f"; never passed: {', '.join(left)}" if left else ""
+
+
 def main(words: list[str]) -> int:
     """The command. The exit code is pytest's, and 1 where uncommitted changes leave the commit open."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,7 +100,7 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     record: Record = tomllib.loads(PASSED.read_text()) if PASSED.exists() else {}
     if asked.last:
-        print(last_line(record))
+        print(last_line(record) + never(record))
         return 0
     if git("status", "--porcelain", "--untracked-files=no"):
         print("found uncommitted changes, expected none: the record names the commit that passed", file=sys.stderr)

@@ -25,3 +25,8 @@ def test_every_public_name_loads(package: object) -> None:
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'gone'"):
         package.gone  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_errors_are_there_without_an_import_of_their_own() -> None:
+    code = "import dysharp\ntry: dysharp.Slo(tpot='50ms')\nexcept dysharp.errors.ConfigError as error: print(error)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "slo: found '50ms', expected a number\n"

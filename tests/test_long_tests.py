@@ -8,7 +8,7 @@ from datetime import date
 import pytest
 
 from dysharp.analysis import MODEL_VERSION
-from tests.long_tests import PASSED, collected, last_line, passed, text_of
+from tests.long_tests import PASSED, collected, last_line, never, passed, text_of
 
 CASES = (
     '<testcase classname="tests.test_long_tests" name="a" time="1.2" />'
@@ -37,6 +37,13 @@ def test_the_line_says_what_is_left():
     found = passed(REPORT, DAY, COMMIT)
     assert last_line(found) == f"long tests: 1 passed at model version {MODEL_VERSION} (1 files)"
     assert last_line(found, "next").endswith("; today's is next: run python tests/long_tests.py --left")
+
+
+def test_files_that_never_passed_are_named():
+    marked = never({}).removeprefix("; never passed: ").split(", ")
+    assert "tests/silicon/test_rtl.py" in marked
+    assert never({name: {} for name in marked[1:]}) == f"; never passed: {marked[0]}"
+    assert never({name: {} for name in marked}) == ""
 
 
 def test_the_stored_record_has_a_line():

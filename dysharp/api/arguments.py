@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from dysharp.base import AnyPath, ConfigError, frozen
 from dysharp.runs.arguments import Argument
+from dysharp.specs.arguments import fitting
 
 if TYPE_CHECKING:
     from dysharp.model import Layout
@@ -27,7 +28,7 @@ class Slo:
     tpot: float = 50.0
 
     def __post_init__(self) -> None:
-        if not all(0 < limit < float("inf") for limit in (self.ttft, self.tpot)):
+        if not all(0 < fitting("slo", limit, float) < float("inf") for limit in (self.ttft, self.tpot)):
             raise ConfigError(f"slo: found ttft {self.ttft} and tpot {self.tpot}, expected milliseconds above 0")
 
 

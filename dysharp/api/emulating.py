@@ -48,12 +48,11 @@ def _shape(request: EmulateArgs) -> Shape:
     gpus, tokens, dump = request["gpus"], request["tokens"], request["dump"]
     experts = 4 * gpus if request["experts"] is None else request["experts"]
     topk = min(4, experts) if request["topk"] is None else request["topk"]
-    shape = Shape(request["hidden"], request["expert_hidden"], experts, topk)
     if topk > experts:
         raise ConfigError(f"topk: found {topk}, expected at most the {experts} experts")
     if dump is not None and not 0 <= dump < gpus * tokens:
         raise ConfigError(f"dump: found token {dump}, expected 0 to {gpus * tokens - 1}")
-    return shape
+    return Shape(request["hidden"], request["expert_hidden"], experts, topk)
 
 
 def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:
@@ -75,9 +74,9 @@ def machine_with_engine(**settings: Any) -> Any:
 
     Raises TypeError for an unknown setting, ConfigError for a system, option or order that does not exist.
     """
-    system = get_system(settings.get("system", "dysharp"))
-    options = dataclasses.asdict(options_of(system, settings.get("options", {})))
-    return Machine(**{"tracer": _engine, **settings, "options": options})
+    machine = Machine(**{"tracer": _engine, **settings})
+    machine.options = dataclasses.asdict(options_of(get_system(machine.system), machine.options))
+    return machine
 
 
 def _engine(program: Program) -> Trace:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import click
 
 from dysharp.base import ByName, ConfigError, Texts, make_folder, nearest, one_line, write_text
-from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options
+from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options, refuse_others
 from dysharp.cli.report import ReportFile, command_line, write_report
 from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_columns, print_header, print_lines, warn
@@ -115,6 +115,8 @@ def reproduce(
         return _write_up(wanted.paper, command_line(ctx), names)
     if wanted.finite:
         ctx.exit(_finite(_chosen(names or list_figures(), not figures, models, direction, False), _store(store), jobs, wanted, as_json=as_json))
+    if not wanted.tornado:
+        refuse_others("reproduce", {*ctx.params} - {"subject", "tornado_model", "tornado_tokens"}, "--tornado beside (points have their own)")
     _check_request(names, wanted, direction=direction, check=check)
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True
@@ -122,9 +124,8 @@ def reproduce(
     chosen, report = _chosen(names, every, models, direction, variants), wanted.report or ""
     if report.endswith(".html"):
         _check_simulated(chosen)
-    every_point = [point for _, points in chosen for point in points]
     together = jobs > 1 and len(chosen) > 1  # else processes would wait at the end of each figure
-    all_rows, all_failed = _run(every_point, where, jobs, "figures") if together else ({}, {})
+    all_rows, all_failed = _run([point for _, points in chosen for point in points], where, jobs, "figures") if together else ({}, {})
     for figure, points in chosen:
         found, failed = (all_rows, all_failed) if together else _run(points, where, jobs, figure.name)
         rows, ran = {p: found[p] for p in points if p in found}, not any(p in failed for p in points)

@@ -18,26 +18,26 @@ def _row_schema() -> ByName:
     schema = TypeAdapter(Row).json_schema()
     del schema["properties"]["header"]
     schema["properties"] |= {name: {"type": "number"} for name in ("simulated_us", "eager_us")}
+    schema["properties"]["finite"] = {"type": "array", "items": {"type": "string"}}
     schema["required"] = [name for name in schema["required"] if name not in ("header", *LEFT_OUT)]
-    return {"$schema": _DRAFT, "title": f"Row of dysharp, model version {MODEL_VERSION}"} | {
+    return {"$schema": _DRAFT, "title": f"Row of dysharp, model version {MODEL_VERSION}, without --quick"} | {
         name: value for name, value in schema.items() if name not in ("title", "description")
     }
 
 
 def _comparison_schema() -> ByName:
     """The schema of what `dysharp compare --json` prints."""
-    text = {"type": "string"}
+    text, texts = {"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}
     return {
         "$schema": _DRAFT,
-        "title": "Comparison of dysharp",
+        "title": "Comparison of dysharp, without --quick",
         "type": "object",
         "required": ["model_version", "rows", "baseline", "baselines", "speedup", "header", "sentence"],
         "properties": {
             "model_version": text, "rows": {"type": "array", "items": _row_schema()}, "baseline": text,
-            "baselines": {"type": "object", "additionalProperties": text},
-            "speedup": {"type": "object", "additionalProperties": {"type": "number"}}, "header": {"type": "array", "items": text},
-            "sentence": text, "tuned": {"type": "object"}, "left_out": {"type": "object", "additionalProperties": text},
-            "why": {"type": "object"}, "gain_map": {"type": "object"},
+            "speedup": {"type": "object", "additionalProperties": {"type": "number"}}, "header": {"type": "array", "items": text}, "sentence": text,
+            **dict.fromkeys(("baselines", "left_out", "out_of_ranking", "formats"), texts),
+            **{name: {"type": "object"} for name in ("tuned", "why", "finite", "gain_map")},
         },
     }  # fmt: skip
 

@@ -45,10 +45,9 @@ def study(ctx: click.Context, /, file: str, folder: str, jobs: int, scheduler: s
     draw(plot, "plots.plot_pareto", [[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name)
     for label, why in outcome.failed.items():
         warn(f"{label}: {why}")
-    if as_json:
-        print_json({"n_done": outcome.done, "n_kept": outcome.kept, "n_failed": len(outcome.failed), "folder": folder})
-    else:
-        print_lines([f"{asked.name}: {outcome.done} points done, {outcome.kept} read, {len(outcome.failed)} failed; folder {folder}"])
+    done, kept, failed = outcome.done, outcome.kept, len(outcome.failed)
+    said = f"{asked.name}: {done} points done, {kept} read, {failed} failed; folder {folder}"
+    print_json({"n_done": done, "n_kept": kept, "n_failed": failed, "folder": folder}) if as_json else print_lines([said])
     ctx.exit(1 if outcome.failed else 0)
 
 
@@ -80,6 +79,8 @@ def query(
     if isinstance(answer, ConfigError):
         raise answer
     columns, lines = answer
+    if as_json and (twice := [name for name in columns if columns.count(name) > 1]):
+        raise ConfigError(f"query: found {len(twice)} columns {twice[0]!r}, expected one of each name in JSON (select ... as NAME)")
     if as_json:
         print_json([dict(zip(columns, map(_plain, line), strict=True)) for line in lines])
     elif as_csv:
@@ -140,6 +141,4 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -251,6 +251,8 @@ def _check_computes(program: Program) -> None:
     experts = [region for region, name in enumerate(r.name) if name == "expert"]
     tiles = np.concatenate([np.arange(r.tile_ptr[i], r.tile_ptr[i + 1]) for i in experts] or [np.zeros(0, np.int64)])
     computes = np.flatnonzero(p.kinds() == Kind.COMPUTE)
+    if len(tiles) > len(computes) == 0:
+        raise ConfigError("functional machine: found rows and no GEMM, expected the GEMMs of the layer (option compute=true)")
     functions = np.array([t.fn in TILE_FUNCTIONS for t in p.templates], bool)[p.ops.template[computes]]
     wrong = computes[~(functions & np.isin(p.ops.key[computes], tiles))]
     if not len(wrong):

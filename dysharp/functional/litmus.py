@@ -229,7 +229,7 @@ def _sampled(test: Litmus, seed: int) -> str:
 def judge(name: str, test: Litmus) -> _Verdict:
     """Run `test` with all rules, and without each rule that it names."""
     got = _outcomes(test)
-    faults = [f"found {outcome}, expected one of {', '.join(test.allowed)}" for outcome in got if outcome not in test.allowed]
+    faults = [f"found {outcome or 'no value'}, expected one of {', '.join(test.allowed) or '-'}" for outcome in got if outcome not in test.allowed]
     faults += [f"no order gives {outcome}" for outcome in test.allowed if outcome not in got]
     reached = {rule: tuple(o for o in _outcomes(test, rule) if o not in got) for rule in test.without}
     for rule, forbidden in test.without.items():
@@ -248,7 +248,7 @@ def load_litmus(source: str | Path) -> Litmus:
 def _litmus_of(table: ByName, path: str) -> Litmus:
     """The test of a table of TOML. Raises ConfigError as `load_litmus`."""
     table = {"without": {}, "show": [], "init": [], "planes": 1, "isa": DYSHARP} | table
-    raise_if(problems(Litmus, table), path)
+    raise_if(problems(Litmus, table) or ["threads: found none, expected one for each GPU"] * (not table["threads"]), path)
     check_word(table["isa"], (DYSHARP, *ISAS), f"{path}: isa: found {table['isa']!r}")
     test = Litmus(**{key: _frozen(value) for key, value in table.items()})
     for rule in test.without:
@@ -256,7 +256,7 @@ def _litmus_of(table: ByName, path: str) -> Litmus:
     shape, begin = (INSTRUCTION, BLOCK) if test.isa == DYSHARP else (ABSTRACT[test.isa], BEGIN)
     expected = "one of st x 1 @0, ld x @0 -> r, fence, done, notify 0 x, wait x" if test.isa == DYSHARP else f"an instruction of {test.isa}"
     lines = [(shape, text, expected) for thread in test.threads for text in thread]
-    lines += [(BLOCK, text, "a block and a GPU such as x@1") for text in test.show] + [(begin, text, "x@1") for text in test.init]
+    lines += [(BLOCK, text, "a block such as x@0") for text in test.show] + [(begin, text, "a block such as x@0") for text in test.init]
     for pattern, text, wanted in lines:
         if not pattern.fullmatch(text) or any(int(gpu) >= len(test.threads) for gpu in NAMED.findall(text)):
             raise ConfigError(f"{path}: found {text[:60]!r}, expected {wanted}, on GPUs 0 to {len(test.threads) - 1}")
@@ -289,8 +289,8 @@ def check_log(path: str | Path) -> _Verdict:
         ended = next((str(line["ended"]) for line in lines if "ended" in line), "")
         shown = dict.fromkeys([*head.get("show", ()), *(line["block"] for line in lines if "op" not in line and "ended" not in line)])
         said = {line.get("block") or line["op"].split("-> ")[1]: line["value"] for line in lines if "value" in line or "block" in line}
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ConfigError(f"{path}: found {error!r}, expected gpus in the first line, then gpu and op, block and value, or ended") from None
+    except (KeyError, TypeError, AttributeError, IndexError):
+        raise ConfigError(f"{path}: found other lines, expected gpus in the first line, then gpu and op, block and value, or ended") from None
     if (lost := sum("op" in line for line in lines) - sum(map(len, threads))) > 0:
         raise ConfigError(f"{path}: found {lost} operations of other GPUs, expected 0 to {len(threads) - 1} as the first line says")
     if ended and (said or ended not in (TRAP, HANGS)):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dysharp.program import Kind, Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.specs.arguments import fitting
 from dysharp.systems import get_system
 from dysharp.workload import Routing, routing_from
 
@@ -54,14 +55,19 @@ class Machine:
     | field | meaning |
     |---|---|
     | `system` | name of a registered system |
+    | `cluster` | name of a cluster, a TOML file, or a `Cluster` |
     | `gpus` | GPUs in use; tokens go to them in runs of equal length, the last GPU may get fewer |
-    | `order` | one of `orders.ORDERS` |
+    | `order`, `seed` | one of `orders.ORDERS`; 0 or more, for orders that are drawn |
     | `path` | "row", "packet" or "auto" (the packet path for few packets) |
     | `faults` | faults to inject: into the packet path, or into messages between NVLink domains |
+    | `options` | {option of `system`: value}; `dysharp.Machine` fills in defaults and checks ranges |
+    | `placement` | where experts lie, as `dysharp.run` takes it |
+    | `dump_token` | token whose packets the packet path logs; None: none |
+    | `progress` | called with what is done and of how much |
     | `tracer` | function that returns the Trace for order "trace", because this folder imports no engine |
 
-    Raises ConfigError for an unknown system, cluster, order or path, for GPUs that the cluster does not have, and for faults of packets
-    on the row path.
+    Raises ConfigError for a setting of a wrong type, an unknown system, cluster, order or path, for GPUs that the cluster does not have, and
+    for faults of packets on the row path.
     """
 
     system: str = "dysharp"
@@ -79,11 +85,12 @@ class Machine:
     passes: dict[str, Pass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(Machine).items():
+            setattr(self, name, fitting(name, getattr(self, name), kind))
         get_system(self.system)
         self._cluster()
         check_word(self.order, ORDERS, f"order {self.order!r}: unknown")
-        if self.path not in PATHS:
-            raise ConfigError(f"path: found {self.path!r}, expected one of {', '.join(PATHS)}")
+        check_word(self.path, PATHS, f"path {self.path!r}: unknown")
         if self.path == "row" and self.faults.of_packets:
             raise ConfigError("path: found row with injected faults, expected packet (faults live in its tables and channels)")
 
@@ -91,21 +98,24 @@ class Machine:
         """`[tokens, hidden]` outputs in the dtype of `x`, and the context for `backward`.
 
         `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`: `[tokens, topk]` gate
-        weights. Raises ConfigError for wrong shapes and dtypes, and for `dump_token` on the row path; EmulationMismatch when the machine hangs.
+        weights, whole numbers beside int32. Raises ConfigError for wrong shapes and dtypes, and for `dump_token` on the row path;
+        EmulationMismatch when the machine hangs.
         """
+        x, expert, weight = map(np.asarray, (x, expert, weight))
         number = number_of(x, "tokens")
         if x.ndim != 2 or expert.shape[:1] != x.shape[:1] or weight.shape != expert.shape:
             raise ConfigError(
                 f"layer: found tokens {x.shape}, experts {expert.shape}, weights {weight.shape}, expected [tokens, hidden] and twice [tokens, topk]"
             )
+        if number.is_integer and (weight % 1 != 0).any():
+            raise ConfigError("weight: found a part of a whole number, or none, beside tokens of int32, expected whole numbers")
         n = len(x)
         expert, weight = _pad(expert, self.gpus, -1), _pad(np.asarray(weight, number.work), self.gpus, 0)
         routing = routing_from(expert, experts.n_experts, self.gpus, placement=self.placement)
         system = get_system(self.system)
         routing = system.served(routing, system.options(**self.options))
         weight = np.where(routing.expert >= 0, weight, number.work.type(0))
-        tensors = Tensors(routing, number, experts, _pad(x, self.gpus, 0), weight)
-        outcome = self._run("forward", tensors)
+        outcome = self._run("forward", Tensors(routing, number, experts, _pad(x, self.gpus, 0), weight))
         assert outcome.saved is not None
         return outcome.out[:n], Context(outcome.saved, routing, weight, number, n)
 
@@ -114,8 +124,7 @@ class Machine:
 
         `experts` adds up its weight gradients.
         """
-        tensors = Tensors(context.routing, context.number, experts, _pad(dy, self.gpus, 0), context.weight, context.saved)
-        outcome = self._run("backward", tensors)
+        outcome = self._run("backward", Tensors(context.routing, context.number, experts, _pad(dy, self.gpus, 0), context.weight, context.saved))
         assert outcome.gate_grad is not None
         return outcome.out[: context.n_tokens], outcome.gate_grad[: context.n_tokens]
 
@@ -132,11 +141,9 @@ class Machine:
 
     def _run(self, direction: str, tensors: Tensors) -> Outcome:
         program = self.plan(tensors)
-        trace = None
-        if self.order == "trace":
-            if self.tracer is None:
-                raise ConfigError('order: found "trace" without a tracer, expected one (dysharp.emulate brings the engine)')
-            trace = self.tracer(program)
+        if self.order == "trace" and self.tracer is None:
+            raise ConfigError('order: found "trace" without a tracer, expected one (dysharp.emulate brings the engine)')
+        trace = self.tracer(program) if self.tracer and self.order == "trace" else None
         statistics, packets = None, self._sends_packets(program)
         if self.dump_token is not None and not packets:
             raise ConfigError(f"dump: found row path, expected packet path{self._way_to_packets(program)}")
@@ -157,10 +164,8 @@ class Machine:
                 instead = f"expected one domain, or {', '.join(SCALE_OUT)}" if self.faults.of_packets else "expected one domain (use path row)"
                 raise ConfigError(f"{what}: found network {program.nets[0].name!r} between NVLink domains, {instead}")
             return False
-        if self.path != "auto":
-            return self.path == "packet"
-        if self.faults.of_packets:
-            return True
+        if self.path != "auto" or self.faults.of_packets:
+            return self.path != "row"
         if any(t.kind is Kind.PUSH_REDUCE for t in program.templates):
             return False  # no packet carries a contribution
         return int((np.diff(program.members.ptr) * -(-program.ops.bytes // 128)).sum()) <= PACKETS_IN_A_MOMENT
@@ -176,10 +181,7 @@ class Machine:
 
 def _pad(array: Array, n_gpus: int, value: Any) -> Array:
     """`array` with further rows of `value`, so that the GPUs divide the rows. The added tokens have no expert."""
-    missing = -len(array) % n_gpus
-    if not missing:
-        return np.ascontiguousarray(array)
-    return np.concatenate((array, np.full((missing, *array.shape[1:]), value, array.dtype)))
+    return np.ascontiguousarray(np.concatenate((array, np.full((-len(array) % n_gpus, *array.shape[1:]), value, array.dtype))))
 
 
 def _model_of(t: Tensors) -> Model:

@@ -4,12 +4,15 @@ Every policy is a legal machine. Tensors must not depend on the policy.
 """
 
 import heapq
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base import ConfigError, nearest
+from dysharp.base import ConfigError, entry_of
 from dysharp.program import Trace
+from dysharp.specs.arguments import fitting
 
 Event = tuple[int, Any]  # (kind, op, member, tile or packet of the event)
 
@@ -43,6 +46,8 @@ class RandomPool(_NewestPool):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
+        if fitting("seed", seed, int) < 0:
+            raise ConfigError(f"seed: found {seed}, expected 0 or more")
         self._rng = np.random.default_rng(seed)
         self._draws: list[float] = []
 
@@ -119,10 +124,8 @@ def make_pool(order: str, seed: int, trace: Trace | None, deliveries: frozenset[
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
-    if order in ("trace", "oldest"):
-        return _TimedPool() if order == "trace" else _OldestPool()
-    if order in ("random", "newest"):
-        return RandomPool(seed) if order == "random" else _NewestPool()
-    if order in ("late-delivery", "late-completion"):
-        return _BiasedPool(seed, deliveries if order == "late-delivery" else completions)
-    raise ConfigError(f"order {order!r}: unknown{nearest(order, ORDERS)}")
+    pools: dict[str, Callable[[], Pool]] = {
+        "trace": _TimedPool, "oldest": _OldestPool, "newest": _NewestPool, "random": partial(RandomPool, seed),
+        "late-delivery": partial(_BiasedPool, seed, deliveries), "late-completion": partial(_BiasedPool, seed, completions),
+    }  # fmt: skip
+    return entry_of(order, pools, f"order {order!r}: unknown")()

@@ -40,6 +40,7 @@ from dysharp.functional.orders import Pool, RandomPool
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import EXPERT_LIMIT, Packet
 from dysharp.protocol import tracker
+from dysharp.specs.arguments import fitting
 
 __all__ = ["ALIGN", "TILE_ROWS", "Device", "DyMulticastObject", "DyMulticastObjectProp", "Handle"]
 
@@ -258,13 +259,10 @@ class Device:
         self, n_gpus: int, experts_per_gpu: int, *, planes: int = 18, seed: int = 0, dtype: str = "int32", reduction_entries: int = REDUCTION_ENTRIES,
         pool: Pool | None = None, rules: Rules = Rules(),  # noqa: B008 (a frozen value)
     ) -> None:  # fmt: skip
-        if not all(map(is_whole, (n_gpus, experts_per_gpu, planes, reduction_entries))):
-            given = ", ".join(map(show, (n_gpus, experts_per_gpu, planes, reduction_entries)))
-            raise ConfigError(f"Device: found {given}, expected integers: GPUs, experts per GPU, planes, reduction entries")
+        n_gpus, experts_per_gpu, planes, reduction_entries = (fitting("Device", n, int) for n in (n_gpus, experts_per_gpu, planes, reduction_entries))
         if not 1 <= n_gpus <= MAX_GPUS or experts_per_gpu < 1 or n_gpus * experts_per_gpu > EXPERT_LIMIT or planes < 1 or reduction_entries < 1:
             sizes = f"{n_gpus} GPUs, {experts_per_gpu} experts each, {planes} planes, {reduction_entries} reduction entries"
             raise ConfigError(f"Device: found {sizes}, expected 1 .. {MAX_GPUS} GPUs, 1 .. {EXPERT_LIMIT} experts in all, 1 plane, 1 entry")
-        n_gpus, experts_per_gpu, planes = map(index, (n_gpus, experts_per_gpu, planes))
         self.n_gpus, self.experts_per_gpu, self.planes = n_gpus, experts_per_gpu, planes
         self.n_experts, self.number = n_gpus * experts_per_gpu, number(dtype)
         self.told: deque[tuple[int, int, int]] = deque()

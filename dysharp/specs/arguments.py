@@ -105,7 +105,7 @@ def _words(kind: Any) -> list[str]:
         return list(dict.fromkeys(word for each in inner for word in _words(each)))
     if kind in _NUMBERS:
         return [_NUMBERS[kind][1]]
-    if origin is Mapping and inner:
+    if inner and isinstance(origin, type) and issubclass(origin, Mapping):
         return [f"a mapping from {' or '.join(_words(inner[0]))} to {' or '.join(_words(inner[1]))}"]
     if origin in _WORDS:
         return [_WORDS[origin]]

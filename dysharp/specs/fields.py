@@ -101,7 +101,7 @@ def _describe(error: Any, names: list[str], tables: AnyMapping) -> str:
         return f"{path}: unknown key" + (f'; did you mean "{inside[0]}"?' if inside else nearest(key, names))
     if error["type"] == "missing":
         return f"{path}: missing"
-    expected = error["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list")
+    expected = error["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list").replace("String should match", "text that matches")
     return f"{path}: found {show(error['input'])}, expected {expected}"
 
 

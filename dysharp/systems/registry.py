@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dysharp.base import ConfigError, ProgramError, frozen_keywords, import_all, nearest, show
-from dysharp.program import Program
+from dysharp.program import Kind, Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
 from dysharp.specs.choices import overridden
@@ -73,8 +73,9 @@ class System(Facts):
         chosen = self.real if self.real is not None and form == "real" else self.paper
         program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
-            found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
-            raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
+            raise ProgramError(f'system "{self.name}": found {type(program).__name__} from {chosen.__name__}, expected a Program (`layer.build()`)')
+        if getattr(options, "compute", True) and (routing.expert >= 0).any() and not any(t.kind is Kind.COMPUTE for t in program.templates):
+            raise ProgramError(f'system "{self.name}": found no GEMM from {chosen.__name__}, expected those of the experts (see `fused`)')
         if form == "paper":
             return program
         program = dataclasses.replace(program, declared=dataclasses.replace(program.declared, kernel_sms=self.kernel_sms(model, cluster, options)))
@@ -214,10 +215,8 @@ def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None, kind: Kin
 
 def _summary(name: str, plan: Plan) -> str:
     """The first line of the module, or of the plan where the module holds systems of other names."""
-    own = (plan.__doc__ or "").strip().splitlines()
-    if own and plan.__module__.rpartition(".")[2].replace("_", "-") != name:
-        return own[0]
-    return ((importlib.import_module(plan.__module__).__doc__ or "").strip().splitlines() or [""])[0]
+    of_plan = plan.__doc__ and plan.__module__.rpartition(".")[2].replace("_", "-") != name
+    return ((plan if of_plan else importlib.import_module(plan.__module__)).__doc__ or "").strip().partition("\n")[0]
 
 
 @cache
@@ -236,7 +235,7 @@ def import_systems(source: str) -> None:
     try:
         if not source.endswith(".py"):
             importlib.import_module(source)
-        elif name not in sys.modules:
+        elif getattr(sys.modules.get(name), "__file__", None) != source:
             code = compile(Path(source).read_text("utf-8"), source, "exec")
             module = sys.modules[name] = ModuleType(name)
             module.__file__ = source
@@ -244,7 +243,8 @@ def import_systems(source: str) -> None:
     except Exception as error:  # a file of the user may raise anything
         sys.modules.pop(name, None)
         why = "no module" if isinstance(error, ModuleNotFoundError) else type(error).__name__
-        raise ConfigError(f"import {show(source)}: found {why}: {error}, expected a file or module that registers a system") from error
+        found = str(error) if isinstance(error, ConfigError) else f"found {why}: {error}, expected a file or module that registers a system"
+        raise ConfigError(f"import {show(source)}: {found}") from error
 
 
 def all_systems() -> dict[str, System]:

@@ -192,7 +192,7 @@ def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
         raise ConfigError(f"placement {name[:60]}: found choose={rule}, expected none: the plan says which replica serves a row")
     if rule != "turns" and np.bincount(placed.slot_expert[placed.slot_expert >= 0]).max() == 1:
         raise ConfigError(f"placement {name[:60]}: found choose={rule}, expected replicas; here every expert lies once")
-    return replace(placed, choose=rule)
+    return replace(placed, choose=rule, note=placed.note and f"{placed.note}, {rule} chooses")
 
 
 def _placed(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:

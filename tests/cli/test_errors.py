@@ -55,6 +55,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("reproduce area --report a.html", ["found .html for area", "expected .md"]),
         ("reproduce --tornado --direction bwd", ["found direction bwd", "expected fwd"]),
         ("reproduce fig18 --check --direction bwd", ["--check: found direction bwd", "expected fwd"]),
+        ("reproduce area --tokens 64 --tornado-of zz", ["reproduce: found --tokens, --tornado-of, expected --tornado beside"]),
         ("reproduce fig18 --direction up", ["direction: found 'up'"]),
         ("compare --fidelity flit", ["expected one of burst, packet"]),
         ("compare --finite --fidelity burst", ["finite: found --fidelity burst, expected packet"]),

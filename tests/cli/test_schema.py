@@ -46,6 +46,19 @@ def test_the_schema_fits_the_output(command: str) -> None:
     _check(json.loads(json.dumps(versioned | done.to_dict() if command == "compare" else done.rows[0].to_dict())), schema)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run deepep --gpus 2 --tokens 8 --finite",
+        "compare --systems deepep,ideal --gpus 2 --tokens 8 --finite",
+        "compare --systems deepep,nccl-ep --cluster hw-dgx-h100 --tokens 8",
+    ],
+)
+def test_the_schema_has_every_field_that_is_printed(words: str) -> None:
+    schema = json.loads(CliRunner().invoke(cli, [words.partition(" ")[0], "--json-schema"]).stdout)
+    _check(json.loads(CliRunner().invoke(cli, [*words.split(), "--json"]).stdout), schema)
+
+
 def test_the_schema_of_explain_fits_its_output(tmp_path: Path) -> None:
     schema = json.loads(CliRunner().invoke(cli, ["explain", "--json-schema"]).stdout)
     done = dysharp.explain(*write(tmp_path, run_of(2)), what_if=("graph",)).to_dict()

@@ -383,6 +383,7 @@ def test_a_question_reaches_no_file_and_prints_any_value(tmp_path: Path, counted
     plain = {"a": 1.5, "b": None, "c": "b'x'", "d": "2020-01-01", "e": [1, 2], "f": {"1": None}}
     assert json.loads(ask(values, "--json").stdout) == [plain]
     assert ask("summarize points", "--json").exit_code == 0
+    assert "query: found 2 columns 'a', expected one of each name in JSON" in str(ask("select 1 as a, 2 as a", "--json").exception)
     assert ask("select chr(27) || '[31m' as e", "--csv").stdout == "e\n\\x1b[31m\n"
     assert ask("select count(*) as n from points where routing = 'lognormal:0.65'", "--csv").stdout == "n\n12\n"
     assert "null" in ask("describe points").stdout

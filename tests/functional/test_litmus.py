@@ -93,7 +93,8 @@ def test_values_that_a_log_leaves_out_may_be_any(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected gpus in the first line"),
+        ("", "found other lines, expected gpus in the first line"),
+        ('{"gpus": 0}\n', "threads: found none, expected one for each GPU"),
         ("{}\n3\n", "expected gpus in the first line"),
         ('{"isa": "cais", "gpus": 1}\n{"gpu": 3, "op": "sync"}\n', "found 1 operations of other GPUs"),
         ('{"isa": "cias", "gpus": 1}\n', 'did you mean "cais"'),
@@ -187,3 +188,7 @@ def test_a_load_of_a_half_written_block_is_refused() -> None:
     device.dymultimem_ld_reduce(0, obj, obj.address(0), 8, [1])
     with pytest.raises(IsaError, match="unwritten for block 0"):
         device.run()
+
+
+def test_a_test_that_allows_nothing_says_so() -> None:
+    assert litmus.judge("a", Litmus("", (("st x 1 @0",),), ())).faults == ("found no value, expected one of -",)

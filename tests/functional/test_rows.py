@@ -92,6 +92,9 @@ def test_watchdog_names_what_waits():
         ({"expert": np.full((10, 4), 99)}, "token 0, column 0: found expert 99, expected 0 to 15 or -1"),
         ({"expert": np.zeros((10, 4), np.int64)}, "token 0: found expert 0 twice, expected distinct experts"),
         ({"weight": np.ones((10, 3))}, "expected .tokens, hidden. and twice"),
+        ({"weight": np.full((10, 4), 0.5)}, "weight: found a part of a whole number, or none, beside tokens of int32"),
+        ({"weight": np.full((10, 4), np.nan)}, "weight: found a part of a whole number, or none, beside tokens of int32"),
+        ({"weight": None}, r"weights \(\), expected .tokens, hidden. and twice"),
     ],
 )
 def test_bad_input_is_one_line(change, text):
@@ -141,5 +144,20 @@ def test_a_compute_is_a_gemm_of_an_expert_tile(fn, key, text):
 def test_unknown_names():
     with pytest.raises(ConfigError, match="order 'randum': unknown"):
         run_case(layer_case(), _machine("dysharp", "randum"))
-    with pytest.raises(ConfigError, match="path: found 'rows', expected one of auto, row, packet"):
-        Machine(path="rows")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"path": "rows"}, "path 'rows': unknown; did you mean \"row\""),
+        ({"seed": "1"}, "seed: found '1', expected a whole number"),
+        ({"seed": -1}, "seed: found -1, expected 0 or more"),
+        ({"gpus": 2.0}, "gpus: found 2.0, expected a whole number"),
+        ({"cluster": None}, "cluster: found None, expected text or Cluster"),
+        ({"options": None}, "options: found None, expected a mapping from text"),
+        ({"options": {"compute": False}}, r"found rows and no GEMM, expected the GEMMs of the layer \(option compute=true\)"),
+    ],
+)
+def test_settings_that_no_machine_has(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        run_case(layer_case(), Machine(**settings))

@@ -325,6 +325,7 @@ def test_read_before_an_expert_has_written(dtype: str) -> None:
     ("act", "text"),
     [
         (lambda: Device(0, 1), "Device: found 0 GPUs, 1 experts each, 18 planes, 256 reduction entries, expected 1 .. 4096 GPUs"),
+        (lambda: Device(2, 1, seed=None), "seed: found None, expected a whole number"),
         (lambda: Device(2, 1, dtype="float33"), "dtype 'float33': unknown"),
         (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=24), 1), "DyMulticastObjectProp bsize: found 24, expected a"),
         (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=32, stage=3), 1), "DyMulticastObjectProp stage: found 3, expected 1 or 2"),
@@ -342,7 +343,7 @@ def test_read_before_an_expert_has_written(dtype: str) -> None:
         (lambda: bound(Device(2, 1)).layout(3, 0), "layout gpu: found 3, expected a GPU that has bound the object (bound: 0, 1)"),
         (lambda: bound(Device(2, 1)).is_ready(0, 1), "is_ready tile: found 1, expected (local expert, number of the tile)"),
         (lambda: bound(Device(2, 1)).gemm1_done(0, (0, 1)), "gemm1_done tile: found number 1, expected 0 .. 0: local expert 0 on GPU 0 has 4 rows"),
-        (lambda: Device(2.0, 1), "Device: found 2.0, 1, 18, 256, expected integers"),
+        (lambda: Device(2.0, 1), "Device: found 2.0, expected a whole number"),
         (lambda: megakernel(Device(2, 4, dtype="float32"), *layer("int32")), "megakernel tokens: found int32 of shape (50, 64), expected float32"),
         (lambda: megakernel(Device(2, 2), *layer("int32")), "megakernel experts: found 8, expected the device's 4"),
     ],

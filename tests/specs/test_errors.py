@@ -102,7 +102,7 @@ def test_all_problems_in_one_line(write) -> None:  # type: ignore[no-untyped-def
         ("topk = 2", "topk = 2\ntopk_group = 2", "topk_group: found 2, expected at most n_group = 1"),
         ("topk = 2", "topk = 3\nn_group = 8", "topk: found 3, expected at most 2, the experts of 1 groups"),
         ("topk = 2", 'topk = 2\nrouting = ""', 'routing: found "", expected a routing such as "uniform"'),
-        ('"mine"', '"my\\nmodel"', r"name: found 'my\nmodel', expected String should match"),
+        ('"mine"', '"my\\nmodel"', r"name: found 'my\nmodel', expected text that matches"),
         ('"mine"', '""', "name: found '', expected"),
     ],
 )

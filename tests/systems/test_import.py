@@ -68,6 +68,19 @@ def test_what_cannot_be_imported_is_one_line(tmp_path: Path) -> None:
         import_systems("nosuch")
     with pytest.raises(ConfigError, match="found FileNotFoundError"):
         import_systems(str(tmp_path / "absent.py"))
+    bad.write_text(TEXT.replace('"one_copy_per_gpu"', '"one_copy"'))
+    with pytest.raises(ConfigError, match=r"^import .*: system \"own\": found moves.sent 'one_copy', expected a function or one of [a-z_, ]*$"):
+        import_systems(str(bad))
+
+
+def test_two_files_of_one_name_are_two_files(own: str, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    second = tmp_path / "sub" / Path(own).name
+    second.write_text(TEXT.replace('"own"', '"own-too"'))
+    import_systems(own)
+    import_systems(str(second))
+    assert {"own", "own-too"} <= set(_REGISTRY)
+    del _REGISTRY["own-too"]
 
 
 @pytest.mark.parametrize("name", ["deepep", "nccl-ring"])

@@ -14,6 +14,7 @@ from outside import Options, PaperOptions, plan_paper, plan_real, registered
 
 import dysharp as ds
 from dysharp.base.errors import ConfigError, ProgramError
+from dysharp.program import Discipline
 from dysharp.systems import Costs, Facts, Moves, Shown, get_system, registry, system
 from dysharp.systems.building.paper_layers import begun
 from dysharp.systems.facts import Layer
@@ -68,6 +69,15 @@ def test_a_plan_that_returns_no_program_is_named() -> None:
 
     text = 'system "toy": found NoneType from plan, expected a Program'
     with registered("toy", plan, PaperOptions) as toy, pytest.raises(ProgramError, match=text):
+        ds.run(toy, model="S-8", gpus=2, tokens=4)
+
+
+def test_a_plan_without_gemms_is_not_fast() -> None:
+    def plan(layer: Any, options: Any) -> None:
+        layer.dispatch_puts()
+        layer.combine_puts(Discipline.READY_FIFO)
+
+    with registered("toy", plan, PaperOptions) as toy, pytest.raises(ProgramError, match='system "toy": found no GEMM from plan, expected those of'):
         ds.run(toy, model="S-8", gpus=2, tokens=4)
 
 

@@ -175,6 +175,7 @@ def test_choices_are_those_of_plain_words() -> None:
             kept = routing.expert >= 0
             np.testing.assert_array_equal(chosen.placement.slot_expert[chosen.slot][kept], routing.expert[kept])
             assert (chosen.slot[~kept] == -1).all()
+            assert chosen.placement.note.endswith(f" GPUs, {rule} chooses")
 
 
 MUTANTS = {
