@@ -115,7 +115,7 @@ def check_memory(system: System, r: Request, options: Any) -> None:
         f"this computer has {usable / GiB:.1f} GiB"
     )
     if needed > usable:
-        raise ConfigError(f"{found}; take fewer tokens, bytes or GPUs")
+        raise ConfigError(f"{found}; take fewer tokens, bytes or GPUs, or leave the system out")
     if needed > part * usable:
         why = f"{found}, {part * usable / GiB:.1f} GiB of it for this process; take fewer jobs (-j), tokens or GPUs"
         raise OverShare(why, min(1.0, needed / usable * (1 + 1e-9)))  # so that this part holds `needed` bytes after rounding
