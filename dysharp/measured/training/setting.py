@@ -225,10 +225,10 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool, hybrid: bool) -> Dispa
 
     Presets of hybrid stacks name the backend alone: the type stays that of the library recipe, which for latent experts is alltoall.
     """
-    named = row.text("dispatcher").lower()
+    named = re.sub(r"\W|_", "", row.text("dispatcher").lower()).replace("a2a", "alltoall").replace("flex", "deepep")  # flex's default backend
     if hybrid and load_whole(row.model).latent_experts and row.text("note").startswith("preset"):
         return "alltoall"
-    if "hybridep" in named or "hybrid-ep" in named:
+    if "hybridep" in named:
         return "hybrid-ep"
     if "uccl" in named:
         return "uccl"
