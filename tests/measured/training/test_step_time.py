@@ -204,7 +204,8 @@ def test_a_row_of_ones_own() -> None:
 def test_rows_with_blanks_and_other_dispatchers() -> None:
     """No dp was one replica; allgather and other names were alltoall; a row without a number was not listed."""
     head = f"{HEAD.replace('tok_s_gpu', 'dispatcher,tok_s_gpu')}\n"
-    lines = (f"{name or 'none'},mine,qwen3-30b,H100,16,BF16,512,2,4096,1,1,16,,,{name},11238" for name in ("", "deepep", "allgather", "A2A", "all-to-all", "flex"))
+    names = ("", "deepep", "allgather", "A2A", "all-to-all", "flex")
+    lines = (f"{name or 'none'},mine,qwen3-30b,H100,16,BF16,512,2,4096,1,1,16,,,{name},11238" for name in names)
     blank, deepep, other, *spelt, flex = step_cases(TrainingRow.from_csv(head + "\n".join(lines), "f"))
     assert {one.predicted for one in spelt} == {spelt[0].predicted}
     assert spelt[0].predicted is not None
