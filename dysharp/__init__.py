@@ -23,17 +23,17 @@ Names load when first used, so that `import dysharp` is quick.
 
 from typing import TYPE_CHECKING
 
-from dysharp import errors
 from dysharp.base import late_names, loader
 
 if TYPE_CHECKING:
+    from dysharp import errors
     from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, explain, network, plan, run, serve, step, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model, load_whole
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "errors", *late_names(__name__)]
+__all__ = ["__version__", *late_names(__name__)]
 __getattr__ = loader(__name__)
 
 

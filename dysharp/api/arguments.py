@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from dysharp.base import AnyPath, ConfigError, frozen
 from dysharp.runs.arguments import Argument
-from dysharp.specs.arguments import fitting
 
 if TYPE_CHECKING:
     from dysharp.model import Layout
@@ -28,6 +27,8 @@ class Slo:
     tpot: float = 50.0
 
     def __post_init__(self) -> None:
+        from dysharp.specs.arguments import fitting  # `--help` shows the name of this class alone
+
         if not all(0 < fitting("slo", limit, float) < float("inf") for limit in (self.ttft, self.tpot)):
             raise ConfigError(f"slo: found ttft {self.ttft} and tpot {self.tpot}, expected milliseconds above 0")
 

@@ -17,7 +17,7 @@ def loader(package: str) -> Callable[[str], Any]:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = places[name]
-        value = getattr(importlib.import_module(module), attribute)
+        value = importlib.import_module(f"{package}.{name}") if module == package else getattr(importlib.import_module(module), attribute)
         setattr(sys.modules[package], name, value)
         return value
 
