@@ -156,8 +156,8 @@ def _latent(machine: Machine, op: Core, batch: StepBatch, formats: Formats) -> I
     if rows:
         call = AttentionCall(
             batch=batch.decodes, queries=batch.queries, past=op.seen(batch.context), heads=op.heads, kv_heads=1, qk_dim=op.latent,
-            v_dim=op.v_dim if op.shared else op.kv_rank, latent=True,
-            dtype=machine.products(formats.kv), kv_dtype=formats.kv,
+            v_dim=op.v_dim if op.shared else op.kv_rank, latent=True, kv_dtype=formats.kv,
+            dtype="bf16" if op.shared else machine.products(formats.kv),  # FlashMLA, README: FP8 entries are widened first
         )  # fmt: skip
         yield OpTime("attention decode", machine.decode(call), 2)
     if batch.prompts and sparse:

@@ -209,7 +209,7 @@ class Coster:
 
     def _sent(self, layout: Layout) -> WireTimes:
         """What one send holds."""
-        rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
+        rows = ELEMENT * self.task.model.between * layout.tokens(self.task.sequence) / layout.tp
         return send(self.machine, rows, layout) if layout.pp > 1 else WireTimes()
 
     def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:

@@ -33,7 +33,7 @@ def rank_memory(task: Task, values: ByName, layout: Layout, recipe: Recipe) -> t
         bytes_of = [tokens * sum(by[moe] for moe in some) for by in (kept, waiting) for some in kinds]
         flying = float((peaks(values["schedule"], layout, rank, values["overlap"] == "pair") @ np.asarray(bytes_of)).max())
         heads = [tokens * head_bytes(model, layout, saving) * chunk.head for chunk in own]
-        received = [BF16 * model.hidden / layout.tp * (layout.pp > 1 and not chunk.head) for chunk in own]
+        received = [BF16 * model.between / layout.tp * (layout.pp > 1 and not chunk.head) for chunk in own]
         transient = max([0.0, *heads, *(tokens * (beside[moe] + more) for some, more in zip(kinds, received, strict=True) for moe in some)])
         ways = 1 + (values["schedule"] == "dualpipe")
         state = sum(state_bytes(RankParameters(*parameters), RankParameters(*narrow), layout, recipe, ways).values())

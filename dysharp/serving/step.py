@@ -67,7 +67,7 @@ def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
     layout, machine, out = replica.layout, replica.machine, replica.machine.cluster.scale_out
     if layout.pp == 1:
         return
-    moved = ELEMENT * tokens * replica.model.hidden / layout.tp
+    moved = ELEMENT * tokens * replica.model.between / layout.tp
     between = 0 if out is None else min(layout.pp, -(-layout.gpus // out.domain_gpus)) - 1
     inside = flight_us(machine.gpu) + float(link_us(machine.gpu, machine.constants, moved))
     sent = (layout.pp - 1 - between) * inside

@@ -220,6 +220,11 @@ class WholeModel:
         raise_if(_conflicts(self), where)
 
     @property
+    def between(self) -> int:
+        """Elements of a token that go from one layer to the next."""
+        return self.streams * self.hidden
+
+    @property
     def moe_layers(self) -> int:
         """Layers with experts, without MTP."""
         return self.layer.n_layers if self.layer else 0

@@ -113,7 +113,7 @@ def step_costs(
     for kind, one in (merged or {}).items():
         done = block.layer(kinds[kind], ep).as_merged(one)
         known[kind] = done + beside(model, machine, layout, kinds[kind], done, recipe=own.state)
-    sent = send(machine, ELEMENT * model.hidden * block.tokens / layout.tp, layout)
+    sent = send(machine, ELEMENT * model.between * block.tokens / layout.tp, layout)
     stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else WireTimes()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     cells = _cells(stages, us_to_ps(machine.latency(layout)), ep is not None)

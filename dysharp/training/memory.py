@@ -268,7 +268,7 @@ class _Chunk:
             for_weights += (kept + gradient_bytes(model, layout, kind, saving, recipe)) * tokens
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
             transient = max(transient, tokens * layer_transient(model, layout, kind, saving))
-        transient += tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
+        transient += tokens * BF16 * model.between / layout.tp if layout.pp > 1 and not chunk.head else 0.0
         if (at_head := tokens * head_bytes(model, layout, saving) * chunk.head) > again + transient:  # gone before a layer is computed again
             again, transient = 0.0, at_head
         return cls(chunk, {op: n for op, n in ops.items() if n}, for_weights, again, transient)

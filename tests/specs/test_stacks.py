@@ -11,7 +11,8 @@ import dysharp
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import pairs
 from dysharp.costs.layer import _chosen
-from dysharp.model import prompt_batch
+from dysharp.costs.machine import machine_of
+from dysharp.model import layout_of, prompt_batch
 from dysharp.model.cache import cache_bytes, index_bytes
 from dysharp.model.flops import _core_flops, flops_of
 from dysharp.model.operators import WHOLE, Core, DeltaNetState, RowExchange, Sum, operators
@@ -20,6 +21,7 @@ from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.specs.hf import FAMILIES, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.whole import Attention
+from dysharp.training import step_costs
 from tests.specs.test_huggingface_whole import LIKE
 
 NANO, SUPER, KIMI = "nemotron-3-nano", "nemotron-3-super", "kimi-linear-48b"
@@ -264,3 +266,11 @@ def test_compressed_attention_that_contradicts_itself_is_refused(changed: dict[s
     with pytest.raises(ConfigError) as error:
         change()
     assert text in str(error.value)
+
+
+def test_stages_send_all_streams() -> None:
+    """A pipeline's rows are four times as wide as those of the same model with one stream."""
+    machine, layout = machine_of(load_cluster("hw-dgx-b200-x8"), "training"), layout_of("pp=4,dp=8,ep=8,m=8")
+    busy = [step_costs(replace(load_whole(CSA[0]), streams=n), machine, layout, 4096, None).times.send for n in (4, 1)]
+    assert busy[0] == pytest.approx(4 * busy[1], rel=1e-6)
+    assert busy[1] > 0
