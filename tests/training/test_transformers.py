@@ -36,8 +36,11 @@ def _deepseek(m: WholeModel) -> dict[str, Any]:
 
 
 def _glm(m: WholeModel) -> dict[str, Any]:
-    a = m.attention
-    return {**_deepseek(m), "num_key_value_heads": a.kv_heads, "head_dim": a.head_dim, "attention_bias": a.qkv_bias, "use_qk_norm": a.qk_norm}
+    """With the scales by channel of the FP8 checkpoint."""
+    a, weights = m.attention, {"num_bits": 8, "type": "float", "strategy": "channel"}
+    quant = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    own = {"num_key_value_heads": a.kv_heads, "head_dim": a.head_dim, "attention_bias": a.qkv_bias, "use_qk_norm": a.qk_norm}
+    return {**_deepseek(m), **own, "quantization_config": quant}
 
 
 def _qwen_moe(m: WholeModel) -> dict[str, Any]:
