@@ -202,3 +202,11 @@ def test_a_bad_field_gets_one_line(text: str) -> None:
         read(**BAD[text])
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_config_whose_experts_stand_outside_is_read_outside() -> None:
+    """`text_config` counts where the config itself names no experts."""
+    inner = {**SMALL, **BUILT["qwen3_moe"][0], "model_type": "qwen3_moe", "hidden_size": 96}
+    outer = {**SMALL, **BUILT["qwen3_moe"][0], "model_type": "qwen3_moe"}
+    assert whole_from_config({**outer, "text_config": inner}, "m", "f").hidden == SMALL["hidden_size"]
+    assert whole_from_config({"text_config": inner}, "m", "f").hidden == 96

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.base.reading import json_of, read_text
+from dysharp.base.reading import json_of, parse_toml, read_text
 
 
 def test_a_file_as_long_as_the_limit_is_read_whole(tmp_path: Path) -> None:
@@ -45,3 +45,8 @@ def test_a_file_that_waits_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_json_is_strict(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         json_of(text, "f")
+
+
+def test_a_toml_text_that_is_too_deep_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"f: malformed TOML: nested too deeply"):
+        parse_toml("a = " + "[" * 100_000, "f")

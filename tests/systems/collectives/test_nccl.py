@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import dysharp
+from dysharp.base.errors import ConfigError
 from dysharp.costs.collectives import collective_us, in_switch, nvls_loads, rail_rings_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.measurements import read_measurements
@@ -96,3 +98,12 @@ def test_over_nodes_small_all_reduces_take_trees() -> None:
     cluster = load_cluster("hw-dgx-h100-x4")
     assert choice(64 * KIB, cluster).startswith("tree")
     assert choice(1 << 30, cluster) == "ring simple"
+
+
+@pytest.mark.parametrize(
+    ("workload", "cluster", "where"),
+    [("broadcast:1MiB", "hw-dgx-h100", "broadcast"), ("all-reduce:64MiB", "hw-dgx-h100-x2", "2 NVLink domains")],
+)
+def test_bulk_stores_are_refused_where_a_chunk_goes_on(workload: str, cluster: str, where: str) -> None:
+    with pytest.raises(ConfigError, match=f"found 'bulk' with {where}, expected 'trains'"):
+        dysharp.run("nccl-ring", workload=workload, cluster=cluster, options={"nccl-ring.ops": "bulk"})
