@@ -172,7 +172,8 @@ def _attention(config: AnyMapping, family: ByName, hidden: int, faults: list[str
     """The fields of `Attention`."""
     heads = integer(config, WHOLE["heads"], faults)
     if family.get("csa"):
-        return {"kind": "csa", "heads": heads, "sinks": True, **{key: integer(config, alias, faults) for key, alias in CSA.items()}}
+        widths = {key: integer(config, alias, faults) for key, alias in CSA.items()}
+        return {"kind": "csa", "heads": heads, "sinks": _flag(config, family["sinks"]), **widths}
     if _is_latent(config):
         faults += ["attention_bias: found True, expected none beside kv_lora_rank"] * (config.get("attention_bias") is True)
         return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in LATENT.items()}}
